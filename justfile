@@ -58,7 +58,7 @@ record-docs:
     scripts/record-docs "${CARGO_TARGET_DIR:-target}/debug/mullion" docs/plan.md
     UPDATE_DOCS=1 cargo test -p mullion --bin mullion of_the_table
 
-# Generates the schema table of the API server (crates/apiserver/src/schema/table.tsv) from crates/apiserver/schema-data.
+# Generates the schema table of the API server (crates/schema/src/table.tsv) from crates/schema/data.
 schema:
     scripts/generate-schema.py
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Generate crates/apiserver/src/schema/table.tsv, the one schema table.
+"""Generate crates/schema/src/table.tsv, the one schema table.
 
     scripts/generate-schema.py [--check]
 
-Inputs, in crates/apiserver/schema-data/:
+Inputs, in crates/schema/data/:
   kubernetes-fields-1.36.tsv.gz  every field of every API type: JSON type, reference, protobuf tag, list type, merge key
   go-structs-1.33.tsv.gz         Go type and tag options of each struct field (scripts/go-struct-facts.py wrote it)
   overrides.tsv                  the same facts for fields that the second file does not know
 
-The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields
+The output is read by src/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields
 in Go's order, tab-separated:
   name, type, presence, Go type, protobuf path, flags, list type or map type, list map keys, merge key, merge strategy
 list map keys may give a default: key=default
@@ -27,9 +27,9 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent / "crates/apiserver"
-DATA = ROOT / "schema-data"
-TABLE = ROOT / "src/schema/table.tsv"
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "crates/schema"
+DATA = ROOT / "data"
+TABLE = ROOT / "src/table.tsv"
 
 META = "apimachinery.pkg.apis.meta.v1"
 LETTERS = {

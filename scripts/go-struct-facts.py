@@ -4,7 +4,7 @@
 The published field table says what a field is in JSON; it does not say whether the Go field is a pointer or carries
 `omitempty`, and both decide how an object is written back. A kubectl binary holds that in its reflection data.
 
-    scripts/go-struct-facts.py /path/to/kubectl > crates/apiserver/schema-data/go-structs.tsv
+    scripts/go-struct-facts.py /path/to/kubectl > crates/schema/data/go-structs.tsv
 
 Each line: package, struct, JSON name, Go type, underlying type, tag options (`omitempty`, `omitzero`, `inline`), protobuf tag.
 The lines of a struct are in the order of its fields, which is the order in which Go writes them.

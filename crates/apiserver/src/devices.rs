@@ -25,7 +25,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::cel::{
+use mullion_cel::{
     Budget, Environment, Object, Program, Refusal, Shape, Type, Value, map_of, quantity, total_map,
     type_name, version,
 };

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
+use mullion_schema::time;
 use serde_json::{Value, json};
 
 use crate::{
     http::path::ObjectPath,
     kinds::flowcontrol::GROUP,
     own,
-    schema::time,
     server::ApiServer,
     store::{Collection, Cursor, Expired, Key, Store},
 };

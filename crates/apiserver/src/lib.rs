@@ -41,7 +41,7 @@
 //!
 //! [`ApiServer::serve`] serves it on a socket, [`ApiServer::open`] stores it in a directory.
 //!
-//! A write passes `http`, `auth`, decoding ([`schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
+//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
 //! then the watchers.
 
 // Each `expect` names the invariant that holds; tests may use `unwrap`.
@@ -51,7 +51,6 @@ pub mod admission;
 mod aggregation;
 mod auth;
 mod boot;
-mod cel;
 mod client_authority;
 mod crd;
 pub mod devices;
@@ -68,10 +67,8 @@ mod own;
 mod policy_types;
 pub mod provided;
 pub mod registry;
-pub mod schema;
 mod server;
 mod service_range;
-pub mod status;
 pub mod store;
 mod token_tracking;
 mod version_order;
@@ -83,5 +80,6 @@ pub use auth::{
 };
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
+pub use mullion_kube_text::status;
 pub use server::{ApiServer, Clock, Config, MetricsSource};
 pub use store::StoreError;

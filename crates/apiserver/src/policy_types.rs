@@ -148,7 +148,7 @@ fn declare(scope: &mut Scope, variables: &[Value]) {
         let kind = cel::result_of(variable.text("expression"), scope);
         scope.declare(
             variable.text("name"),
-            &kind.unwrap_or(crate::cel::Type::Dyn),
+            &kind.unwrap_or(mullion_cel::Type::Dyn),
         );
     }
 }

@@ -8,12 +8,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::Value;
 
-pub use crate::schema::proto::provided::{Tagged, Wire};
 use crate::{
     crd::structural::Schema,
     http::ObjectQuery,
     kinds::{Column, Kind, Resource, Rules},
 };
+pub use mullion_schema::proto::provided::{Tagged, Wire};
 
 /// A resource whose objects the embedding program provides.
 pub struct Provided {

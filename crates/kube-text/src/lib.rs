@@ -5,7 +5,9 @@
 //!   regular expressions, CSV, versions and time zones, and how they quote a string.
 //! - [`cron`]: schedules, and when they are due.
 //! - [`names`]: the formats of names, label keys and values, ports, environment variables and keys.
+//! - [`formats`]: the string formats of schemas, such as `date-time` and `uuid`.
 //! - [`field`]: paths of fields, and the errors that a validation records under them.
+//! - [`status`]: `metav1.Status`, the error response that clients read.
 //! - [`validation`]: addresses, label selectors, resource names and metadata, which all kinds validate alike.
 //!
 //! This is the lowest layer: it imports no crate of Mullion, and every crate may import it.
@@ -17,7 +19,9 @@
 
 pub mod cron;
 pub mod field;
+pub mod formats;
 pub mod golang;
 pub mod names;
 pub mod quantity;
+pub mod status;
 pub mod validation;

@@ -1,7 +1,7 @@
 //! CEL expressions about a request: what `matchConditions` ask, and what admission policies are made of.
 //!
 //! Expressions see `object`, `oldObject`, `request`, `namespaceObject` and `authorizer` (upstream: apiserver/pkg/admission/plugin/cel); the
-//! language is [`crate::cel`]'s. They are checked when a configuration is written; objects can be anything until then.
+//! language is [`mullion_cel`]'s. They are checked when a configuration is written; objects can be anything until then.
 
 mod authorizer;
 
@@ -10,7 +10,9 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::cel::{self, Budget, Environment, Failure, Object, Program, Refusal, Type, Value};
+use mullion_cel::{
+    self as cel, Budget, Environment, Failure, Object, Program, Refusal, Type, Value,
+};
 
 pub(crate) use authorizer::{AccessQuery, Parts};
 

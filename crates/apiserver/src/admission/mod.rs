@@ -220,7 +220,7 @@ pub struct Request<'a> {
     /// The object's name; empty before `generateName` has been expanded.
     pub name: &'a str,
     /// The new object (for a subresource its body); `Null` for a deletion. Sets of fields in its managedFields are text
-    /// ([`crate::schema::ownership::unfold`] brings them back for whoever shows the object to somebody).
+    /// ([`mullion_schema::ownership::unfold`] brings them back for whoever shows the object to somebody).
     pub object: &'a mut Value,
     /// The stored object, if any.
     pub old: Option<&'a Value>,

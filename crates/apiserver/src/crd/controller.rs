@@ -11,13 +11,13 @@ use std::{
 
 use http::Method;
 use indexmap::IndexSet;
+use mullion_schema::time;
 use serde_json::{Value, json};
 
 use super::{CLEANUP_FINALIZER, resource};
 use crate::{
     kinds::customresourcedefinitions::{Approval, is_established},
     own::send,
-    schema::time,
     server::ApiServer,
     store::{Cursor, EventType},
 };

@@ -1,7 +1,7 @@
 //! Custom resource definitions: from a definition object to served rows.
 //!
-//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`crate::cel`]) apply the schema to every
-//! write, and the schema becomes the [`crate::schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
+//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the schema to every
+//! write, and the schema becomes the [`mullion_schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
 //! values that a write does not change. [`resource`] is the [`crate::kinds::Kind`] of the instances. [`controller`] accepts names,
 //! establishes definitions and cleans up. [`definition`] and `kinds/customresourcedefinitions.rs` validate the definitions themselves.
 
@@ -12,18 +12,17 @@ pub(crate) mod defaults;
 pub(crate) mod definition;
 mod finalizers;
 mod findings;
-pub(crate) mod formats;
 mod jsonpath;
-
 pub(crate) mod resource;
 pub(crate) mod rules;
-pub(crate) mod structural;
 pub(crate) mod validation;
 
 use std::{
     collections::HashSet,
     sync::{LazyLock, Mutex, PoisonError},
 };
+
+pub(crate) use mullion_schema::structural;
 
 /// The finalizer that keeps a definition until its instances are gone.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";

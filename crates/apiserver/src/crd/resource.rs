@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
 use mullion_kube_text::{field::Errors, golang::quote};
+use mullion_schema::{Type, decode};
 use serde_json::Value;
 
 use super::{
@@ -20,7 +21,6 @@ use crate::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,
     },
-    schema::{Type, decode},
     status::{Details, Status},
     version_order,
 };

@@ -11,14 +11,16 @@ pub(super) mod scale;
 
 use std::collections::HashSet;
 
-use mullion_kube_text::field::{Errors, Path};
+use mullion_kube_text::{
+    field::{Errors, Path},
+    formats,
+};
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
 use super::{
     correlation::Correlation,
     findings::{FindingKind, Outcome},
-    formats,
     structural::{Additional, Schema},
 };
 

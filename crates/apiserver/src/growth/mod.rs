@@ -12,6 +12,7 @@ use std::{collections::HashSet, sync::Arc};
 use axum::{Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt;
+use mullion_schema::decode;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -22,7 +23,6 @@ use crate::{
     http::write,
     kinds::tree::steps,
     registry::Row,
-    schema::decode,
     store::{Change, EventType, Key},
 };
 
@@ -234,13 +234,13 @@ fn long_lists_of_owners_and_of_ports_cost_no_more_than_their_items() {
     }
 }
 
-/// Returns the lines of this crate's sources and of the texts' below it, without tests, in which `wrong` finds something, with their file
-/// names.
+/// This crate and the layers below it.
+const LAYERS: [&str; 4] = ["kube-text", "cel", "schema", "apiserver"];
+
+/// Returns the lines of the layers' sources, without tests, in which `wrong` finds something, with their file names.
 fn lines_of_code(wrong: impl Fn(&str) -> Vec<String>) -> Vec<String> {
-    let mut folders = vec![
-        std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src")),
-        std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../kube-text/src")),
-    ];
+    let crates = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut folders = LAYERS.map(|layer| crates.join(layer).join("src")).to_vec();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("the sources are there") {

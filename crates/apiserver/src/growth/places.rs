@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
+use mullion_schema::{Arena, Node, Scalar, Type, TypeId};
 use serde_json::{Map, Value, json};
-
-use crate::schema::{Arena, Node, Scalar, Type, TypeId};
 
 /// A step from a value to one inside it.
 #[derive(Clone, Debug)]

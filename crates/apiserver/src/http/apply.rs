@@ -5,6 +5,10 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use mullion_schema::{
+    decode::{self, DecodeError, Decoded, Problem},
+    ownership,
+};
 use serde_json::Value;
 
 use super::{
@@ -12,13 +16,7 @@ use super::{
     metadata, reply, update,
     write::{self, Part, Source},
 };
-use crate::{
-    schema::{
-        decode::{self, DecodeError, Decoded, Problem},
-        ownership,
-    },
-    status::Status,
-};
+use crate::status::Status;
 
 /// Returns whether a PATCH is a server-side apply.
 pub(crate) fn is_apply(headers: &HeaderMap) -> bool {

@@ -10,6 +10,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
+use mullion_schema::{
+    Type,
+    decode::{self, DecodeError, Decoded, Problem},
+    proto::{self, ProtoError},
+};
 use serde_json::Value;
 
 use super::{
@@ -18,15 +23,7 @@ use super::{
     patch::Patch,
     write::request_limit,
 };
-use crate::{
-    registry::Row,
-    schema::{
-        Type,
-        decode::{self, DecodeError, Decoded, Problem},
-        proto::{self, ProtoError},
-    },
-    status::Status,
-};
+use crate::{registry::Row, status::Status};
 
 pub(crate) use options::options;
 

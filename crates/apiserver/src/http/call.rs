@@ -11,6 +11,7 @@ use mullion_kube_text::{
     field::{Emptied, Errors, Path},
     validation::metadata,
 };
+use mullion_schema::Type;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -23,7 +24,6 @@ use crate::{
     kinds::Resource,
     limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
-    schema::Type,
     server::ApiServer,
     status::Status,
     store::{Key, Object},

@@ -6,6 +6,7 @@ use axum::body::Body;
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::Type;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
 use crate::{
     admission::Operation,
     kinds::Propagation,
-    schema::Type,
     status::Status,
     store::{Change, EventType, Key, Object},
 };

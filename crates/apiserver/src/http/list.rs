@@ -7,6 +7,7 @@ use mullion_kube_text::{
     field::{Errors, Path},
     golang::integer,
 };
+use mullion_schema::{Type, proto};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
 };
 use crate::{
     registry::Row,
-    schema::{Type, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
 };

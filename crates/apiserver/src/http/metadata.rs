@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use jiff::{Timestamp, Unit};
 use mullion_kube_text::{field::Emptied, golang::quote, names};
+use mullion_schema::time;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
     kinds::{Generation, Resource},
-    schema::time,
     status::Status,
 };
 

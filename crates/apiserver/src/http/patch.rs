@@ -6,6 +6,11 @@ use std::fmt::Display;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use mullion_schema::{
+    Type,
+    decode::{self, Problem},
+    merge, ownership,
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -14,14 +19,7 @@ use super::{
     metadata, reply, update,
     write::{self, Part, STATUS_FIELDS, Source},
 };
-use crate::{
-    schema::{
-        Type,
-        decode::{self, Problem},
-        merge, ownership,
-    },
-    status::Status,
-};
+use crate::status::Status;
 
 /// The types of patches, from the Content-Type; server-side apply is handled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

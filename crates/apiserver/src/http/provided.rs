@@ -3,6 +3,7 @@
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_schema::proto;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::{
     provided::{Labels, ObjectSource, Tagged},
-    schema::proto,
     status::{Details, Status},
 };
 

@@ -12,6 +12,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
+use mullion_schema::{Type, proto};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -26,7 +27,6 @@ use super::{
     table,
 };
 use crate::{
-    schema::{Type, proto},
     status::Status,
     store::{Cursor, Event, EventType, Expired, Object},
 };

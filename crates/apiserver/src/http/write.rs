@@ -14,6 +14,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use futures::future::join_all;
 use jiff::Timestamp;
+use mullion_schema::{self as schema, Type, ownership};
 use serde_json::Value;
 
 pub(crate) use self::{
@@ -33,7 +34,6 @@ use crate::{
     },
     kinds::{Resource, SubresourceHandler},
     registry::Row,
-    schema::{self, Type, ownership},
     status::Status,
     store::{Change, CommitError, Draft, EventType, Key, Object, RawField, RawFieldText},
 };

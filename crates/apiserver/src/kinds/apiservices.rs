@@ -8,13 +8,14 @@ use mullion_kube_text::{
     field::{Errors, Path},
     names,
 };
+use mullion_schema::time;
 use serde_json::{Value, json};
 
 use super::{
     Column, Kind, print,
     tree::{Tree, set_default},
 };
-use crate::{admission::Ctx, schema::time};
+use crate::admission::Ctx;
 
 /// The behaviour of apiregistration.k8s.io/v1 apiservices.
 pub(super) struct ApiServices;

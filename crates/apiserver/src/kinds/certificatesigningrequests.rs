@@ -12,6 +12,7 @@ use mullion_kube_text::{
     field::{Errors, Path},
     validation::{one_of, signer_name},
 };
+use mullion_schema::time;
 use serde_json::{Value, json};
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -20,7 +21,7 @@ use x509_parser::{
 };
 
 use super::{Column, Kind, print, tree::Tree};
-use crate::{admission::Ctx, http::subresource::reviews::user_info, schema::time};
+use crate::{admission::Ctx, http::subresource::reviews::user_info};
 
 /// certificates.k8s.io/v1 CertificateSigningRequest.
 pub(super) struct CertificateSigningRequest;

@@ -64,13 +64,13 @@ pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 
-use mullion_kube_text::field::Errors;
+use mullion_kube_text::{field::Errors, status::ResourceNames};
+use mullion_schema::Type;
 use serde_json::Value;
 
 use crate::{
     admission::Ctx,
     provided::{ObjectSource, Tagged},
-    schema::Type,
     status::Status,
     store::RawField,
 };
@@ -127,6 +127,20 @@ impl Resource {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+}
+
+impl ResourceNames for Resource {
+    fn group(&self) -> &str {
+        &self.group
+    }
+
+    fn plural(&self) -> &str {
+        &self.plural
+    }
+
+    fn kind(&self) -> &str {
+        &self.kind
     }
 }
 

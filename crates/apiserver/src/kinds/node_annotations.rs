@@ -2,10 +2,10 @@
 //! refused.
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::decode::{json_error, json_of_another_type};
 use serde_json::Value;
 
 use super::{nodes, tree::Tree};
-use crate::schema::decode::{json_error, json_of_another_type};
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";

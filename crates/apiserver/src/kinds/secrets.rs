@@ -7,6 +7,7 @@ use mullion_kube_text::{
     names,
     validation::{self, check},
 };
+use mullion_schema::decode::{json_error, json_of_another_type};
 use serde_json::Value;
 
 use super::{
@@ -16,10 +17,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::{Tree, object_at, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    schema::decode::{json_error, json_of_another_type},
-};
+use crate::admission::Ctx;
 
 const REDACTED: &str = "<secret contents redacted>";
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";

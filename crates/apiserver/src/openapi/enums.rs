@@ -26,8 +26,9 @@ pub(super) fn of(owner: &str, go: &str) -> Option<&'static [&'static str]> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use mullion_schema::Type;
+
     use super::*;
-    use crate::schema::Type;
 
     #[test]
     fn sets_and_their_values_are_sorted() {
@@ -46,7 +47,7 @@ mod tests {
     fn every_set_is_that_of_a_field() {
         let mut used = BTreeSet::new();
         for kind in Type::every_builtin() {
-            let crate::schema::Node::Struct(fields) = kind.node() else {
+            let mullion_schema::Node::Struct(fields) = kind.node() else {
                 continue;
             };
             let sets = fields.fields.iter();

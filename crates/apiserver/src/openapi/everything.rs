@@ -4,13 +4,13 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use bytes::Bytes;
+use mullion_schema::proto::Writer;
 use serde_json::{Value, json};
 
 use super::{Dialect, Entries, Schemas, gnostic, groups, info, paths, rows, security, walk};
 use crate::{
     admission::Lookup,
     registry::{Row, Table},
-    schema::proto::Writer,
 };
 
 /// The v2 document in both encodings.

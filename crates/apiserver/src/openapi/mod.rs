@@ -1,6 +1,6 @@
 //! OpenAPI documents: in v3 one per group and version, in v2 one for all resources.
 //!
-//! Schemas come from the table that decoding uses, with the texts of [`crate::schema::descriptions`]; those of custom resources come from
+//! Schemas come from the table that decoding uses, with the texts of [`mullion_schema::descriptions`]; those of custom resources come from
 //! their definitions ([`custom`]). Paths describe requests and responses ([`paths`]).
 
 mod custom;

@@ -1,10 +1,9 @@
 //! Tests that documents describe every kind in the way that clients need.
 
+use mullion_schema::{Node, Type, TypeId, descriptions};
+
 use super::*;
-use crate::{
-    ApiServer, Config,
-    schema::{Node, Type, TypeId, descriptions},
-};
+use crate::{ApiServer, Config};
 
 fn server() -> std::sync::Arc<ApiServer> {
     ApiServer::new(Config::default())

@@ -4,9 +4,8 @@
 //! field itself. What kube-apiserver fills in later (replicas, grace periods) is mentioned only in descriptions, as there. A union is a
 //! type of which at most one field is set; only documents use that.
 
+use mullion_schema::{Field, Node, Presence, Scalar, Struct};
 use serde_json::{Map, Value, json};
-
-use crate::schema::{Field, Node, Presence, Scalar, Struct};
 
 /// The types that are declared as unions: the discriminator field, if there is one, and the members.
 const UNIONS: &[(&str, Option<&str>, &[&str])] = &[
@@ -127,8 +126,9 @@ fn zero(scalar: Scalar) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use mullion_schema::Type;
+
     use super::*;
-    use crate::schema::Type;
 
     #[test]
     fn unions_are_of_fields_that_exist() {

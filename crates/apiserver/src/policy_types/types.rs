@@ -5,12 +5,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use mullion_cel::{Object, Type};
+use mullion_schema::{self as schema, Node, Scalar};
+
 use crate::{
     admission::Lookup,
-    cel::{Object, Type},
     crd::{rules::types, structural::Schema},
     registry::Row,
-    schema::{self, Node, Scalar},
     server::ApiServer,
 };
 

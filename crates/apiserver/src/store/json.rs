@@ -2,15 +2,14 @@
 //! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`crate::schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`ParsedParts`]); its unparsed text
+//! ([`mullion_schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`ParsedParts`]); its unparsed text
 //! ([`RawFieldText`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
+use mullion_schema as schema;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, value::RawValue};
-
-use crate::schema;
 
 /// Appends a value as `serde_json` would write it.
 pub(super) fn write(out: &mut Vec<u8>, value: &Value) {

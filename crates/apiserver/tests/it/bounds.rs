@@ -249,9 +249,9 @@ async fn an_object_that_would_be_large_once_it_is_read_is_refused_before_it_is()
     assert_eq!(answer.refused(500), TOO_LARGE);
     // Field 2 of a pod's message is its spec, field 2 of that its containers.
     let containers = [0x12, 0].repeat(700_000);
-    let kind = mullion_apiserver::schema::Type::builtin("api.core.v1.PodSpec").expect("built in");
+    let kind = mullion_schema::Type::builtin("api.core.v1.PodSpec").expect("built in");
     let counted = allocation_counter::measure(|| {
-        let read = mullion_apiserver::schema::proto::decode_message(&kind, &containers);
+        let read = mullion_schema::proto::decode_message(&kind, &containers);
         assert!(
             read.expect_err("there are too many")
                 .to_string()
@@ -391,10 +391,10 @@ async fn what_is_nested_too_deep_is_refused() {
         outer.extend(&message);
         message = outer;
     }
-    let kind = mullion_apiserver::schema::Type::builtin(
+    let kind = mullion_schema::Type::builtin(
         "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps",
     );
-    let read = mullion_apiserver::schema::proto::decode_message(&kind.unwrap(), &message);
+    let read = mullion_schema::proto::decode_message(&kind.unwrap(), &message);
     assert!(read.unwrap_err().to_string().contains("deep"));
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::semantics::Cluster;
 
-#[path = "../../src/schema/choices.rs"]
+#[path = "../../../schema/src/choices.rs"]
 mod choices;
 use choices::Choices;
 

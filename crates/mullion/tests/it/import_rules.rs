@@ -126,14 +126,50 @@ const ENGINE_MAY_USE: &[&str] = &[
     "thiserror",
 ];
 
-/// The crates that exist for texts: parsers, and what reads and writes trees.
-const KUBE_TEXT_MAY_USE: &[&str] = &[
-    "indexmap",
-    "jiff",
-    "regex",
-    "serde",
-    "serde_json",
-    "thiserror",
+/// The layers below the API server, lowest first: what each may use, of ours and of others.
+const LAYERS: &[(&str, &[&str])] = &[
+    // Parsers, and what reads and writes trees.
+    (
+        "mullion-kube-text",
+        &[
+            "base64",
+            "indexmap",
+            "jiff",
+            "regex",
+            "serde",
+            "serde_json",
+            "thiserror",
+        ],
+    ),
+    // The same, and what gives deep expressions their stack.
+    (
+        "mullion-cel",
+        &[
+            "mullion-kube-text",
+            "base64",
+            "chrono",
+            "jiff",
+            "kube-cel",
+            "semver",
+            "serde_json",
+            "stacker",
+        ],
+    ),
+    (
+        "mullion-schema",
+        &[
+            "mullion-kube-text",
+            "base64",
+            "jiff",
+            "json-patch",
+            "regex",
+            "rustc-hash",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "thiserror",
+        ],
+    ),
 ];
 
 #[test]
@@ -164,12 +200,15 @@ fn the_engine_uses_small_data_crates_only() {
 }
 
 #[test]
-fn the_lowest_layer_uses_no_crate_of_ours_and_no_runtime() {
-    for name in &dependencies()["mullion-kube-text"] {
-        assert!(
-            KUBE_TEXT_MAY_USE.contains(&name.as_str()),
-            "mullion-kube-text may not depend on {name}: it is pure, and every layer stands on it"
-        );
+fn each_layer_uses_layers_below_it_and_no_runtime() {
+    let dependencies = dependencies();
+    for (krate, may_use) in LAYERS {
+        for name in &dependencies[*krate] {
+            assert!(
+                may_use.contains(&name.as_str()),
+                "{krate} may not depend on {name}: see docs/decisions/0028-layers-as-crates.md"
+            );
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::{fmt, sync::Arc};
 
+use mullion_cel::{Host, Value, host};
 use mullion_kube_text::names;
 
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
         rbac::Decision,
         service_account,
     },
-    cel::{Host, Value, host},
     server::ApiServer,
 };
 

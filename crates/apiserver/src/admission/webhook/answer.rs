@@ -4,10 +4,10 @@
 //! to the other. A text that does not begin as a JSON object is YAML.
 
 use mullion_kube_text::golang::quote;
+use mullion_schema::decode::{self, base64};
 use serde_json::{Map, Value};
 
 use super::{hook::ReviewVersion, review::KIND};
-use crate::schema::decode::{self, base64};
 
 /// The scheme of the clients of webhooks.
 const SCHEME: &str = "k8s.io/apiserver/pkg/util/webhook/client.go:69";

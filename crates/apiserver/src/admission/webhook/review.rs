@@ -2,14 +2,12 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kube_text::golang::quote;
+use mullion_schema::decode::base64 as texts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{answer, hook::ReviewVersion};
-use crate::{
-    schema::decode::base64 as texts,
-    status::{Cause, Details, Status},
-};
+use crate::status::{Cause, Details, Status};
 
 pub(super) const KIND: &str = "AdmissionReview";
 /// The fields of a Status' metadata.

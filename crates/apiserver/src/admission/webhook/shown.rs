@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mullion_schema::{Type, decode, merge, ownership};
 use serde_json::Value;
 
 use super::subject::{Form, View, Views};
@@ -12,7 +13,6 @@ use crate::{
     },
     kinds::tree::Tree,
     registry::Row,
-    schema::{Type, decode, merge, ownership},
     status::Status,
 };
 

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::validation::selector::{Selector, SelectorError};
+use mullion_schema::Type;
 use serde_json::Value;
 
 use super::{
@@ -14,11 +16,9 @@ use crate::{
         Lookup, Operation, User,
         cel::{AccessQuery, Parts, of_asker},
     },
-    cel::{self, Budget},
     http::subresource::scale::Paths,
     kinds::admissionregistration,
     registry::Row,
-    schema::Type,
     server::ApiServer,
     status::Status,
 };

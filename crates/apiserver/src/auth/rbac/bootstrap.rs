@@ -7,6 +7,10 @@ use std::sync::{Arc, OnceLock};
 
 use futures::future::join_all;
 use jiff::Timestamp;
+use mullion_schema::{
+    self as schema,
+    ownership::{self, Writer},
+};
 use serde_json::{Map, Value, json};
 
 use super::rule::{Rule, missing_atoms};
@@ -17,10 +21,6 @@ use crate::{
         tree::{Tree, object_at},
     },
     registry::Row,
-    schema::{
-        self,
-        ownership::{self, Writer},
-    },
     server::ApiServer,
     status::Status,
     store::{Change, EventType, Key, Object},

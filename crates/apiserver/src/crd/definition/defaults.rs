@@ -4,16 +4,14 @@
 //! A default in the metadata of a resource is validated as part of an ObjectMeta. Defaults of a map's values are not validated.
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::decode;
 use serde_json::{Value, json};
 
 use super::{RelaxedRules, below, entries, flag};
-use crate::{
-    crd::{
-        rules::Rules,
-        structural::Schema,
-        validation::{self, embedded},
-    },
-    schema::decode,
+use crate::crd::{
+    rules::Rules,
+    structural::Schema,
+    validation::{self, embedded},
 };
 
 pub(super) fn check(schema: &Value, relaxed: RelaxedRules, path: &Path<'_>, errors: &mut Errors) {

@@ -12,12 +12,15 @@ mod structural;
 
 use std::collections::HashSet;
 
-use mullion_kube_text::field::{ErrorType, Errors, Path};
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    formats,
+};
 use serde_json::{Map, Value};
 
 pub(crate) use relaxed_rules::RelaxedRules;
 
-use super::{formats, rules::field_path, structural::Schema};
+use super::{rules::field_path, structural::Schema};
 
 /// The Go names of the fields that the root of a schema may have if the version has a status subresource.
 const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";

@@ -12,12 +12,12 @@ mod values;
 
 use std::collections::BTreeMap;
 
+use mullion_cel::{Environment, Program, Type};
 use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::Value as Json;
 
 use self::run::Place;
 use super::{correlation::Correlation, structural::Schema};
-use crate::cel::{Environment, Program, Type};
 
 /// The compiled rules of one version.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! Runs rules on a value and on the values in it, and reports the rules that fail.
 
+use mullion_cel::{Budget, Failure, Value, none, some};
 use mullion_kube_text::{
     field::{BadValue, ErrorType, Errors, FieldError},
     golang::quote,
@@ -7,12 +8,9 @@ use mullion_kube_text::{
 use serde_json::Value as Json;
 
 use super::{Node, Rule, values};
-use crate::{
-    cel::{Budget, Failure, Value, none, some},
-    crd::{
-        correlation::{Before, Correlation},
-        structural::Schema,
-    },
+use crate::crd::{
+    correlation::{Before, Correlation},
+    structural::Schema,
 };
 
 /// The longest text of a messageExpression that is used, in bytes.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use mullion_cel::Shape;
+
 use super::types::escape;
-use crate::{cel::Shape, crd::structural::Schema};
+use crate::crd::structural::Schema;
 
 /// The largest size of a request, in bytes.
 pub(crate) const REQUEST_BYTES: u64 = 3 * 1024 * 1024;

@@ -4,14 +4,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kube_cel::cel::objects::{Key, Map};
+use mullion_cel::{Key, Map, Value, call, list_by, of_json as plain, set_of};
 use serde_json::Value as Json;
 
 use super::types::escape;
-use crate::{
-    cel::{Value, call, list_by, of_json as plain, set_of},
-    crd::structural::Schema,
-};
+use crate::crd::structural::Schema;
 
 /// Converts a value with its schema. The type and metadata of a resource have no schema.
 pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value {
@@ -97,13 +94,11 @@ fn with_format(format: &str, given: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use mullion_cel::Budget;
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        cel::Budget,
-        crd::rules::{Rule, types},
-    };
+    use crate::crd::rules::{Rule, types};
 
     fn holds(schema: Json, object: Json, rule: &str) -> Result<Value, String> {
         let schema = Schema::parse(&schema);

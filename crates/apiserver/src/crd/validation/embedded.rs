@@ -6,13 +6,11 @@ use mullion_kube_text::{
     names::{self, NameRule},
     validation::metadata,
 };
+use mullion_schema::{Type, decode};
 use serde_json::Value;
 
 use super::each_below;
-use crate::{
-    crd::structural::Schema,
-    schema::{Type, decode},
-};
+use crate::crd::structural::Schema;
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 

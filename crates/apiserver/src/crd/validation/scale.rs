@@ -2,9 +2,8 @@
 //! k8s.io/apiextensions-apiserver/pkg/registry/customresource: ValidateScaleSpec, ValidateScaleStatus.
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::merge::{go_text, go_type};
 use serde_json::Value;
-
-use crate::schema::merge::{go_text, go_type};
 
 /// The JSON paths of the scale subresource's fields, as in the definition: `.spec.replicas`.
 #[derive(Debug)]

@@ -4,15 +4,15 @@
 //! cannot be converted, and another version of the same kind is converted first and then found not to be the expected one.
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::{
+    Type,
+    decode::{self, DecodeError},
+};
 use serde_json::Value;
 
 use super::{Expected, text};
 use crate::{
     http::{negotiate::Media, reply},
-    schema::{
-        Type,
-        decode::{self, DecodeError},
-    },
     status::Status,
 };
 

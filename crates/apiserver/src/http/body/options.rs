@@ -1,18 +1,15 @@
 //! Bodies that hold `DeleteOptions`.
 
 use mullion_kube_text::{golang::quote, validation::metadata::group_version};
+use mullion_schema::{
+    Type,
+    decode::{self, DecodeError},
+    proto,
+};
 use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
-use crate::{
-    http::negotiate::Media,
-    schema::{
-        Type,
-        decode::{self, DecodeError},
-        proto,
-    },
-    status::Status,
-};
+use crate::{http::negotiate::Media, status::Status};
 
 const KIND: &str = "DeleteOptions";
 /// The version of options without an apiVersion.

@@ -8,6 +8,7 @@ use std::{future::Future, pin::Pin};
 use axum::body::Body;
 use http::{Method, Response};
 use mullion_kube_text::field::{Errors, FieldError, Path};
+use mullion_schema::Type;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -19,7 +20,6 @@ use crate::{
         write::{self, Admission},
     },
     kinds::tree::{Tree, object_at},
-    schema::Type,
     status::Status,
     store::Key,
 };

@@ -8,6 +8,10 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use axum::body::Body;
 use http::{Method, Response};
 use mullion_kube_text::validation::selector::Selector;
+use mullion_schema::{
+    Type,
+    ownership::{self, Writer},
+};
 use serde_json::{Value, json};
 
 use super::binding::{set_condition, success};
@@ -21,10 +25,6 @@ use crate::{
         write::{self, Admission},
     },
     kinds::tree::{Tree, object_at},
-    schema::{
-        Type,
-        ownership::{self, Writer},
-    },
     status::{Cause, Details, Status},
     store::Key,
 };

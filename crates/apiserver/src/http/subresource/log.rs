@@ -12,12 +12,12 @@ use futures::{Stream, StreamExt, future, stream};
 use http::{Method, Response};
 use jiff::{SignedDuration, Timestamp};
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::time;
 use serde_json::Value;
 
 use crate::{
     http::{call::Call, reply},
     kinds::tree::Tree,
-    schema::time,
     status::Status,
 };
 

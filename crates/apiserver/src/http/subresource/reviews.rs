@@ -11,6 +11,7 @@ use mullion_kube_text::{
     names,
     validation::{check, metadata as metadata_rules, selector::Selector},
 };
+use mullion_schema::{Type, ownership, proto};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -30,7 +31,6 @@ use crate::{
         write::{self, Admission},
     },
     kinds::tree::Tree,
-    schema::{Type, ownership, proto},
     status::Status,
 };
 
@@ -210,7 +210,7 @@ async fn review(
     admission.mutate(&name, &mut review, None).await?;
     admission.judge(&name, &mut review, None).await?;
     let mut review = fill(call, review)?;
-    crate::schema::normalise(call.schema(), &mut review);
+    mullion_schema::normalise(call.schema(), &mut review);
     answer(call, call.schema(), &review)
 }
 

@@ -7,6 +7,7 @@ use mullion_kube_text::{
     golang::quote,
     validation::selector,
 };
+use mullion_schema::{Type, ownership};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
         write::{self, Part, Source},
     },
     kinds::{Column, SubresourceHandler, print},
-    schema::{Type, ownership},
     status::{Details, Status},
 };
 

@@ -10,6 +10,10 @@ use mullion_kube_text::{
     field::{Errors, Path},
     validation::metadata::group_version,
 };
+use mullion_schema::{
+    self as schema, Type,
+    ownership::{self, Writer},
+};
 use serde_json::{Value, json};
 
 use super::reviews;
@@ -18,10 +22,6 @@ use crate::{
     auth::service_account::{self, Claims, KubernetesClaim, Reference, username},
     http::{body, call::Call, metadata, write::Admission},
     kinds::tree::{Tree, object_at, set_default},
-    schema::{
-        self, Type,
-        ownership::{self, Writer},
-    },
     status::Status,
 };
 

@@ -9,6 +9,7 @@ use mullion_kube_text::{
     names::NameRule,
     validation::metadata as check_metadata,
 };
+use mullion_schema::{self as schema, ownership};
 use serde_json::{Map, Value};
 
 use super::{
@@ -24,7 +25,6 @@ use crate::{
         reply::Outcome,
     },
     kinds::{Check, StatusMetadata},
-    schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Object, RawField, RawFieldText},
 };

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use mullion_schema::ownership;
 use serde_json::Value;
 
 use super::modify;
@@ -11,7 +12,6 @@ use crate::{
     admission::{Claim, Operation, Request},
     http::call::Call,
     registry::Row,
-    schema::ownership,
     status::Status,
     store::Key,
 };

@@ -9,6 +9,7 @@ use std::{
 
 use futures::future;
 use jiff::Timestamp;
+use mullion_schema::{self as schema, ownership};
 use serde_json::Value;
 
 use super::{draft_from, in_time, request_limit};
@@ -16,7 +17,6 @@ use crate::{
     http::{call::Call, metadata},
     kinds::Companion,
     registry::Row,
-    schema::{self, ownership},
     server::ApiServer,
     status::Status,
     store::{Change, CommitError, EventType, Key, Object},

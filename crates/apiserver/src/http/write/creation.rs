@@ -6,6 +6,7 @@ use mullion_kube_text::{
     names::NameRule,
     validation::metadata as check_metadata,
 };
+use mullion_schema::{self as schema, ownership};
 use serde_json::Value;
 
 use super::{Admission, claims, companions, dedup_owners, draft_from, own, remove, stored_outcome};
@@ -17,7 +18,6 @@ use crate::{
         reply::Outcome,
     },
     kinds::{Check, StatusOnCreate},
-    schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Object},
 };

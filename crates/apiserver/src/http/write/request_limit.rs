@@ -4,12 +4,12 @@
 //! comparison fails. The transaction holds an object in the form that kube-apiserver stores: protobuf, or JSON for custom resources.
 //! Objects far below the limit are not measured.
 
+use mullion_schema::proto;
 use serde_json::Value;
 
 use crate::{
     http::metadata,
     registry::Row,
-    schema::proto,
     status::Status,
     store::{Change, Draft, Key},
 };
@@ -153,8 +153,9 @@ fn varint(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mullion_schema::proto::Writer;
+
     use super::*;
-    use crate::schema::proto::Writer;
 
     /// Encodes the transaction as etcd's client does.
     fn written(key: &str, value: &str, revision: Option<u64>) -> Vec<u8> {

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_cel as cel;
 use mullion_kube_text::{
     field::{self, ErrorType, Errors, Path},
     names,
@@ -22,7 +23,6 @@ use crate::{
         Ctx,
         cel::{ExpectedType, Expression, Scope},
     },
-    cel,
     kinds::{
         Column, Kind, print,
         tree::{Tree, set_default},

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{
-    kinds::{Kind, Plain, Resource, Rules, StatusMetadata, Subresource, SubresourceHandler},
-    schema::Type,
-};
+use mullion_schema::Type;
+
+use crate::kinds::{Kind, Plain, Resource, Rules, StatusMetadata, Subresource, SubresourceHandler};
 
 pub(super) const STREAM_VERBS: &[&str] = &["create", "get"];
 pub(super) const PROXY_VERBS: &[&str] = &["create", "delete", "get", "patch", "update"];

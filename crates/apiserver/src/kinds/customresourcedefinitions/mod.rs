@@ -14,13 +14,13 @@ use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
 };
+use mullion_schema::time;
 use serde_json::{Value, json};
 
 use super::{Check, Kind};
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
-    schema::time,
 };
 
 const APPROVAL: &str = "api-approved.kubernetes.io";

@@ -1,13 +1,11 @@
 //! Validates annotations with a meaning for pods: mirror pods, tolerations, seccomp and AppArmor profiles.
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::decode::{json_error, json_of_another_type};
 use serde_json::Value;
 
 use super::{Scope, paths, scheduling};
-use crate::{
-    kinds::tree::Tree,
-    schema::decode::{json_error, json_of_another_type},
-};
+use crate::kinds::tree::Tree;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";

@@ -20,7 +20,7 @@ const STATUS_LISTS: [&str; 3] = [
 
 /// Formats a time with whole seconds, as the API prints it.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
-    crate::schema::time::format_seconds(&time)
+    mullion_schema::time::format_seconds(&time)
 }
 
 /// Restores status fields that a writer may leave out, and adds the times of conditions that are always printed.

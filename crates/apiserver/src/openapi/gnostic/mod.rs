@@ -5,9 +5,8 @@
 pub(super) mod v2;
 pub(super) mod v3;
 
+use mullion_schema::proto::Writer;
 use serde_json::Value;
-
-use crate::schema::proto::Writer;
 
 fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()

@@ -2,10 +2,10 @@
 //!
 //! The field numbers are those of gnostic's `OpenAPIv2.proto`.
 
+use mullion_schema::proto::Writer;
 use serde_json::{Map, Value};
 
 use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
-use crate::schema::proto::Writer;
 
 /// A document under construction.
 #[derive(Default)]

@@ -2,10 +2,10 @@
 //!
 //! The field numbers are those of gnostic's `OpenAPIv3.proto`.
 
+use mullion_schema::proto::Writer;
 use serde_json::Value;
 
 use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
-use crate::schema::proto::Writer;
 
 /// Encodes a document.
 pub(in crate::openapi) fn document(document: &Value) -> Vec<u8> {

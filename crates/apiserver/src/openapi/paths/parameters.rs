@@ -1,11 +1,11 @@
 //! The parameters of operations, with types and descriptions. Those of a deletion have the descriptions of the DeleteOptions fields.
 
+use mullion_schema::descriptions;
 use serde_json::{Value, json};
 
 use crate::{
     kinds::Resource,
     openapi::{Dialect, wire::DELETE_OPTIONS},
-    schema::descriptions,
 };
 
 /// Returns a parameter of an operation; `place` is `path` or `query`.

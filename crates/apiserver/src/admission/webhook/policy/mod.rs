@@ -9,6 +9,7 @@ pub(super) mod validating;
 
 use std::{fmt, sync::Arc};
 
+use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::validation::selector::Selector;
 use serde_json::Value;
 
@@ -21,7 +22,6 @@ use crate::{
         Lookup,
         cel::{ExpectedType, Expression, Scope},
     },
-    cel::{self, Budget},
     kinds::{Resource, tree::Tree},
     registry::Row,
     status::{Cause, Status},

@@ -6,7 +6,12 @@
 
 use std::sync::Arc;
 
+use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::golang::quote;
+use mullion_schema::{
+    merge::{self, JsonPatchError},
+    ownership,
+};
 use serde_json::{Value, json};
 
 use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
@@ -19,12 +24,7 @@ use crate::{
             subject::{View, Views, aggregate},
         },
     },
-    cel::{self, Budget},
     kinds::tree::Tree,
-    schema::{
-        merge::{self, JsonPatchError},
-        ownership,
-    },
     status::Status,
 };
 

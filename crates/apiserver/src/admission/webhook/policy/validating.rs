@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use mullion_cel::{self as cel, Budget};
 use serde_json::Value;
 
 use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
@@ -11,7 +12,6 @@ use crate::{
         cel::{ExpectedType, Expression, Scope},
         webhook::subject::{View, Views, aggregate},
     },
-    cel::{self, Budget},
     kinds::tree::Tree,
     status::Status,
 };

@@ -1,0 +1,83 @@
+//! The errors of calls that match no overload. cel-go names the function and the types in functions that check types before the call.
+
+use kube_cel::cel::Value;
+
+use crate::{
+    functions::FUNCTIONS,
+    keyed::plain,
+    maps::as_map,
+    types::Type,
+    values::{optional, type_name},
+};
+
+/// The types whose values look up further methods themselves.
+const RECEIVERS: [&str; 3] = [
+    "string",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
+];
+
+/// Returns whether an overload accepts values of these types. Of lists and maps only the first item is checked.
+pub(super) fn fits(function: &str, target: Option<&Value>, values: &[Value]) -> bool {
+    let Some(overloads) = FUNCTIONS.get(function) else {
+        return false;
+    };
+    overloads.iter().any(|overload| {
+        let given = target.iter().copied().chain(values);
+        let wanted = &overload.parameters;
+        overload.is_method == target.is_some()
+            && wanted.len() == values.len() + usize::from(target.is_some())
+            && given.zip(wanted).all(|(value, kind)| is_of(value, kind))
+    })
+}
+
+fn is_of(value: &Value, kind: &Type) -> bool {
+    match (kind, plain(value)) {
+        (Type::Dyn | Type::Open | Type::Parameter(_), _) => true,
+        (Type::List(item), Value::List(items)) => {
+            items.first().is_none_or(|first| is_of(first, item))
+        }
+        (Type::Map(key_kind, value_kind), value) => {
+            match as_map(value).map(|map| map.iter().next()) {
+                None => false,
+                Some(first) => first
+                    .is_none_or(|(key, value)| is_of(&key, key_kind) && is_of(value, value_kind)),
+            }
+        }
+        (Type::List(_), _) => false,
+        (Type::Optional(inner), value) => match optional(value) {
+            Some(held) => held.is_none_or(|held| is_of(held, inner)),
+            None => false,
+        },
+        (Type::Meta(_), value) => type_name(value) == "type",
+        (kind, value) => kind.own_name() == type_name(value),
+    }
+}
+
+/// Returns the error message of such a call.
+pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) -> String {
+    let mut given = target.into_iter().chain(values);
+    let mut types = given.clone().map(|value| type_name(plain(value)));
+    let first = given.next().map_or("", |first| type_name(plain(first)));
+    let has_trait = match function {
+        "startsWith" | "endsWith" | "contains" | "or" | "orValue" | "!_" | "@in" | "_[_]"
+        | "_[?_]" | "_&&_" | "_||_" | "_?_:_" => true,
+        "matches" => first == "string",
+        "_+_" => matches!(first, "bytes" | "double" | "int" | "list" | "uint"),
+        "_-_" | "_*_" | "_/_" => matches!(first, "double" | "int" | "uint"),
+        "_%_" => matches!(first, "int" | "uint"),
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            matches!(first, "bool" | "bytes" | "double" | "int" | "uint")
+        }
+        "-_" => first == "bool",
+        "size" => false,
+        _ => {
+            let types: Vec<&str> = types.by_ref().collect();
+            return format!("no such overload: {function}({})", types.join(", "));
+        }
+    };
+    match has_trait || RECEIVERS.contains(&first) {
+        true => "no such overload".to_owned(),
+        false => format!("no such overload: {function}"),
+    }
+}

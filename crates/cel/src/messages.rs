@@ -1,0 +1,103 @@
+//! The objects that mutating policies build: `Object{...}` with nested `Object.spec{...}`, and `JSONPatch{...}`.
+//!
+//! An object may have any fields of any type. Whether its type name matches the fields around it is checked once it has a value (source:
+//! apiserver/pkg/cel/mutation).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kube_cel::cel::{Value, objects::Opaque};
+
+use super::types::{Object, Type};
+
+/// The type of an object that is merged into the target.
+pub const OBJECT: &str = "Object";
+/// The type of an operation of a JSON patch.
+pub const JSON_PATCH: &str = "JSONPatch";
+
+/// A value of such a type.
+#[derive(Debug, PartialEq)]
+pub struct Message {
+    /// The type's name, for example `Object.spec`.
+    pub name: String,
+    /// The fields that the expression sets.
+    pub fields: BTreeMap<String, Value>,
+}
+
+// Doubles are compared as numbers: messages are never map keys.
+impl Eq for Message {}
+
+impl Opaque for Message {
+    fn runtime_type_name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Returns the type of that name.
+pub(super) fn named(name: &str) -> Option<Type> {
+    let is_object = name == OBJECT || name.starts_with("Object.");
+    let fields = match name {
+        JSON_PATCH => {
+            let texts = ["op", "path", "from"].map(|field| (field.to_owned(), Type::String));
+            let value = [("value".to_owned(), Type::Dyn)];
+            texts.into_iter().chain(value).collect()
+        }
+        _ if is_object => BTreeMap::new(),
+        _ => return None,
+    };
+    Some(Type::Object(Arc::new(Object {
+        name: name.to_owned(),
+        fields,
+        open: is_object,
+    })))
+}
+
+/// Returns a value as a message, if it is one.
+pub fn message(value: &Value) -> Option<&Message> {
+    match value {
+        Value::Opaque(opaque) => opaque.downcast_ref(),
+        _ => None,
+    }
+}
+
+impl Message {
+    /// Checks that the type of every nested object is spelled by the fields around it.
+    ///
+    /// # Errors
+    /// One line for each object with another type.
+    pub fn check_names(&self) -> Result<(), String> {
+        let mut found = Vec::new();
+        self.check(&self.name, &mut found);
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(found.join("\n")),
+        }
+    }
+
+    fn check(&self, path: &str, found: &mut Vec<String>) {
+        let name = &self.name;
+        if name != path {
+            found.push(format!(
+                "unexpected type name {name:?}, expected {path:?}, which matches field name path from root Object type"
+            ));
+        }
+        for (field, value) in &self.fields {
+            check_in(value, &format!("{path}.{field}"), found);
+        }
+    }
+}
+
+/// Checks the objects in lists and maps, which add nothing to the type's name.
+fn check_in(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::List(items) => items.iter().for_each(|item| check_in(item, path, found)),
+        Value::Map(map) => {
+            let values = map.map.values();
+            values.for_each(|value| check_in(value, path, found));
+        }
+        value => {
+            if let Some(message) = message(value) {
+                message.check(path, found);
+            }
+        }
+    }
+}
