@@ -5,8 +5,8 @@
 
 Inputs, in crates/schema/data/:
   kubernetes-fields-1.36.tsv.gz  every field of every API type: JSON type, reference, protobuf tag, list type, merge key
-  go-structs-1.33.tsv.gz         Go type and tag options of each struct field (scripts/go-struct-facts.py wrote it)
-  overrides.tsv                  the same facts for fields that the second file does not know
+  go-structs-1.36.tsv.gz         Go type and tag options of each struct field (scripts/go-struct-facts.py wrote it)
+  overrides.tsv                  facts that take the place of those in the second file, and structs that applies own as one value
 
 The output is read by src/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields
 in Go's order, tab-separated:
@@ -47,7 +47,9 @@ LETTERS = {
 SCALARS = {("string", ""): "s", ("string", "byte"): "B", ("boolean", ""): "b", ("integer", "int32"): "i",
            ("integer", "int64"): "l", ("number", "double"): "d", ("integer", ""): "i"}
 # Keys of lists that have a default: items may leave them out.
-KEY_DEFAULTS = {"api.core.v1.ContainerPort": "protocol=TCP", "api.core.v1.ServicePort": "protocol=TCP"}
+# (Keys that Go always writes have Go's zero as default; src/schema/table.rs adds those.)
+KEY_DEFAULTS = {"api.core.v1.ContainerPort": ("protocol", "TCP"), "api.core.v1.ServicePort": ("protocol", "TCP"),
+                "api.core.v1.LocalObjectReference": ("name", "")}
 # A version that 1.36 no longer has and we still serve: same fields, its own package name.
 ALIASES = {"api.node.v1": "api.node.v1beta1"}
 
@@ -61,7 +63,7 @@ def read_gz(name):
 def go_structs():
     """{package.struct: {json name: Fact}}, inline structs flattened with the tags that lead to them."""
     raw = collections.defaultdict(list)
-    for line in read_gz("go-structs-1.33.tsv.gz"):
+    for line in read_gz("go-structs-1.36.tsv.gz"):
         package, struct, name, go, under, options, tag = line.rstrip("\n").split("\t")
         key = f"{package.removeprefix('k8s.io/').replace('/', '.')}.{struct}"
         numbers = [part for part in tag.split(",") if part.isdigit()]
@@ -91,18 +93,6 @@ def overrides():
     return facts
 
 
-def sibling(structs, kind, field):
-    """The same struct in another version of the group, newest first."""
-    match = re.fullmatch(r"(api\.\w+)\.v\w+\.(\w+)", kind)
-    if not match:
-        return None
-    for version in ("v2", "v1", "v1beta3", "v1beta2", "v1beta1", "v1alpha3", "v1alpha2", "v1alpha1"):
-        fact = structs.get(f"{match[1]}.{version}.{match[2]}", {}).get(field)
-        if fact:
-            return fact
-    return None
-
-
 def expression(row):
     def one(ref, json_type, fmt):
         if ref:
@@ -121,25 +111,6 @@ def expression(row):
     if kind == "object" and not row["ref"]:
         return "j"
     return one(row["ref"], kind, row["format"])
-
-
-def guess(row, expr):
-    """New API types: optional scalars and structs are pointers, everything else is written as it is."""
-    base = {"s": "string", "b": "bool", "i": "int32", "l": "int64", "d": "float64", "B": "[]uint8"}.get(expr)
-    if base is None:
-        base = "struct"
-    if expr.startswith("[]"):
-        base = "[]"
-    if expr.startswith("{}"):
-        base = "map[string]string"
-    if row["required"]:
-        return Fact(base, base, "", "")
-    if base.startswith(("[]", "map")):
-        return Fact(base, base, "omitempty", "")
-    if row["field"] in ("apiVersion", "kind", "metadata"):
-        base = {"metadata": "v1.ObjectMeta"}.get(row["field"], "string")
-        return Fact(base, base, "omitempty", "")
-    return Fact(f"*{base}", base, "omitempty", "")
 
 
 def refine(expr, fact):
@@ -168,14 +139,6 @@ def presence(kind, fact, expr):
     return "o" if omit else "v"
 
 
-def go_text(expr, fact):
-    """Go's name of the type where it does not follow from ours."""
-    if fact.go.lstrip("*") in ("struct", "[]"):
-        name = ".".join(expr.rpartition("@")[2].split(".")[-2:]) if "@" in expr else ""
-        return name and fact.go.replace("struct", "") + name
-    return fact.go
-
-
 def main():
     structs, manual = go_structs(), overrides()
     rows = list(csv.DictReader(read_gz("kubernetes-fields-1.36.tsv.gz"), delimiter="\t"))
@@ -187,7 +150,7 @@ def main():
             if owner[0] == package:
                 copy["ref"] = f"{ALIASES[package]}.{owner[2]}"
             rows.append(copy)
-    guessed, types = [], collections.OrderedDict()
+    types = collections.OrderedDict()
     for row in rows:
         types.setdefault(row["type"], []).append(row)
     known = set(types) | set(LETTERS)
@@ -210,10 +173,9 @@ def main():
 
         for row in sorted(types[kind], key=place):
             expr = expression(row)
-            fact = manual.get((kind, row["field"])) or structs.get(kind, {}).get(row["field"]) or sibling(structs, kind, row["field"])
+            fact = manual.get((kind, row["field"])) or structs.get(kind, {}).get(row["field"])
             if fact is None:
-                fact = guess(row, expr)
-                guessed.append(f"{kind} {row['field']}")
+                sys.exit(f"no struct facts of {kind}.{row['field']}: add them to overrides.tsv")
             expr = refine(expr, fact)
             path = "" if row["field"] in ("apiVersion", "kind") and row["protobuf_tag"] == "" else fact.path or row["protobuf_tag"]
             if kind.endswith("List") and row["field"] == "items" and not path:
@@ -222,16 +184,15 @@ def main():
                 path = "1"
             listing = row["list_type"] or row["map_type"]
             keys = row["list_map_keys"]
-            if row["ref"] in KEY_DEFAULTS and "protocol" in keys:
-                keys = keys.replace("protocol", KEY_DEFAULTS[row["ref"]])
+            key, default = KEY_DEFAULTS.get(row["ref"], ("", ""))
+            if key and key in keys.split(","):
+                keys = ",".join(f"{own}={default}" if own == key else own for own in keys.split(","))
             # An empty list of owners is not the same as none: it makes the server forget them.
             here = "p" if row["field"] == "managedFields" else presence(kind, fact, expr)
-            cells = [row["field"], expr, here, go_text(expr, fact), path, "r" if row["required"] else "", listing,
+            cells = [row["field"], expr, here, fact.go, path, "r" if row["required"] else "", listing,
                      keys, row["patch_merge_key"], row["patch_strategy"]]
             lines.append("\t".join(cells).rstrip("\t"))
     text = "\n".join(lines) + "\n"
-    if "--guessed" in sys.argv:
-        print("\n".join(guessed))
     if "--check" in sys.argv:
         sys.exit(0 if TABLE.read_text() == text else "table.tsv is not what the script generates")
     TABLE.write_text(text)

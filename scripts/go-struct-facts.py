@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Derive Go facts about Kubernetes API structs from a kubectl binary.
+"""Derive Go facts about Kubernetes API structs from a kube-apiserver binary.
 
 The published field table says what a field is in JSON; it does not say whether the Go field is a pointer or carries
-`omitempty`, and both decide how an object is written back. A kubectl binary holds that in its reflection data.
+`omitempty`, and both decide how an object is written back. The binary holds that in its reflection data.
 
-    scripts/go-struct-facts.py /path/to/kubectl > crates/schema/data/go-structs.tsv
+    scripts/go-struct-facts.py /path/to/kube-apiserver | gzip -9n > crates/schema/data/go-structs-1.36.tsv.gz
 
 Each line: package, struct, JSON name, Go type, underlying type, tag options (`omitempty`, `omitzero`, `inline`), protobuf tag.
 The lines of a struct are in the order of its fields, which is the order in which Go writes them.

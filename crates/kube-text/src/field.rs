@@ -8,7 +8,7 @@ mod emptied;
 use std::fmt;
 
 use indexmap::IndexSet;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use emptied::Emptied;
 
@@ -208,6 +208,14 @@ impl Errors {
         match list {
             Value::Null if self.sent_empty(path) => Value::Array(Vec::new()),
             list => list.clone(),
+        }
+    }
+
+    /// Returns a map as Go prints it: `{}` if it was sent empty, `null` if it was absent.
+    pub fn map_as_sent(&self, path: &Path<'_>, map: &Value) -> Value {
+        match map {
+            Value::Null if self.sent_empty(path) => Value::Object(Map::new()),
+            map => map.clone(),
         }
     }
 

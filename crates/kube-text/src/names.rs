@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use crate::validation::net::strict_ip;
+
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const LABEL_ERROR: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -270,12 +272,16 @@ pub enum NameRule {
     DnsLabel,
     /// Any name that is one path segment (RBAC).
     PathSegment,
+    /// An IP address in its canonical form (IPAddress).
+    Address,
 }
 
 /// Checks a name by the kind's rule. `prefix` is set for `generateName`, which may end in a dash.
 pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
-    if rule == NameRule::PathSegment {
-        return path_segment(value);
+    match rule {
+        NameRule::PathSegment => return path_segment(value),
+        NameRule::Address => return strict_ip(value),
+        NameRule::DnsSubdomain | NameRule::DnsLabel => {}
     }
     let value = match prefix {
         true => masked(value),
@@ -283,7 +289,7 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     };
     match rule {
         NameRule::DnsLabel => dns_label(&value),
-        NameRule::DnsSubdomain | NameRule::PathSegment => dns_subdomain(&value),
+        NameRule::DnsSubdomain | NameRule::PathSegment | NameRule::Address => dns_subdomain(&value),
     }
 }
 

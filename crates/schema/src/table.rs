@@ -10,7 +10,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, TypeId};
+use super::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, TypeId, zero};
 
 static TEXT: &str = include_str!("table.tsv");
 
@@ -91,9 +91,33 @@ fn read(text: &'static str) -> Table {
             );
         }
     }
+    default_keys(&mut reader.arena);
     Table {
         arena: Arc::new(reader.arena),
         names: reader.names,
+    }
+}
+
+/// Gives the keys of lists that Go always writes the zero of their type as default. kube-apiserver's OpenAPI documents have the same
+/// defaults, and server-side apply identifies an item without its key by them.
+fn default_keys(arena: &mut Arena) {
+    for index in 0..arena.nodes.len() {
+        let Node::List(list) = &arena.nodes[index] else {
+            continue;
+        };
+        let Node::Struct(item) = arena.node(list.item) else {
+            continue;
+        };
+        let has_default = |key: &str| list.key_defaults.iter().any(|(own, _)| own == key);
+        let missing = list.keys.iter().filter(|key| !has_default(key));
+        let zeros: Vec<_> = missing
+            .filter_map(|key| item.field(key))
+            .filter(|field| field.presence == Presence::Always)
+            .map(|field| (field.name.text.clone(), zero::zero(arena, field.id)))
+            .collect();
+        if let Node::List(list) = &mut arena.nodes[index] {
+            list.key_defaults.extend(zeros);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use mullion_kube_text::golang::quote;
 use mullion_schema::{
     decode::{self, DecodeError, Decoded, Problem},
     ownership,
@@ -89,6 +90,21 @@ pub(crate) async fn apply(
     reply::outcome(call, code, outcome)
 }
 
+/// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
+fn check_revision(told: &str) -> Result<(), Status> {
+    if told.is_empty() || !told.bytes().all(|byte| byte.is_ascii_digit()) {
+        return match told {
+            "" => Ok(()),
+            told => {
+                let told = quote(told);
+                let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
+                Err(Status::new(500, "", why))
+            }
+        };
+    }
+    Ok(())
+}
+
 struct ApplySource {
     config: Value,
     /// The duplicate keys of the configuration.
@@ -111,6 +127,9 @@ impl ApplySource {
         call.resource().behaviour.default(&mut object);
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
+        if old.is_none() {
+            check_revision(metadata::text(&object, "resourceVersion"))?;
+        }
         // A resourceVersion is a precondition only if the configuration itself names one and the object exists.
         let names_version = self.config.pointer("/metadata/resourceVersion").is_some();
         if old.is_none() || (!names_version && call.resource().rules.unconditional_update) {

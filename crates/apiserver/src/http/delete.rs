@@ -301,8 +301,10 @@ pub(crate) fn check_preconditions(
         };
     }
     let refuse = |why: String| {
-        let (group, kind) = (&resource.group, &resource.kind);
-        Err(Status::conflict_kind(group, kind, name, &why))
+        // kube-apiserver names the stored form's group: events are stored as the core group's.
+        let stored = call.row.stored_version.split_once('/');
+        let group = stored.map_or("", |(group, _)| group);
+        Err(Status::conflict_kind(group, &resource.kind, name, &why))
     };
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return refuse(format!(

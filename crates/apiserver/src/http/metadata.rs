@@ -101,7 +101,10 @@ pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
     let uid = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
     metadata.insert("uid".into(), uid.to_string().into());
     metadata.insert("creationTimestamp".into(), stamp(now).into());
-    if !matches!(resource.rules.generation, Generation::Never) {
+    if !matches!(
+        resource.rules.generation,
+        Generation::Never | Generation::CountsChanges(_)
+    ) {
         metadata.insert("generation".into(), 1.into());
     }
 }
@@ -161,7 +164,9 @@ pub(crate) fn count_generation(
 ) {
     let changed = match rule {
         Generation::Never | Generation::OnceAtCreate => false,
-        Generation::Counts(parts) => parts.iter().any(|part| at(object, part) != at(old, part)),
+        Generation::Counts(parts) | Generation::CountsChanges(parts) => {
+            parts.iter().any(|part| at(object, part) != at(old, part))
+        }
         Generation::CountsToTheLetter(part) => {
             object.get(part) != old.get(part) || emptied.has_within(part)
         }

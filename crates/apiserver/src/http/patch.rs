@@ -157,10 +157,15 @@ impl Patch {
     pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
         let text = match &self.form {
             Form::Strategic(patch) => {
-                let text = merge::go_text(patch);
+                let text = merge::go_text(&merge::without_spent_directives(patch, tree));
                 return match decode::unconvertible(schema, tree) {
                     Some(why) => merge::unfit(&text, &why),
-                    None => merge::unfit(&text, &why),
+                    None => match why.to_string() {
+                        why if why.starts_with("illegal base64") => {
+                            merge::unfit(&text, &format!("error decoding from json: {why}"))
+                        }
+                        why => merge::unfit(&text, &why),
+                    },
                 };
             }
             Form::Merge(patch) => merge::document(schema, tree, patch),

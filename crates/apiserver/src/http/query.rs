@@ -16,7 +16,8 @@ impl Query {
         let pairs = query
             .unwrap_or_default()
             .split('&')
-            .filter(|pair| !pair.is_empty());
+            // Go skips a pair with a semicolon, which used to separate pairs too.
+            .filter(|pair| !pair.is_empty() && !pair.contains(';'));
         Query(
             pairs
                 .map(|pair| {

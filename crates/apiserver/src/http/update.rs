@@ -13,9 +13,10 @@ use super::{
 use crate::status::Status;
 
 pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
-    let media = body::media(&call.headers)?;
-    let options = call.write_options("UpdateOptions")?;
+    // Unlike for a creation, kube-apiserver checks the options before the media type.
     let bytes = body::read(body).await?;
+    let options = call.write_options("UpdateOptions")?;
+    let media = body::media(&call.headers)?;
     let mut object = body::object(
         call,
         &body::Expected::object(&call.row),

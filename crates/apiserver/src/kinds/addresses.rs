@@ -101,23 +101,22 @@ fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let mut refuse = |why: &str| {
-        let text = internal::compact("ServiceCIDRSpec", spec);
-        errors.with_text(ErrorType::Invalid, path, text, why);
-    };
     match ranges.as_slice() {
         [] => return errors.required(path, "at least one CIDR required"),
         [first, second] => {
             let family = |text: &str| net::parse_cidr(text).map(|range| range.network.is_ipv4());
             let (first, second) = (family(first), family(second));
-            if first.is_none() || second.is_none() || first == second {
-                return refuse(
-                    "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
-                );
+            if first.is_some() && first == second {
+                let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+                return errors.invalid(path, spec["cidrs"].clone(), why);
             }
         }
         [_] => {}
-        _ => return refuse("may only hold up to 2 values"),
+        _ => {
+            let text = internal::compact("ServiceCIDRSpec", spec);
+            let why = "may only hold up to 2 values";
+            return errors.with_text(ErrorType::Invalid, path, text, why);
+        }
     }
     for (index, range) in ranges.iter().enumerate() {
         net::strict_cidr(errors, &path.index(index), range);
@@ -165,11 +164,6 @@ impl Kind for IpAddress {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let path = Path::new("metadata");
-        let name = object["metadata"].text("name");
-        for sentence in net::strict_ip(name) {
-            errors.invalid(&path.child("name"), name, sentence);
-        }
         let path = Path::new("spec");
         let path = path.child("parentRef");
         let Some(parent) = object["spec"].field("parentRef") else {

@@ -8,7 +8,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name, or_none},
     tree::Tree,
 };
@@ -18,15 +18,27 @@ use crate::admission::Ctx;
 pub(crate) struct ControllerRevision;
 
 impl Kind for ControllerRevision {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        if !object.has("data") {
-            errors.required(&Path::new("data"), "data is mandatory");
-        }
         nonnegative(
             errors,
             &Path::new("revision"),
             object.integer("revision").unwrap_or(0),
         );
+    }
+
+    fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        if !object.has("data") {
+            errors.required(&Path::new("data"), "data is mandatory");
+        }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

@@ -10,7 +10,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     jobs::{self, spec},
     podspec::{self, internal},
     print,
@@ -38,6 +38,10 @@ const COLUMNS: [Column; 10] = [
 ];
 
 impl Kind for CronJobs {
+    fn status_checks(&self) -> &'static [Check] {
+        &[Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(root) = object.as_object_mut() else {
             return;

@@ -9,7 +9,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::{self, internal},
     print,
     tree::Tree,
@@ -26,6 +26,15 @@ const COLUMNS: [Column; 3] = [
 ];
 
 impl Kind for CsiStorageCapacity {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         label_selector(errors, &Path::new("nodeTopology"), &object["nodeTopology"]);
         let class = object.text("storageClassName");

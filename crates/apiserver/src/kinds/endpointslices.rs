@@ -15,7 +15,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
     tree::{Tree, set_default},
 };
@@ -38,6 +38,10 @@ const LISTED: usize = 3;
 pub(crate) struct EndpointSlice;
 
 impl Kind for EndpointSlice {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let ports = object
             .get_mut("ports")

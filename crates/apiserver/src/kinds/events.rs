@@ -210,7 +210,12 @@ fn unchanged(errors: &mut Errors, event: &Value, old: &Value) {
             "involvedObject" | "related" if now.is_object() => "ObjectReference",
             "source" if now.is_object() => "EventSource",
             _ => {
-                validation::immutable(errors, &path, now, &old[field]);
+                if now != &old[field] {
+                    // A removed text is an empty one in Go.
+                    let is_text = now.is_null() && old[field].is_string();
+                    let shown = if is_text { "".into() } else { now.clone() };
+                    errors.invalid(&path, shown, validation::IMMUTABLE);
+                }
                 continue;
             }
         };

@@ -10,7 +10,7 @@ use mullion_kube_text::{
 };
 use serde_json::Value;
 
-use super::{Column, Kind, print, tree::Tree};
+use super::{Check, Column, Kind, print, tree::Tree};
 use crate::admission::Ctx;
 
 /// networking.k8s.io/v1 Ingress.
@@ -30,6 +30,15 @@ const COLUMNS: [Column; 6] = [
 const SHOWN: usize = 3;
 
 impl Kind for Ingress {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         let rules = spec.items("rules");
@@ -265,7 +274,7 @@ pub(super) fn local_reference(reference: &Value, path: &Path<'_>, errors: &mut E
     for field in ["kind", "name"] {
         let (text, at) = (reference.text(field), path.child(field));
         if text.is_empty() {
-            errors.required(&at, format!("{field} is required"));
+            errors.required(&at, "");
         } else {
             check(errors, &at, text, names::path_segment(text));
         }

@@ -322,6 +322,11 @@ pub trait Kind: Send + Sync + 'static {
         &[Check::MetadataChange, Check::Object, Check::Change]
     }
 
+    /// Returns the checks of a status update, in order; they follow those for all kinds.
+    fn status_checks(&self) -> &'static [Check] {
+        &[Check::MetadataChange, Check::Change]
+    }
+
     /// Validates a change on the main endpoint: immutable fields and the like.
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let _ = (ctx, object, old, errors);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
-    tree::{Tree, object_at},
+    tree::{Tree, object_at, set_zero},
 };
 use crate::admission::Ctx;
 
@@ -25,6 +25,9 @@ pub(crate) struct Namespace;
 impl Kind for Namespace {
     fn default(&self, object: &mut Value) {
         label_with_name(object);
+        if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+            set_zero(status, "phase", "Active");
+        }
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use jiff::Timestamp;
 use mullion_kube_text::{
     field::{self, ErrorType, Errors, Path},
+    golang::quote,
     names, quantity,
     validation::{metadata, net, resources},
 };
@@ -74,6 +75,7 @@ impl Kind for Node {
         taints(errors, object);
         declared_resources(errors, object);
         pod_cidrs(errors, object["spec"].items("podCIDRs"));
+        declared_features(errors, object["status"].items("declaredFeatures"));
     }
 
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -95,6 +97,7 @@ impl Kind for Node {
         duplicate_addresses(errors, object["status"].items("addresses"));
         once_set(errors, object, old);
         taints(errors, object);
+        declared_features(errors, object["status"].items("declaredFeatures"));
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
@@ -281,12 +284,39 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
             "may specify no more than one CIDR for each IP family",
         );
     }
+}
+
+/// Validates the features that a kubelet declares: sorted names, each of them once.
+fn declared_features(errors: &mut Errors, features: &[Value]) {
+    let path = Path::new("status");
+    let path = path.child("declaredFeatures");
+    let texts: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
     let mut seen = HashSet::new();
-    for (index, cidr) in texts.iter().enumerate() {
-        if !seen.insert(cidr) {
-            errors.duplicate(&path.index(index), *cidr);
+    for (index, name) in texts.iter().enumerate() {
+        let at = path.index(index);
+        let is_again = !seen.insert(*name);
+        if is_again {
+            errors.duplicate(&at, *name);
+        }
+        let is_unsorted = index > 0 && texts[index - 1] > *name;
+        if !is_feature_name(name) {
+            let why = format!(
+                "invalid feature name {}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' \
+                 (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes",
+                quote(name)
+            );
+            errors.invalid(&at, *name, why);
+        } else if is_unsorted && !is_again {
+            errors.invalid(&at, *name, "list must be sorted alphabetically");
         }
     }
+}
+
+/// Returns whether a name consists of alphanumeric segments, the first of which begins with a capital letter.
+fn is_feature_name(name: &str) -> bool {
+    let is_segment =
+        |segment: &str| !segment.is_empty() && segment.bytes().all(|b| b.is_ascii_alphanumeric());
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.split('/').all(is_segment)
 }
 
 fn duplicate_addresses(errors: &mut Errors, addresses: &[Value]) {

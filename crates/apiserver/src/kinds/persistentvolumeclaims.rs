@@ -71,7 +71,6 @@ impl Kind for PersistentVolumeClaim {
             Check::Metadata,
             Check::Object,
             Check::MetadataChange,
-            Check::Metadata,
             Check::Object,
             Check::Change,
         ]
@@ -398,7 +397,13 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     drop_nulls(&mut compared);
     drop_nulls(&mut expected);
     if compared != expected {
-        let difference = internal::difference("PersistentVolumeClaimSpec", &expected, &compared);
+        let difference = internal::difference_as_sent(
+            "PersistentVolumeClaimSpec",
+            &expected,
+            &compared,
+            &path,
+            errors,
+        );
         errors.forbidden(&path, format!("{IMMUTABLE}\n{difference}"));
     }
     let amount = |list: &Value| {

@@ -7,7 +7,7 @@ use mullion_kube_text::{
 };
 use serde_json::Value;
 
-use super::{Column, Kind, podspec::internal, print, tree::Tree, workloads};
+use super::{Check, Column, Kind, podspec::internal, print, tree::Tree, workloads};
 use crate::admission::Ctx;
 
 /// The behaviour of policy/v1 poddisruptionbudgets.
@@ -28,6 +28,14 @@ const COLUMNS: [Column; 5] = [
 ];
 
 impl Kind for PodDisruptionBudgets {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Object, Check::Change]
+    }
+
+    fn status_checks(&self) -> &'static [Check] {
+        &[Check::Change]
+    }
+
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         const POLICIES: [&str; 2] = ["AlwaysAllow", "IfHealthyBudget"];
         let (spec, path) = (&object["spec"], Path::new("spec"));

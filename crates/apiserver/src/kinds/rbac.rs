@@ -7,12 +7,15 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path, go_struct},
     names,
-    validation::{check, selector},
+    validation::{
+        check,
+        selector::{self, Selector},
+    },
 };
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, wide},
     tree::{Tree, object_at, set_zero},
 };
@@ -34,6 +37,15 @@ pub(crate) enum Scope {
 pub(crate) struct Roles(pub(crate) Scope);
 
 impl Kind for Roles {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn permit(
         &self,
         ctx: &Ctx<'_>,
@@ -94,7 +106,11 @@ fn aggregation_rule(errors: &mut Errors, aggregation: &Value) {
         errors.required(&path, why);
     }
     for (index, wanted) in selectors.iter().enumerate() {
-        selector::label_selector(errors, &path.index(index), wanted);
+        let at = path.index(index);
+        selector::label_selector(errors, &at, wanted);
+        if Selector::from_label_selector(wanted).is_err() {
+            errors.invalid(&at, Value::Null, "invalid label selector.");
+        }
     }
 }
 
@@ -102,6 +118,15 @@ fn aggregation_rule(errors: &mut Errors, aggregation: &Value) {
 pub(crate) struct Bindings(pub(crate) Scope);
 
 impl Kind for Bindings {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
             set_zero(object_at(root, "roleRef"), "apiGroup", GROUP);

@@ -8,7 +8,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Check, Column, Kind, podspec, print,
+    Column, Kind, podspec, print,
     tree::{Tree, object_at, set_default},
     workloads::{self, Owner},
 };
@@ -85,15 +85,6 @@ impl Kind for ReplicationController {
             workloads::selected(template, &Selector::from_labels(selector), &at, errors);
         }
         workloads::template_of(template, &OWNER, &at, errors);
-    }
-
-    fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::Metadata,
-            Check::Object,
-            Check::MetadataChange,
-            Check::Object,
-        ]
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {

@@ -105,6 +105,8 @@ pub enum Generation {
     CountsToTheLetter(&'static str),
     /// As `Counts`, for everything but metadata and, if there is a status subresource, status.
     CountsAllButStatus,
+    /// As `Counts`, but an object has no generation before its first change (CSIDrivers).
+    CountsChanges(&'static [&'static str]),
     /// The generation is 1 at creation and never changes.
     OnceAtCreate,
 }

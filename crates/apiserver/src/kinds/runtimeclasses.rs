@@ -12,7 +12,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind, podspec,
+    Check, Column, Kind, podspec,
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
@@ -22,6 +22,15 @@ use crate::admission::Ctx;
 pub(crate) struct RuntimeClass;
 
 impl Kind for RuntimeClass {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(fixed) = object
             .get_mut("overhead")

@@ -11,7 +11,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::warnings::deprecated_node_label,
     print::{AGE, NAME, age, column},
     tree::{Tree, set_default},
@@ -36,6 +36,15 @@ pub(crate) fn is_default(class: &Value) -> bool {
 }
 
 impl Kind for StorageClass {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
             set_default(root, "reclaimPolicy", "Delete");
@@ -96,8 +105,12 @@ impl Kind for StorageClass {
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         for field in ["parameters", "provisioner", "reclaimPolicy"] {
             let path = Path::new(field);
-            if object[field] != old[field] || errors.sent_empty(&path) {
-                errors.forbidden(&path, format!("updates to {field} are forbidden."));
+            if object[field] != old[field] {
+                let shown = match field {
+                    "parameters" => errors.map_as_sent(&path, &object[field]),
+                    _ => object.text(field).into(),
+                };
+                errors.invalid(&path, shown, validation::IMMUTABLE);
             }
         }
         validation::immutable(
@@ -136,18 +149,13 @@ impl Kind for StorageClass {
     }
 }
 
-/// Validates the name of a provisioner: a qualified name in any case.
+/// Validates the name of a provisioner: a qualified name in any case. As in kube-apiserver, the error shows the name in small letters.
 pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
-        errors.required(path, "");
-    } else {
-        check(
-            errors,
-            path,
-            name,
-            names::qualified_name(&name.to_lowercase()),
-        );
+        return errors.required(path, "");
     }
+    let name = name.to_lowercase();
+    check(errors, path, &name, names::qualified_name(&name));
 }
 
 /// The most duplicate terms that are reported. kube-apiserver reports each as often as there are terms, which takes more memory than there

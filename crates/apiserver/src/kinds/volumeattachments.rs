@@ -8,7 +8,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Column, Kind, csi, persistentvolumes,
+    Check, Column, Kind, csi, persistentvolumes,
     podspec::internal,
     print::{AGE, NAME, age, column, name, typed},
     tree::Tree,
@@ -25,6 +25,14 @@ const NOT_INLINE: &str = "may not be specified in the context of inline volumes"
 pub(crate) struct VolumeAttachment;
 
 impl Kind for VolumeAttachment {
+    fn status_checks(&self) -> &'static [Check] {
+        &[Check::Metadata, Check::Change]
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let inline = object.pointer_mut("/spec/source/inlineVolumeSpec");
         if let Some(spec) = inline.and_then(Value::as_object_mut) {
@@ -34,26 +42,12 @@ impl Kind for VolumeAttachment {
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        if spec.text("attacher").is_empty() {
-            errors.required(&path.child("attacher"), "");
-        }
+        csi::driver_name(errors, &path.child("attacher"), spec.text("attacher"));
         source(errors, &path.child("source"), &spec["source"]);
         let node = spec.text("nodeName");
         let rule = names::dns_subdomain(node);
         validation::check(errors, &path.child("nodeName"), node, rule);
         status(&object["status"], &Path::new("status"), errors);
-    }
-
-    /// Validates the names with the rules that v1 added. Stored attachments may break them.
-    fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        csi::driver_name(errors, &path.child("attacher"), spec.text("attacher"));
-        if spec["source"].has("persistentVolumeName") {
-            let volume = spec["source"].text("persistentVolumeName");
-            let at = path.child("source");
-            let at = at.child("persistentVolumeName");
-            validation::check(errors, &at, volume, names::dns_subdomain(volume));
-        }
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
@@ -109,7 +103,11 @@ fn source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
             &path.child("persistentVolumeName"),
             "must specify non empty persistentVolumeName",
         ),
-        (None, true) => {}
+        (None, true) => {
+            let volume = source.text("persistentVolumeName");
+            let at = path.child("persistentVolumeName");
+            validation::check(errors, &at, volume, names::dns_subdomain(volume));
+        }
     }
 }
 

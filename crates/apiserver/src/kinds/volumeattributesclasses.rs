@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
-use super::{Column, Kind, print, storageclasses, tree::Tree};
+use super::{Check, Column, Kind, print, storageclasses, tree::Tree};
 use crate::admission::Ctx;
 
 /// storage.k8s.io/v1 VolumeAttributesClass.
@@ -14,6 +14,15 @@ const DEFAULT: &str = "volumeattributesclass.alpha.kubernetes.io/is-default-clas
 const COLUMNS: [Column; 3] = [print::NAME, print::column("DriverName"), print::AGE];
 
 impl Kind for VolumeAttributesClass {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let driver = object.text("driverName");
         storageclasses::provisioner(driver, &Path::new("driverName"), errors);

@@ -255,12 +255,10 @@ pub(super) fn selected(
         .get("metadata")
         .and_then(|metadata| metadata.get("labels"));
     if !selector.matches(labels) {
-        let labels = labels.cloned().unwrap_or_default();
-        errors.invalid(
-            &path.child("metadata").child("labels"),
-            labels,
-            "`selector` does not match template `labels`",
-        );
+        let path = path.child("metadata");
+        let path = path.child("labels");
+        let labels = errors.map_as_sent(&path, labels.unwrap_or(&Value::Null));
+        errors.invalid(&path, labels, "`selector` does not match template `labels`");
     }
 }
 

@@ -34,6 +34,7 @@ mod response_headers;
 mod routes;
 mod security;
 mod semantics;
+mod sentences;
 mod services;
 mod shown;
 mod streams;

@@ -71,7 +71,7 @@ const MAX_SIGNER_NAME: usize = 253 + 1 + 63 + 1 + 253;
 /// Validates the name of a certificate signer (`example.com/signer`).
 pub fn signer_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if value.is_empty() {
-        errors.required(path, "");
+        return errors.required(path, "");
     }
     let Some((domain, rest)) = value
         .split_once('/')

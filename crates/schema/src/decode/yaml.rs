@@ -40,6 +40,9 @@ fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                 Error::MultipleDocuments { .. } if first_document(body).len() < body.len() => {
                     return as_written(first_document(body));
                 }
+                _ if end_of_braces(body) < body.len() => {
+                    return as_written(&body[..end_of_braces(body)]);
+                }
                 other => {
                     return Err(DecodeError::Yaml(complaint::of(body, &other.to_string())));
                 }
@@ -77,11 +80,49 @@ fn first_document(body: &[u8]) -> &[u8] {
     body
 }
 
+/// Returns where the mapping ends that a body in braces consists of, or the body's length if it does not end. Go ignores what follows.
+fn end_of_braces(body: &[u8]) -> usize {
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return body.len();
+    }
+    let (mut depth, mut is_text, mut at) = (0_usize, false, 0);
+    while at < body.len() {
+        match body[at] {
+            b'\\' if is_text => at += 1,
+            b'"' => is_text = !is_text,
+            b'{' | b'[' if !is_text => depth += 1,
+            b'}' | b']' if !is_text => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return at + 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    body.len()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_follows_a_mapping_in_braces_is_ignored() {
+        for body in [
+            r#"{"a": 1},"#,
+            r#"{"a": 1}{}"#,
+            r#"{"a": 1}]"#,
+            r#"{"a": 1} x"#,
+        ] {
+            let (value, _) = read(body.as_bytes()).expect(body);
+            assert_eq!(value, json!({"a": 1}), "{body}");
+        }
+        assert!(read(br#"{"a": "}}", "#).is_err());
+    }
 
     #[test]
     fn of_several_documents_the_first_counts() {

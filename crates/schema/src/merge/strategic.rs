@@ -36,6 +36,50 @@ pub fn apply(kind: &Type, original: Value, patch: &Value) -> Result<Value, Statu
     merge_map(original, patch.clone(), schema).map(Value::Object)
 }
 
+/// Returns a patch as its error message shows it: without the directives that were carried out, which `tree`, the merged object, no longer
+/// has.
+pub fn without_spent_directives(patch: &Value, tree: &Value) -> Value {
+    match (patch, tree) {
+        (Value::Object(patch), Value::Object(tree)) => {
+            let is_spent = |key: &str| {
+                (key == RETAIN_KEYS || key.starts_with(ELEMENT_ORDER)) && !tree.contains_key(key)
+            };
+            let ordered = |field: &str| {
+                let mut keys = patch.keys();
+                keys.any(|key| subject(key, ELEMENT_ORDER) == Some(field) && is_spent(key))
+            };
+            let kept = patch
+                .iter()
+                .filter(|(key, _)| !is_spent(key) && !ordered(key));
+            let kept = kept.map(|(key, value)| {
+                let merged = tree.get(key).unwrap_or(&Value::Null);
+                (key.clone(), without_spent_directives(value, merged))
+            });
+            Value::Object(kept.collect())
+        }
+        (Value::Array(items), Value::Array(merged)) => {
+            let has_directives = |item: &Value| {
+                let mut keys = item.as_object().into_iter().flatten();
+                keys.any(|(key, _)| key == RETAIN_KEYS)
+            };
+            // An item that is new keeps its directives, and the others have lost them.
+            let kept = items.iter().map(|item| match merged.contains(item) {
+                true => item.clone(),
+                false if has_directives(item) => {
+                    let mut item = item.clone();
+                    if let Some(item) = item.as_object_mut() {
+                        item.remove(RETAIN_KEYS);
+                    }
+                    item
+                }
+                false => item.clone(),
+            });
+            kept.collect()
+        }
+        (patch, _) => patch.clone(),
+    }
+}
+
 /// The type of the value that is merged.
 #[derive(Clone, Copy)]
 struct Schema<'s> {
@@ -273,6 +317,16 @@ mod tests {
         assert_eq!(
             patched("api.core.v1.PodSpec", live(), order),
             Ok(json!({"containers": [{"name": "b"}, {"name": "c"}, {"name": "a", "image": "x"}]}))
+        );
+    }
+
+    #[test]
+    fn messages_show_a_patch_without_the_directives_that_were_carried_out() {
+        let patch = json!({"$retainKeys": ["spec"], "spec": {"a": 1, "b": {"$retainKeys": ["c"]}}});
+        let tree = json!({"spec": {"a": 1, "b": {"$retainKeys": ["c"]}}});
+        assert_eq!(
+            without_spent_directives(&patch, &tree),
+            json!({"spec": {"a": 1, "b": {"$retainKeys": ["c"]}}})
         );
     }
 

@@ -3,7 +3,10 @@
 //! The error depends on whether kube-apiserver's scheme knows the kind in that version: an unknown kind is not registered, another kind
 //! cannot be converted, and another version of the same kind is converted first and then found not to be the expected one.
 
-use mullion_kube_text::field::{Errors, Path};
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::quote,
+};
 use mullion_schema::{
     Type,
     decode::{self, DecodeError},
@@ -162,7 +165,9 @@ impl Mismatch {
             )
         } else {
             format!(
-                "no kind {kind:?} is registered for version {given:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+                "no kind {} is registered for version {} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\"",
+                quote(kind),
+                quote(given),
             )
         };
         Some(Mismatch {

@@ -80,13 +80,13 @@ pub(crate) fn self_subject(call: &Call, _: Method, body: Body) -> Answer<'_> {
 /// Answers a TokenReview: the user that a token belongs to.
 pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
-        let spec = &review["spec"];
+        let spec = review["spec"].clone();
         let token = spec.text("token");
         if token.is_empty() {
             let why = "token is required for TokenReview in authentication";
             return Err(Status::bad_request(why));
         }
-        let wanted: Vec<String> = texts(spec, "audiences");
+        let wanted: Vec<String> = texts(&spec, "audiences");
         let audiences = if wanted.is_empty() {
             call.server.audiences()
         } else {
@@ -96,17 +96,25 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
         // token.
         let token = token.split(' ').next().unwrap_or_default();
         if token.trim().is_empty() {
-            review["status"] = json!({"user": {}});
             return Ok(review);
         }
-        let status = match authenticate_token(&call.server, token.trim(), audiences) {
+        // kube-apiserver writes its answer into the status that was sent.
+        let mut status = match review["status"].take() {
+            Value::Object(status) => status,
+            _ => Map::new(),
+        };
+        let answer = match authenticate_token(&call.server, token.trim(), audiences) {
             Ok(Some(identified)) => json!({
                 "authenticated": true, "user": user_info(&identified.user), "audiences": identified.audiences,
             }),
-            Ok(None) => json!({"user": {}, "error": "invalid bearer token"}),
-            Err(error) => json!({"user": {}, "error": format!("[invalid bearer token, {error}]")}),
+            Ok(None) => json!({"error": "invalid bearer token"}),
+            Err(error) => json!({"error": format!("[invalid bearer token, {error}]")}),
         };
-        review["status"] = status;
+        status.remove("authenticated");
+        if let Value::Object(answer) = answer {
+            status.extend(answer);
+        }
+        review["status"] = status.into();
         Ok(review)
     }))
 }
@@ -203,6 +211,7 @@ async fn review(
     let expected = body::Expected::object(&call.row);
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
+    metadata::wipe(&mut review);
     write::own(call, &options, write::Part::Main, &mut review, None);
     ownership::unfold(&mut review);
     let name = metadata::text(&review, "name").to_owned();
@@ -210,7 +219,14 @@ async fn review(
     admission.mutate(&name, &mut review, None).await?;
     admission.judge(&name, &mut review, None).await?;
     let mut review = fill(call, review)?;
+    let given = review["status"].clone();
     mullion_schema::normalise(call.schema(), &mut review);
+    // Reviews are not stored, so the empty lists of an answer do not become null.
+    for (field, value) in given.as_object().into_iter().flatten() {
+        if value.as_array().is_some_and(Vec::is_empty) && review["status"].get(field).is_some() {
+            review["status"][field] = json!([]);
+        }
+    }
     answer(call, call.schema(), &review)
 }
 

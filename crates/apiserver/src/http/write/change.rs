@@ -219,7 +219,7 @@ async fn update_once(
     );
     check_metadata::object_meta_update(&mut errors, &path, sent, kept);
     let checks: &[Check] = match part {
-        Part::Status(_) => &[Check::MetadataChange, Check::Change],
+        Part::Status(_) => behaviour.status_checks(),
         Part::Piece(_) | Part::Main => behaviour.update_checks(subresource),
     };
     let errors_of_finalizers = |errors: &mut Errors| {

@@ -66,14 +66,7 @@ pub(crate) async fn create(
                 return create_named(call, options, &admission, object).await;
             }
             Some(existing) if tries == NAME_TRIES => {
-                let mut status = already_exists(call, &existing);
-                status
-                    .message
-                    .push_str(", the server was not able to generate a unique name for the object");
-                if let Some(details) = &mut status.details {
-                    details.retry_after_seconds = 1;
-                }
-                return Err(status);
+                return Err(already_exists(call, &existing, &base));
             }
             Some(_) => {}
         }
@@ -123,9 +116,10 @@ async fn create_named(
         metadata::of(&mut object).remove("resourceVersion");
     }
     let key = call.key(&name);
+    let base = metadata::text(&object, "generateName").to_owned();
     // Checked before claims are booked, and also for dry runs, which commit nothing.
     if let Some(existing) = call.row.collection.get(key.as_str()) {
-        return Err(already_exists(call, &existing));
+        return Err(already_exists(call, &existing, &base));
     }
     if options.dry_run {
         if behaviour.rewrites_stored() {
@@ -145,7 +139,7 @@ async fn create_named(
             taken.give_back(call).await;
             committed?;
             match call.row.collection.get(key.as_str()) {
-                Some(existing) => Err(already_exists(call, &existing)),
+                Some(existing) => Err(already_exists(call, &existing, &base)),
                 None => Err(Status::already_exists(resource, &name)),
             }
         }
@@ -184,8 +178,18 @@ fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
     errors
 }
 
-fn already_exists(call: &Call, existing: &Object) -> Status {
+/// Returns the error for an object whose name is taken; `base` is its `generateName`. kube-apiserver speaks of a generated name wherever
+/// `generateName` is set, even if the name was given.
+fn already_exists(call: &Call, existing: &Object, base: &str) -> Status {
     let mut status = Status::already_exists(call.resource(), existing.key().name());
+    if !base.is_empty() {
+        status
+            .message
+            .push_str(", the server was not able to generate a unique name for the object");
+        if let Some(details) = &mut status.details {
+            details.retry_after_seconds = 1;
+        }
+    }
     if existing.parse()["metadata"]
         .get("deletionTimestamp")
         .is_some()

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::policies::{default_resources, match_resources, only_changeable};
 use crate::{
     admission::Ctx,
-    kinds::{Column, Kind, print, tree::Tree},
+    kinds::{Check, Column, Kind, print, tree::Tree},
 };
 
 /// ValidatingAdmissionPolicyBinding, or MutatingAdmissionPolicyBinding.
@@ -34,6 +34,10 @@ const BINDING_COLUMNS: [Column; 4] = [
 ];
 
 impl Kind for Bindings {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             default_resources(spec, "matchResources");

@@ -34,7 +34,7 @@ fn url_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
         errors.invalid(path, url.scheme, why);
     }
     if url.host.is_empty() {
-        errors.invalid(path, "", format!("host must be provided{FORM}"));
+        errors.invalid(path, "", format!("host must be specified{FORM}"));
     }
     if let Some(user) = url.user {
         let why = "user information is not permitted in the URL";
@@ -51,11 +51,10 @@ fn url_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn service_of(service: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if service.text("name").is_empty() {
-        errors.required(&path.child("name"), "service name is required");
-    }
-    if service.text("namespace").is_empty() {
-        errors.required(&path.child("namespace"), "service namespace is required");
+    for field in ["name", "namespace"] {
+        if service.text(field).is_empty() {
+            errors.required(&path.child(field), "");
+        }
     }
     let port = service.integer("port").unwrap_or(0);
     let problems = names::port_number(port);
@@ -124,7 +123,7 @@ mod tests {
         );
         assert_eq!(
             one("https:///x"),
-            "clientConfig.url: Invalid value: \"\": host must be provided; desired format: https://host[/path]"
+            "clientConfig.url: Invalid value: \"\": host must be specified; desired format: https://host[/path]"
         );
         assert_eq!(
             one("https://u:p@h?a=b#c"),
@@ -140,7 +139,7 @@ mod tests {
         assert_eq!(
             one("h/x"),
             "clientConfig.url: Invalid value: \"\": 'https' is the only allowed URL scheme; desired format: https://host[/path] | \
-             clientConfig.url: Invalid value: \"\": host must be provided; desired format: https://host[/path]"
+             clientConfig.url: Invalid value: \"\": host must be specified; desired format: https://host[/path]"
         );
     }
 
@@ -153,8 +152,8 @@ mod tests {
         );
         assert_eq!(
             service(json!({"port": 0, "path": "a/B"})),
-            "clientConfig.service.name: Required value: service name is required | \
-             clientConfig.service.namespace: Required value: service namespace is required | \
+            "clientConfig.service.name: Required value | \
+             clientConfig.service.namespace: Required value | \
              clientConfig.service.port: Invalid value: 0: port is not valid: must be between 1 and 65535, inclusive | \
              clientConfig.service.path: Invalid value: \"a/B\": must start with a '/' | \
              clientConfig.service.path: Invalid value: \"a/B\": segment[0] may not be empty | \

@@ -24,7 +24,7 @@ use crate::{
         cel::{ExpectedType, Expression, Scope},
     },
     kinds::{
-        Column, Kind, print,
+        Check, Column, Kind, print,
         tree::{Tree, set_default},
     },
 };
@@ -40,12 +40,7 @@ pub(in crate::kinds) const MUTATING_POLICY: Policies = Policies { changes: true 
 pub(in crate::kinds) const VALIDATING_POLICY: Policies = Policies { changes: false };
 const MAX_AUDIT_ANNOTATIONS: usize = 20;
 const MAX_AUDIT_EXPRESSION: usize = 5 * 1024;
-const REASONS: &[&str] = &[
-    "Forbidden",
-    "Invalid",
-    "RequestEntityTooLarge",
-    "Unauthorized",
-];
+const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge"];
 /// The operations that a mutating policy may match: all but DELETE.
 const CHANGEABLE: &[&str] = &["*", "CONNECT", "CREATE", "UPDATE"];
 const BOTH_EMPTY: &str = "validations or auditAnnotations must contain at least one item";
@@ -63,6 +58,10 @@ const MUTATING_COLUMNS: [Column; 4] = [
     print::AGE,
 ];
 impl Kind for Policies {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
             return;
@@ -257,7 +256,7 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
         if name.trim().is_empty() {
             errors.required(&at.child("name"), "name is not specified");
         } else if !cel::is_identifier(name) {
-            let why = "name is not a valid CEL identifier";
+            let why = "must be a valid CEL identifier";
             errors.invalid(&at.child("name"), name, why);
         }
         if text.trim().is_empty() {

@@ -14,7 +14,7 @@ use super::{client_config::client_config, rules};
 use crate::{
     admission::{Ctx, cel::Scope},
     kinds::{
-        Column, Kind, print,
+        Check, Column, Kind, print,
         tree::{Tree, object_at, set_default},
     },
 };
@@ -56,6 +56,10 @@ pub(super) fn default_match(matcher: &mut Map<String, Value>) {
 }
 
 impl Kind for WebhookConfigurations {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(root) = object.as_object_mut() else {
             return;

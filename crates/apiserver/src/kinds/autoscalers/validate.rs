@@ -49,7 +49,7 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("maxReplicas");
     match most {
         0 => errors.required(&at, "must be set and greater than 0"),
-        ..0 => errors.invalid(&at, most, "must be greater than 0"),
+        ..0 => errors.invalid(&at, most, "must be greater than or equal to 1"),
         _ => {}
     }
     if fewest.is_some_and(|fewest| most < fewest) {

@@ -19,7 +19,7 @@ use crate::kinds::{
     autoscalers::{Autoscalers, v1::AutoscalersV1},
     certificatesigningrequests::CertificateSigningRequest,
     cronjobs::CronJobs,
-    csi::{CsiDriver, CsiNode},
+    csi::{self, CsiDriver, CsiNode},
     csistoragecapacities::CsiStorageCapacity,
     customresourcedefinitions::CustomResourceDefinition,
     endpointslices::EndpointSlice,
@@ -109,7 +109,7 @@ pub(super) fn networking(pools: Arc<Pools>) -> Vec<Row> {
             .short(&["ip"])
             .rules(|rules| {
                 rules.generation = Generation::Never;
-                rules.name = NameRule::PathSegment;
+                rules.name = NameRule::Address;
             }),
         row("NetworkPolicy", "networkpolicies")
             .behaves(NetworkPolicy)
@@ -296,6 +296,7 @@ pub(super) fn storage() -> Vec<Row> {
             .behaves(CsiDriver)
             .cluster()
             .rules(|rules| {
+                rules.generation = Generation::CountsChanges(csi::COUNTED_FIELDS);
                 rules.unconditional_update = false;
                 rules.delete_returns_object = true;
             }),
@@ -407,7 +408,6 @@ pub(super) fn flow_control() -> Vec<Row> {
             .cluster()
             .rules(|rules| {
                 rules.generation = Generation::Counts(&["spec"]);
-                rules.unconditional_update = false;
             })
             .status(StatusMetadata::KeepAll)
     };

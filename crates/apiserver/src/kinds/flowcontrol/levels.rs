@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::{Map, Value};
 
-use super::{conditions, defaults};
+use super::{Check, conditions, defaults};
 use crate::{
     admission::Ctx,
     kinds::{
@@ -37,6 +37,10 @@ fn part<'a>(parent: &'a mut Map<String, Value>, field: &str) -> Option<&'a mut M
 }
 
 impl Kind for PriorityLevelConfiguration {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
             return;
@@ -119,7 +123,7 @@ fn level(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let kind = spec.text("type");
     let at = path.child("type");
     if (name == EXEMPT) != (kind == "Exempt") {
-        let why = "type must be 'Exempt' if and only if name is 'exempt'";
+        let why = "must be 'Exempt' if and only if `name` is 'exempt'";
         errors.invalid(&at, kind, why);
     }
     match kind {
@@ -145,6 +149,7 @@ fn level(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                 Some(limited) => self::limited(limited, &at, errors),
             }
         }
+        "" => errors.required(&at, ""),
         other => errors.not_supported(&at, other, &["Exempt", "Limited"]),
     }
 }
@@ -180,6 +185,7 @@ fn limited(limited: &Value, path: &Path<'_>, errors: &mut Errors) {
             "must not be empty if limited.limitResponse.type is Limited",
         ),
         ("Queue", Some(given)) => queues(given, &queuing_path, errors),
+        ("", _) => errors.required(&at.child("type"), ""),
         (other, _) => errors.not_supported(&at.child("type"), other, &["Queue", "Reject"]),
     }
     lendable(limited, path, errors);
@@ -263,7 +269,7 @@ mod tests {
         assert_eq!(
             causes("mine", json!({"type": "Exempt"})),
             [
-                r#"spec.type: Invalid value: "Exempt": type must be 'Exempt' if and only if name is 'exempt'"#
+                r#"spec.type: Invalid value: "Exempt": must be 'Exempt' if and only if `name` is 'exempt'"#
             ]
         );
         let queuing = json!({"queues": 10_000_000, "handSize": 8, "queueLengthLimit": 1});

@@ -20,7 +20,7 @@ pub(crate) use defaults::{levels, schemas};
 pub(super) use levels::PriorityLevelConfiguration;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::internal,
     print,
     tree::{Tree, object_at, set_zero},
@@ -58,6 +58,10 @@ const COLUMNS: [Column; 6] = [
 ];
 
 impl Kind for FlowSchema {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
             set_zero(

@@ -19,7 +19,7 @@ use mullion_kube_text::{
 use serde_json::{Map, Value};
 
 use super::{
-    Column, Kind, podspec, print,
+    Check, Column, Kind, podspec, print,
     tree::{Tree, object_at, set_default},
     workloads,
 };
@@ -45,6 +45,15 @@ const COLUMNS: [Column; 8] = [
 ];
 
 impl Kind for Jobs {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         let Some(root) = object.as_object_mut() else {
             return;

@@ -140,11 +140,7 @@ fn completion(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
         && let (Some(start), Some(end)) = (change.new.field("startTime"), time)
         && end.as_str() < start.as_str()
     {
-        errors.invalid(
-            &at,
-            end.clone(),
-            "completionTime cannot be set before startTime",
-        );
+        errors.invalid(&at, end.clone(), "must be equal to or after `startTime`");
     }
 }
 

@@ -85,13 +85,9 @@ fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
         admit_placement(&mut expected, sent);
         admit_resources(&mut expected["spec"], &sent["spec"]);
     }
-    if sent["metadata"] != expected["metadata"] {
-        errors.invalid(&path.child("metadata"), sent["metadata"].clone(), IMMUTABLE);
-    }
-    if sent["spec"] != expected["spec"] {
-        let path = path.child("spec");
-        let text = internal::as_sent("PodSpec", &sent["spec"], &path, errors);
-        errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
+    if sent["metadata"] != expected["metadata"] || sent["spec"] != expected["spec"] {
+        let text = internal::as_sent("PodTemplateSpec", sent, path, errors);
+        errors.with_text(ErrorType::Invalid, path, text, IMMUTABLE);
     }
 }
 

@@ -235,7 +235,8 @@ fn capacity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         errors.required(path, "");
     }
     if !spec["capacity"].has("storage") || count > 1 {
-        errors.not_supported(path, spec["capacity"].clone(), &["storage"]);
+        let shown = errors.map_as_sent(path, &spec["capacity"]);
+        errors.not_supported(path, shown, &["storage"]);
     }
     for (resource, amount) in spec.entries("capacity") {
         let (path, amount) = (path.key(resource), amount.as_str().unwrap_or(""));

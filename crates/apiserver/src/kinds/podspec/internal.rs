@@ -105,6 +105,25 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
     super::difference::unified(&indented(type_name, old), &indented(type_name, new))
 }
 
+/// Returns the diff of two structs like [`difference`]; lists and maps of the new one that the client sent empty are printed so. `path` is
+/// the path of the new struct in the object of `errors`.
+pub(crate) fn difference_as_sent(
+    type_name: &str,
+    old: &Value,
+    new: &Value,
+    path: &Path<'_>,
+    errors: &Errors,
+) -> String {
+    let mut printer = Printer {
+        emptied: Some(errors.emptied()),
+        path: Emptied::text(path),
+        indent: Some(0),
+        ..Printer::default()
+    };
+    printer.object(type_name, new);
+    super::difference::unified(&indented(type_name, old), &printer.out)
+}
+
 /// Formats a label selector on one line. Its Go type is the served one, so absent fields are left out.
 pub(crate) fn label_selector(selector: &Value) -> String {
     let mut printer = Printer::default();
@@ -119,6 +138,25 @@ pub(crate) fn optional_selector(selector: &Value) -> String {
         selector => label_selector(selector),
     }
 }
+
+/// The fields of metadata in the order of the Go struct.
+const METADATA_FIELDS: [&str; 15] = [
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
 
 #[derive(Default)]
 struct Printer<'a> {
@@ -141,9 +179,16 @@ impl Printer<'_> {
 
     fn fields(&mut self, type_name: &str, value: &Value, first: &mut bool) {
         for field in TYPES.get(type_name).into_iter().flatten() {
-            if let Shape::Embedded(target) = field.shape {
-                self.fields(target, value, first);
-                continue;
+            match field.shape {
+                Shape::Embedded("ObjectMeta") => {
+                    self.metadata(&value["metadata"], first);
+                    continue;
+                }
+                Shape::Embedded(target) => {
+                    self.fields(target, value, first);
+                    continue;
+                }
+                _ => {}
             }
             self.key(field.name, first);
             let found = value.field(&field.json);
@@ -172,6 +217,16 @@ impl Printer<'_> {
                 (_, Some(found)) => self.plain(found),
             }
             self.path.truncate(outer);
+        }
+    }
+
+    /// Prints the fields of metadata, which keep their served names because the internal types embed the served one.
+    fn metadata(&mut self, metadata: &Value, first: &mut bool) {
+        for field in METADATA_FIELDS {
+            if let Some(value) = metadata.field(field) {
+                self.key(field, first);
+                self.plain(value);
+            }
         }
     }
 

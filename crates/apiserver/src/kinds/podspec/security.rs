@@ -67,13 +67,7 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         path,
         errors,
     );
-    enumeration(
-        context,
-        "seLinuxChangePolicy",
-        &["MountOption", "Recursive"],
-        path,
-        errors,
-    );
+    enumeration(context, "seLinuxChangePolicy", &["Recursive"], path, errors);
 }
 
 /// Validates `securityContext` of a container.

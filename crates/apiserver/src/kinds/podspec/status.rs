@@ -296,7 +296,10 @@ fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, er
         .map(|entry| net::parse_ip(entry.text("ip")))
         .collect();
     if let Some(index) = ips.iter().position(Option::is_none) {
-        let why = format!("failed to check for dual stack with error:invalid IP[{index}]: <nil>");
+        let why = format!(
+            "failed to check for dual stack with error:invalid IP[{index}]: {}",
+            list[index].text("ip")
+        );
         errors.internal(path, why);
     }
     let six = ips.iter().flatten().filter(|ip| ip.is_ipv6()).count();

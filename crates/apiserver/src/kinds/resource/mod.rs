@@ -20,11 +20,13 @@ use serde_json::{Map, Value};
 
 use self::selector::selectors;
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::internal,
     print,
-    tree::{Tree, object_at, set_zero},
+    tree::{Tree, object_at, set_default, set_zero},
 };
+use mullion_schema::time;
+
 use crate::admission::Ctx;
 
 /// resource.k8s.io/v1 DeviceClass.
@@ -56,6 +58,15 @@ const SLICE_COLUMNS: [Column; 5] = [
 ];
 
 impl Kind for DeviceClass {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::MetadataChange,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         selectors(spec.items("selectors"), &path.child("selectors"), errors);
@@ -85,6 +96,15 @@ impl Kind for DeviceClass {
 }
 
 impl Kind for ResourceClaim {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             default_claim(spec);
@@ -142,7 +162,33 @@ impl Kind for ResourceClaim {
     }
 }
 
+/// The metadata that a template must not have, with the names under which kube-apiserver reports them.
+const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
+    ("name", "name"),
+    ("generateName", "generateName"),
+    ("namespace", "namespace"),
+    ("selfLink", "selfLink"),
+    ("uid", "uID"),
+    ("resourceVersion", "resourceVersion"),
+    ("generation", "generation"),
+    ("creationTimestamp", "creationTimestamp"),
+    ("deletionTimestamp", "deletionTimestamp"),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+    ("ownerReferences", "ownerReferences"),
+    ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
+];
+
 impl Kind for ResourceClaimTemplate {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         let spec = object.get_mut("spec").and_then(|spec| spec.get_mut("spec"));
         if let Some(spec) = spec.and_then(Value::as_object_mut) {
@@ -150,10 +196,15 @@ impl Kind for ResourceClaimTemplate {
         }
     }
 
-    fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         rights::admin_access(ctx, &spec["spec"], errors);
         let at = path.child("metadata");
+        for (field, shown) in NOT_IN_TEMPLATES {
+            if spec["metadata"].has(field) {
+                errors.forbidden(&at.child(shown), "cannot be set");
+            }
+        }
         metadata::labels(errors, &at.child("labels"), spec["metadata"].get("labels"));
         metadata::annotations(errors, &at.child("annotations"), &spec["metadata"]);
         let at = path.child("spec");
@@ -173,7 +224,25 @@ impl Kind for ResourceClaimTemplate {
     }
 }
 
+/// Gives taints of devices that say nothing else the time of the write.
+fn stamp_taints(ctx: &Ctx<'_>, slice: &mut Value) {
+    let devices = slice["spec"].get_mut("devices");
+    let devices = devices.and_then(Value::as_array_mut).into_iter().flatten();
+    let taints = devices.filter_map(|device| device.get_mut("taints")?.as_array_mut());
+    for taint in taints.flatten().filter_map(Value::as_object_mut) {
+        set_default(taint, "timeAdded", time::format_seconds(&ctx.now));
+    }
+}
+
 impl Kind for ResourceSlice {
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        stamp_taints(ctx, object);
+    }
+
+    fn prepare_update(&self, ctx: &Ctx<'_>, object: &mut Value, _old: &Value) {
+        stamp_taints(ctx, object);
+    }
+
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         slice::spec(&object["spec"], None, &Path::new("spec"), errors);
     }
@@ -252,8 +321,9 @@ fn default_request(request: &mut Map<String, Value>) {
 
 fn same_spec(object: &Value, old: &Value, type_name: &str, errors: &mut Errors) {
     if object["spec"] != old["spec"] {
-        let text = internal::compact(type_name, &object["spec"]);
-        errors.with_text(ErrorType::Invalid, &Path::new("spec"), text, IMMUTABLE);
+        let path = Path::new("spec");
+        let text = internal::as_sent(type_name, &object["spec"], &path, errors);
+        errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
     }
 }
 

@@ -4,7 +4,7 @@ mod attribute;
 mod capacity;
 
 use mullion_kube_text::{
-    field::{Errors, Path},
+    field::{ErrorType, Errors, Path},
     names,
     validation::{check, immutable, metadata},
 };
@@ -13,7 +13,10 @@ use serde_json::Value;
 pub(super) use attribute::fully_qualified;
 
 use super::{binding_conditions, driver_name, pool_name, set};
-use crate::kinds::{podspec::affinity, tree::Tree};
+use crate::kinds::{
+    podspec::{affinity, internal},
+    tree::Tree,
+};
 
 const MAX_DEVICES: usize = 128;
 const MAX_SPECIAL_DEVICES: usize = 64;
@@ -115,7 +118,12 @@ fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                 let terms = value.items("nodeSelectorTerms");
                 if terms.len() != 1 {
                     let why = "must have exactly one node selector term";
-                    errors.invalid(&at.child("nodeSelectorTerms"), terms.to_vec(), why);
+                    let at = at.child("nodeSelectorTerms");
+                    let shown = terms
+                        .iter()
+                        .map(|term| internal::compact("NodeSelectorTerm", term));
+                    let shown = format!("[{}]", shown.collect::<Vec<_>>().join(","));
+                    errors.with_text(ErrorType::Invalid, &at, shown, why);
                 }
             }
             _ => {}
@@ -248,7 +256,7 @@ fn counter_set(set: &Value, key: &str, path: &Path<'_>, errors: &mut Errors) {
         count if count > MAX_COUNTERS => errors.too_many(&at, count, MAX_COUNTERS),
         _ => {
             for (name, _) in set.entries("counters") {
-                check(errors, &at.key(name), name, names::dns_label(name));
+                check(errors, &at, name, names::dns_label(name));
             }
         }
     }

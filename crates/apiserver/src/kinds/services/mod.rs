@@ -133,12 +133,7 @@ impl Kind for Service {
     }
 
     fn update_checks(&self, _subresource: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Change,
-            Check::Metadata,
-            Check::Object,
-        ]
+        &[Check::MetadataChange, Check::Change, Check::Object]
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

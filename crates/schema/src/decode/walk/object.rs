@@ -36,13 +36,17 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
         }
         walker.owner = owner;
         let length = walker.enter(&field.name);
+        let depth = walker.fields.len();
+        if field.tags.len() > 1 {
+            walker.fields.extend(embedded(owner, &field.name));
+        }
         walker.fields.push(&field.name);
         let value = entries.next_value_seed(Seed {
             walker,
             id: field.id,
             go: &field.go,
         })?;
-        walker.fields.pop();
+        walker.fields.truncate(depth);
         walker.path.truncate(length);
         if value.is_null() {
             nulls.insert(&field.name);
@@ -60,6 +64,32 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
         walker.note_emptied(&field.name);
     });
     Ok(Value::Object(map))
+}
+
+/// Returns the Go structs that a struct embeds and that have one of its fields, from the outermost. Go's decoder names them in the path of
+/// a value of a wrong type, although JSON does not have them.
+fn embedded(owner: &str, field: &str) -> &'static [&'static str] {
+    match owner {
+        "ConfigMapEnvSource"
+        | "ConfigMapKeySelector"
+        | "ConfigMapProjection"
+        | "ConfigMapVolumeSource"
+        | "SecretEnvSource"
+        | "SecretKeySelector"
+        | "SecretProjection" => &["LocalObjectReference"],
+        "DeviceAllocationConfiguration"
+        | "DeviceClaimConfiguration"
+        | "DeviceClassConfiguration" => &["DeviceConfiguration"],
+        "EphemeralContainer" => &["EphemeralContainerCommon"],
+        "IngressRule" => &["IngressRuleValue"],
+        "NamedRuleWithOperations" if field == "operations" => &["RuleWithOperations"],
+        "NamedRuleWithOperations" => &["RuleWithOperations", "Rule"],
+        "PersistentVolumeSpec" => &["PersistentVolumeSource"],
+        "Probe" => &["ProbeHandler"],
+        "RuleWithOperations" => &["Rule"],
+        "Volume" => &["VolumeSource"],
+        _ => &[],
+    }
 }
 
 /// Decodes a duplicate field into the same place, as Go does: objects are merged, other values are replaced.

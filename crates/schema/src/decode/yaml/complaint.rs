@@ -7,7 +7,7 @@ pub(super) fn of_characters(body: &[u8]) -> Option<String> {
     found.then(|| "yaml: control characters are not allowed".to_owned())
 }
 
-/// Returns Go's error for surrogate escapes (`\ud83d`), which exist in JSON but not in YAML; our parser accepts pairs of them. Only
+/// Returns Go's error for escapes that exist in JSON but not in YAML, such as surrogates (`\ud83d`) and `\/`, and for malformed ones. Only
 /// documents that start with a brace are checked: elsewhere the same letters may be plain text.
 pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
     if body.trim_ascii_start().first() != Some(&b'{') {
@@ -30,14 +30,34 @@ pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
                         ]
                     )
                 };
-                if half(&body[at + 1..]) {
+                let rest = &body[at + 1..];
+                let why = match rest {
+                    rest if half(rest) => Some("found invalid Unicode character escape code"),
+                    [letter @ (b'x' | b'u' | b'U'), digits @ ..] => {
+                        let wanted = match letter {
+                            b'x' => 2,
+                            b'u' => 4,
+                            _ => 8,
+                        };
+                        let found = digits.iter().take(wanted);
+                        let found = found.take_while(|byte| byte.is_ascii_hexdigit()).count();
+                        // Go's parser misspells the word.
+                        (found < wanted).then_some("did not find expected hexdecimal number")
+                    }
+                    [
+                        b'0' | b'a' | b'b' | b't' | b'\t' | b'n' | b'v' | b'f' | b'r' | b'e' | b' '
+                        | b'"' | b'\'' | b'\\' | b'N' | b'_' | b'L' | b'P' | b'\n' | b'\r',
+                        ..,
+                    ]
+                    | [] => None,
+                    _ => Some("found unknown escape character"),
+                };
+                if let Some(why) = why {
                     let place = match line {
                         0 => String::new(),
                         line => format!("line {}: ", line + 1),
                     };
-                    return Some(format!(
-                        "yaml: {place}found invalid Unicode character escape code"
-                    ));
+                    return Some(format!("yaml: {place}{why}"));
                 }
                 at += 1;
             }
@@ -119,6 +139,11 @@ fn message(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>
     ];
     let shared = SHARED.iter().find(|shared| words.contains(*shared));
     match words {
+        _ if words.contains("unclosed bracket")
+            && text.trim_end().ends_with([',', ':', '{', '[']) =>
+        {
+            format!("line {ends}: did not find expected node content")
+        }
         _ if words.contains("unclosed bracket '{'") => {
             format!("line {ends}: did not find expected ',' or '}}'")
         }
@@ -126,6 +151,9 @@ fn message(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>
             format!("line {ends}: did not find expected ',' or ']'")
         }
         _ if words.contains("mismatched bracket '{'") => parsed("did not find expected ',' or '}'"),
+        _ if words.contains("invalid trailing content after") && text.starts_with('{') => {
+            parsed("did not find expected ',' or '}'")
+        }
         _ if words.contains("mismatched bracket '['") => parsed("did not find expected ',' or ']'"),
         _ if words.contains("misplaced bracket") => parsed("did not find expected node content"),
         _ if words.contains("unclosed quote") => {
@@ -207,6 +235,19 @@ mod tests {
             (
                 "{a: 1,\n b: \"\\\\\\uDC00\"}",
                 "yaml: line 2: found invalid Unicode character escape code",
+            ),
+            (
+                "{\"a\":",
+                "yaml: line 1: did not find expected node content",
+            ),
+            (
+                "{\"a\": 1,\n",
+                "yaml: line 1: did not find expected node content",
+            ),
+            ("{\"a\": \"\\/x\"}", "yaml: found unknown escape character"),
+            (
+                "{\"a\": \"\\u12\"}",
+                "yaml: did not find expected hexdecimal number",
             ),
             ("a: \u{1}", "yaml: control characters are not allowed"),
             ("a: .inf", "json: unsupported value: +Inf"),

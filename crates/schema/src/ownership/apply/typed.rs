@@ -224,8 +224,16 @@ mod tests {
                 ".spec.containers: expected list, got &{map[name:x]}",
             ),
             (
-                containers(json!([{"image": "x"}])),
-                ".spec.containers: element 0: associative list with keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)",
+                containers(json!([{"image": 1}])),
+                r#".spec.containers[name=""].image: expected string, got &value.valueUnstructured{Value:1}"#,
+            ),
+            (
+                containers(json!([{}, {"name": ""}])),
+                r#".spec.containers: duplicate entries for key [name=""]"#,
+            ),
+            (
+                json!({"spec": {"containers": [{"name": "a", "ports": [{}, {}]}]}}),
+                r#".spec.containers[name="a"].ports: duplicate entries for key [containerPort=0,protocol="TCP"]"#,
             ),
             (
                 containers(json!([null])),
