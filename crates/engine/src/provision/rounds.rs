@@ -10,15 +10,67 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::limit::Limits;
-use super::open_labels::Round;
-use super::solve::{Pending, RoundQuestion};
-use super::{InFlightNode, NodeTemplate, Plan, PlannedNode};
-use crate::cluster::Cluster;
+use super::open_labels::{RequestedLabels, Round};
+use super::preferences::Preferences;
+use super::rooms;
+use super::solve::{Pending, PlacementMode, Solver, compile};
+use super::{InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode};
+use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::model::{NodeSpec, Operator, Quantity, label};
 
 /// The resource that counts pods.
 const PODS: &str = "pods";
+
+/// What all rounds of a plan have in common.
+pub(super) struct RoundQuestion<'a> {
+    pub(super) request: &'a PlanRequest,
+    /// The keys of the request's pods.
+    pub(super) keys: &'a [String],
+}
+
+impl RoundQuestion<'_> {
+    /// Plans places for some pending pods and adds them to `plan`.
+    ///
+    /// # Errors
+    /// Returns an error if a pool offers a negative amount.
+    pub(super) fn solve(
+        &self,
+        pending: &[Pending],
+        templates: &[NodeTemplate],
+        requested: &RequestedLabels,
+        plan: &mut Plan,
+        cluster: &mut Cluster,
+    ) -> Result<(), ModelError> {
+        let request = self.request;
+        let catalogs = compile(request, templates, requested, cluster)?;
+        let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
+        solver.wants_bound = true;
+        solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
+        solver.preferences = Preferences::of(request);
+        solver.reservations.policy = request.reserved;
+        let pending = solver.with_preferences(pending);
+        let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
+        solver.add_hosts(&pending);
+        solver.count_units(&pending);
+        let mut existing = Vec::new();
+        let best = if request.by_cost {
+            solver.cheapest(&pending, &nodes)
+        } else {
+            solver.add_places(&pending);
+            let rest = solver.place_on_nodes(&pending, &mut existing);
+            solver.attempt(&rest, PlacementMode::OneByOne)
+        };
+        plan.existing.extend(existing);
+        plan.existing.extend(best.existing);
+        plan.nodes.extend(best.nodes);
+        plan.unplaceable.extend(best.unplaceable);
+        plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
+        let daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
+        plan.daemons.extend(daemons);
+        Ok(())
+    }
+}
 
 /// Plans for each round in turn and adds the results to `plan`. Pods without a place are tried again as long as others find
 /// one, because a pod may need another one near.

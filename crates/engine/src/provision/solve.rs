@@ -5,7 +5,6 @@
 //! cluster is unchanged after a plan, whatever its result.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
@@ -26,12 +25,12 @@ use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
 use super::retry::Retries;
+use super::rounds::{self, RoundQuestion};
 use super::units::{self, Units};
 use super::{
     NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
     Unplaceable,
 };
-use super::{rooms, rounds};
 
 /// The prefix of the names of virtual nodes; a real node's name has no slash.
 pub(super) const PLANNED: &str = "planned/";
@@ -58,8 +57,8 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
-    let classes: BTreeSet<PodClassId> = pending.iter().map(|pod| pod.class).collect();
-    let requested = RequestedLabels::of(classes.into_iter(), &request.templates, cluster);
+    let classes = pending.iter().map(|pod| pod.class);
+    let requested = RequestedLabels::of(classes, &request.templates, cluster);
     let question = RoundQuestion {
         request,
         keys: &keys,
@@ -70,56 +69,6 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
         rounds::solve(&question, &pending, requested.rounds(), &mut plan, cluster)?;
     }
     Ok(plan)
-}
-
-/// What all rounds of a plan have in common.
-pub(super) struct RoundQuestion<'a> {
-    pub(super) request: &'a PlanRequest,
-    /// The keys of the request's pods.
-    pub(super) keys: &'a [String],
-}
-
-impl RoundQuestion<'_> {
-    /// Plans places for some pending pods and adds them to `plan`.
-    ///
-    /// # Errors
-    /// Returns an error if a pool offers a negative amount.
-    pub(super) fn solve(
-        &self,
-        pending: &[Pending],
-        templates: &[NodeTemplate],
-        requested: &RequestedLabels,
-        plan: &mut Plan,
-        cluster: &mut Cluster,
-    ) -> Result<(), ModelError> {
-        let request = self.request;
-        let catalogs = compile(request, templates, requested, cluster)?;
-        let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
-        solver.wants_bound = true;
-        solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
-        solver.preferences = Preferences::of(request);
-        solver.reservations.policy = request.reserved;
-        let pending = solver.with_preferences(pending);
-        let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
-        solver.add_hosts(&pending);
-        solver.count_units(&pending);
-        let mut existing = Vec::new();
-        let best = if request.by_cost {
-            solver.cheapest(&pending, &nodes)
-        } else {
-            solver.add_places(&pending);
-            let rest = solver.place_on_nodes(&pending, &mut existing);
-            solver.attempt(&rest, PlacementMode::OneByOne)
-        };
-        plan.existing.extend(existing);
-        plan.existing.extend(best.existing);
-        plan.nodes.extend(best.nodes);
-        plan.unplaceable.extend(best.unplaceable);
-        plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
-        let daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
-        plan.daemons.extend(daemons);
-        Ok(())
-    }
 }
 
 /// Compiles the pools, in the order in which they are tried. `requested` has the labels that the pods for which nodes are

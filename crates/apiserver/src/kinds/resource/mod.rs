@@ -16,6 +16,7 @@ use mullion_kube_text::{
     names,
     validation::{IMMUTABLE, check, metadata, resources},
 };
+use mullion_schema::time;
 use serde_json::{Map, Value};
 
 use self::selector::selectors;
@@ -25,8 +26,6 @@ use super::{
     print,
     tree::{Tree, object_at, set_default, set_zero},
 };
-use mullion_schema::time;
-
 use crate::admission::Ctx;
 
 /// resource.k8s.io/v1 DeviceClass.
