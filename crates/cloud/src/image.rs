@@ -52,6 +52,20 @@ impl ImageVariant {
     }
 }
 
+/// Returns the kinds of hardware that a family has images for; one image may be for two of them.
+fn variants(family: AmiFamily, arch: Arch) -> &'static [ImageVariant] {
+    use ImageVariant::{Any, Neuron, Nvidia, Standard};
+    match (family, arch) {
+        (
+            AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 | AmiFamily::Bottlerocket,
+            Arch::Amd64,
+        ) => &[Standard, Nvidia, Neuron],
+        (AmiFamily::AmazonLinux2023 | AmiFamily::Bottlerocket, Arch::Arm64) => &[Standard, Nvidia],
+        (AmiFamily::AmazonLinux2, Arch::Arm64) => &[Standard],
+        _ => &[Any],
+    }
+}
+
 /// A machine image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeImage {
@@ -77,14 +91,50 @@ impl NodeImage {
         Self::released(family, version, arch, 0)
     }
 
-    /// Returns the image of a family that was published `release` months after the first one.
+    /// Returns the image of a family for machines without accelerators that was published `release` months after the first
+    /// one.
     pub fn released(
         family: AmiFamily,
         version: KubernetesVersion,
         arch: Arch,
         release: u32,
     ) -> Self {
-        let name = name(family, version, arch, release);
+        Self::of_variant(family, version, arch, release, variants(family, arch)[0])
+    }
+
+    /// Returns the images of a family's release, one for each kind of hardware: that for machines without accelerators first.
+    pub fn all_released(
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+        release: u32,
+    ) -> impl Iterator<Item = Self> {
+        let variants = variants(family, arch).iter();
+        variants.map(move |own| Self::of_variant(family, version, arch, release, *own))
+    }
+
+    /// Returns the image of a family's release for machines of a type; that for machines without accelerators if there is no
+    /// other.
+    pub fn for_type(
+        family: AmiFamily,
+        version: KubernetesVersion,
+        instance_type: &InstanceType,
+        release: u32,
+    ) -> Self {
+        let arch = instance_type.arch;
+        let mut all = Self::all_released(family, version, arch, release);
+        let fitting = all.find(|image| image.variant.fits(instance_type));
+        fitting.unwrap_or_else(|| Self::released(family, version, arch, release))
+    }
+
+    fn of_variant(
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+        release: u32,
+        variant: ImageVariant,
+    ) -> Self {
+        let name = name(family, version, arch, release, variant);
         Self {
             id: format!("ami-0{:016x}", fnv1a(&name)),
             family,
@@ -92,7 +142,7 @@ impl NodeImage {
             arch,
             release,
             name,
-            variant: ImageVariant::default(),
+            variant,
         }
     }
 
@@ -135,7 +185,8 @@ impl NodeImage {
             AmiFamily::AmazonLinux2 => "Amazon Linux 2".into(),
             AmiFamily::AmazonLinux2023 | AmiFamily::Custom => "Amazon Linux 2023.6.20250303".into(),
             AmiFamily::Bottlerocket => {
-                format!("Bottlerocket OS 1.32.0 (aws-k8s-{})", self.version)
+                let nvidia = nvidia_suffix(self.variant);
+                format!("Bottlerocket OS 1.32.0 (aws-k8s-{}{nvidia})", self.version)
             }
             AmiFamily::Ubuntu2004 | AmiFamily::UbuntuPro2004 => "Ubuntu 20.04.6 LTS".into(),
             AmiFamily::Ubuntu2204 | AmiFamily::UbuntuPro2204 => "Ubuntu 22.04.5 LTS".into(),
@@ -215,8 +266,31 @@ pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     }
 }
 
+/// Returns what the names of Bottlerocket's images for NVIDIA GPUs have after the version.
+pub(crate) fn nvidia_suffix(variant: ImageVariant) -> &'static str {
+    match variant {
+        ImageVariant::Nvidia => "-nvidia",
+        _ => "",
+    }
+}
+
+/// Returns the word for a variant in the names of Amazon Linux 2023's images.
+pub(crate) fn variant_word(variant: ImageVariant) -> &'static str {
+    match variant {
+        ImageVariant::Any | ImageVariant::Standard => "standard",
+        ImageVariant::Nvidia => "nvidia",
+        ImageVariant::Neuron => "neuron",
+    }
+}
+
 /// Returns the name of an image in EKS's form.
-fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32) -> String {
+fn name(
+    family: AmiFamily,
+    version: KubernetesVersion,
+    arch: Arch,
+    release: u32,
+    variant: ImageVariant,
+) -> String {
     let day = |first: Date, form: &str| {
         let months = Span::new().try_months(release).unwrap_or_default();
         first.saturating_add(months).strftime(form).to_string()
@@ -228,19 +302,22 @@ fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32)
     match family {
         AmiFamily::AmazonLinux2 => {
             let day = day(date(2025, 3, 17), "%Y%m%d");
-            let machine = match arch {
-                Arch::Amd64 => "",
-                Arch::Arm64 => "arm64-",
+            let machine = match (arch, variant) {
+                (Arch::Amd64, ImageVariant::Nvidia | ImageVariant::Neuron) => "gpu-",
+                (Arch::Amd64, _) => "",
+                (Arch::Arm64, _) => "arm64-",
             };
             format!("amazon-eks-{machine}node-{version}-v{day}")
         }
         AmiFamily::AmazonLinux2023 => {
             let day = day(date(2025, 3, 17), "%Y%m%d");
-            format!("amazon-eks-node-al2023-{machine}-standard-{version}-v{day}")
+            let word = variant_word(variant);
+            format!("amazon-eks-node-al2023-{machine}-{word}-{version}-v{day}")
         }
         AmiFamily::Bottlerocket => {
             let minor = 32 + release;
-            format!("bottlerocket-aws-k8s-{version}-{machine}-v1.{minor}.0-cacc4ce9")
+            let nvidia = nvidia_suffix(variant);
+            format!("bottlerocket-aws-k8s-{version}{nvidia}-{machine}-v1.{minor}.0-cacc4ce9")
         }
         AmiFamily::Windows(windows, edition) => {
             let edition = match edition {

@@ -219,8 +219,10 @@ fn given_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String
     ]);
     if group.managed {
         let capacity_type = if group.spot { "SPOT" } else { "ON_DEMAND" };
-        let arch = catalogue::get(&group.instance_types[0]).map_or(Arch::Amd64, |t| t.arch);
-        let image = NodeImage::new(group.ami_family, cluster.version, arch);
+        let image = match catalogue::get(&group.instance_types[0]) {
+            Some(first) => NodeImage::for_type(group.ami_family, cluster.version, first, 0),
+            None => NodeImage::new(group.ami_family, cluster.version, Arch::Amd64),
+        };
         map.insert(labels::EKS_NODEGROUP.into(), group.name.clone());
         map.insert(labels::EKS_CAPACITY_TYPE.into(), capacity_type.into());
         map.insert(labels::EKS_NODEGROUP_IMAGE.into(), image.id);

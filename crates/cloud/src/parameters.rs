@@ -2,7 +2,10 @@
 
 use mullion_api::ami::{AmiFamily, WindowsEdition};
 
-use crate::{catalogue::Arch, image::NodeImage};
+use crate::{
+    catalogue::Arch,
+    image::{ImageVariant, NodeImage, nvidia_suffix, variant_word},
+};
 
 impl NodeImage {
     /// Returns the names of the public SSM parameters that hold the image's id. The newest image of its family has one that
@@ -23,9 +26,10 @@ impl NodeImage {
         };
         match self.family {
             AmiFamily::AmazonLinux2 => {
-                let suffix = match self.arch {
-                    Arch::Amd64 => "",
-                    Arch::Arm64 => "-arm64",
+                let suffix = match (self.arch, self.variant) {
+                    (Arch::Amd64, ImageVariant::Nvidia | ImageVariant::Neuron) => "-gpu",
+                    (Arch::Amd64, _) => "",
+                    (Arch::Arm64, _) => "-arm64",
                 };
                 both(
                     format!("{eks}/amazon-linux-2{suffix}"),
@@ -34,14 +38,20 @@ impl NodeImage {
                 )
             }
             AmiFamily::AmazonLinux2023 => both(
-                format!("{eks}/amazon-linux-2023/{machine}/standard"),
+                format!(
+                    "{eks}/amazon-linux-2023/{machine}/{}",
+                    variant_word(self.variant)
+                ),
                 "recommended",
                 &self.name,
             ),
             AmiFamily::Bottlerocket => {
                 let own = self.name.rsplit_once("-v").map_or("", |(_, own)| own);
                 both(
-                    format!("/aws/service/bottlerocket/aws-k8s-{version}/{machine}"),
+                    format!(
+                        "/aws/service/bottlerocket/aws-k8s-{version}{}/{machine}",
+                        nvidia_suffix(self.variant)
+                    ),
                     "latest",
                     own,
                 )

@@ -105,6 +105,15 @@ mod tests {
     }
 
     #[test]
+    fn burstable_types_have_a_licence_of_their_own_price() {
+        let on_demand = |name: &str| price(name, Os::Windows, CapacityType::OnDemand);
+        assert_eq!(on_demand("t2.large"), Some(Price(120_800)));
+        assert_eq!(on_demand("t3.medium"), Some(Price(60_000)));
+        assert_eq!(on_demand("t3a.2xlarge"), Some(Price(448_000)));
+        assert_eq!(on_demand("t4g.large"), None);
+    }
+
+    #[test]
     fn spot_discounts_the_machine_and_not_the_licence() {
         assert_eq!(
             price("c6a.xlarge", Os::Linux, CapacityType::Spot),

@@ -10,7 +10,7 @@ use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion, karpenter::AmiSelec
 use super::{SimulatedEc2, State};
 use crate::{
     SelectedImages,
-    image::{NodeImage, architectures},
+    image::{ImageVariant, NodeImage, architectures},
 };
 
 /// The names that the account has given images.
@@ -77,28 +77,52 @@ impl SimulatedEc2 {
     ) -> SelectedImages {
         let state = self.state();
         let releases: Vec<u32> = state.releases.all(family).collect();
-        let newest_that = |fits: &dyn Fn(&NodeImage) -> bool| -> Vec<NodeImage> {
-            let arches = architectures(family.os()).iter();
-            let of = arches.filter_map(|arch| {
-                let mut all = releases
-                    .iter()
-                    .map(|release| NodeImage::released(family, version, *arch, *release));
-                all.find(fits)
-            });
-            of.collect()
+        // As in Karpenter, only an alias says which hardware an image is for; what other terms select is for any.
+        let variant = |image: &NodeImage| {
+            let mut selecting = terms.iter().filter(|term| state.selects(term, image));
+            let term = selecting.next()?;
+            Some(match term.alias {
+                Some(_) => image.variant,
+                None => ImageVariant::Any,
+            })
         };
-        let selected = newest_that(&|image| terms.iter().any(|term| state.selects(term, image)));
-        match selected.is_empty() {
-            true => SelectedImages {
-                images: newest_that(&|_| true),
-                is_fallback: true,
-            },
-            false => SelectedImages {
-                images: selected,
-                is_fallback: false,
-            },
+        let selected = newest_of_each(&releases, family, version, &variant);
+        let is_fallback = selected.is_empty();
+        let images = match is_fallback {
+            true => newest_of_each(&releases, family, version, &|image| Some(image.variant)),
+            false => selected,
+        };
+        SelectedImages {
+            images,
+            is_fallback,
         }
     }
+}
+
+/// Returns the newest image of each architecture and variant. `variant` is what an image counts as; `None` if it is not
+/// selected. `releases` begins with the newest.
+fn newest_of_each(
+    releases: &[u32],
+    family: AmiFamily,
+    version: KubernetesVersion,
+    variant: &dyn Fn(&NodeImage) -> Option<ImageVariant>,
+) -> Vec<NodeImage> {
+    let mut newest: Vec<NodeImage> = Vec::new();
+    for arch in architectures(family.os()) {
+        let releases = releases.iter();
+        let all = releases.flat_map(|own| NodeImage::all_released(family, version, *arch, *own));
+        for mut image in all {
+            let Some(variant) = variant(&image) else {
+                continue;
+            };
+            image.variant = variant;
+            let is_same = |own: &NodeImage| own.arch == *arch && own.variant == variant;
+            if !newest.iter().any(is_same) {
+                newest.push(image);
+            }
+        }
+    }
+    newest
 }
 
 impl State {

@@ -49,14 +49,21 @@ impl SimulatedEc2 {
             (0..=KubernetesVersion::NEWEST.minor()).filter_map(KubernetesVersion::from_minor);
         let versions: Vec<_> = versions.collect();
         let state = self.state();
-        let mut images = Vec::new();
+        let mut images: Vec<NodeImage> = Vec::new();
         for family in families {
             let releases: Vec<_> = state.releases.all(family).collect();
             for version in &versions {
                 for arch in architectures(family.os()) {
-                    let image =
-                        |release: &u32| NodeImage::released(family, *version, *arch, *release);
-                    images.extend(releases.iter().map(image));
+                    for release in &releases {
+                        let all = NodeImage::all_released(family, *version, *arch, *release);
+                        // One image may be for two kinds of hardware.
+                        for image in all {
+                            let is_known = |own: &NodeImage| own.id == image.id;
+                            if !images.iter().rev().take(2).any(is_known) {
+                                images.push(image);
+                            }
+                        }
+                    }
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::{
     CapacityType, Instance, InstanceId, InstanceState, Placement, Registration, Reservation,
     ReservationKind, Resources,
     catalogue::{self, Price},
-    image::NodeImage,
+    image::{ImageVariant, NodeImage},
 };
 
 /// The key of the random number generator's state.
@@ -81,6 +81,9 @@ pub(super) struct SavedInstance {
     /// The release of the image.
     #[serde(default)]
     release: u32,
+    /// The hardware that the image is for.
+    #[serde(default)]
+    variant: ImageVariant,
     capacity: Amounts,
     allocatable: Amounts,
     labels: BTreeMap<String, String>,
@@ -166,6 +169,7 @@ impl SavedInstance {
             family: instance.image.family.as_str().to_owned(),
             minor: instance.image.version.minor(),
             release: instance.image.release,
+            variant: instance.image.variant,
             capacity: Amounts::from(&instance.capacity),
             allocatable: Amounts::from(&instance.allocatable),
             labels: instance.registration.labels.clone(),
@@ -229,6 +233,12 @@ impl SavedInstance {
                 .map_err(|()| format!("{effect:?} is no effect of a taint"))?;
             Ok(Taint { key, value, effect })
         });
+        let arch = instance_type.arch;
+        let mut images = NodeImage::all_released(family, version, arch, self.release);
+        let image = images.find(|image| image.variant == self.variant);
+        // Ledgers of older versions do not name the variant.
+        let image =
+            image.unwrap_or_else(|| NodeImage::released(family, version, arch, self.release));
         Ok(Instance {
             provider_id: format!("aws:///{}/{}", self.zone, self.id),
             id: InstanceId(self.id.into()),
@@ -252,7 +262,7 @@ impl SavedInstance {
             price: Price(self.price),
             private_ip: self.private_ip,
             private_dns_name: self.private_dns_name,
-            image: NodeImage::released(family, version, instance_type.arch, self.release),
+            image,
             capacity: self.capacity.into(),
             allocatable: self.allocatable.into(),
             registration: Registration {

@@ -279,14 +279,22 @@ impl SimulatedEc2 {
     }
 }
 
-/// Returns the image that a launch boots: one of those that it names, else the newest of its family.
-fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
-    let template = &request.template;
-    let image = |release| NodeImage::released(template.family, template.version, arch, release);
-    let mut all = state.releases.all(template.family).map(image);
-    let wanted = |image: &NodeImage| request.images.contains(&image.id);
-    all.find(wanted)
-        .unwrap_or_else(|| image(state.releases.newest(template.family)))
+/// Returns the image that a launch boots: of those that it names one that is for the type's hardware, else any of them, else
+/// the newest of its family.
+fn image(state: &State, request: &LaunchRequest, instance_type: &InstanceType) -> NodeImage {
+    let (family, version) = (request.template.family, request.template.version);
+    let of_release =
+        |release| NodeImage::all_released(family, version, instance_type.arch, release);
+    let all = state.releases.all(family).flat_map(of_release);
+    let named: Vec<NodeImage> = all
+        .filter(|image| request.images.contains(&image.id))
+        .collect();
+    let mut fitting = named.iter();
+    let fitting = fitting.find(|image| image.variant.fits(instance_type));
+    fitting.or(named.first()).cloned().unwrap_or_else(|| {
+        let newest = state.releases.newest(family);
+        NodeImage::for_type(family, version, instance_type, newest)
+    })
 }
 
 /// The reason why an option of a launch was not bought.
@@ -478,7 +486,7 @@ impl SimulatedEc2 {
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,
-            image: image(state, request, instance_type.arch),
+            image: image(state, request, instance_type),
             capacity: resources.capacity,
             allocatable: resources.allocatable,
             registration: request.registration.clone(),

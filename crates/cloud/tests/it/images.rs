@@ -9,9 +9,9 @@ use mullion_api::{
     karpenter::AmiSelectorTerm,
 };
 use mullion_cloud::{
-    Clock, CloudProvider,
+    CapacityType, Clock, CloudProvider, LaunchOption, NodeTemplate,
     catalogue::Arch,
-    image::NodeImage,
+    image::{ImageVariant, NodeImage},
     sim::{Config, SimulatedEc2},
 };
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ async fn public_parameters_hold_the_ids_of_images() {
         assert_eq!(value, Some(id(family, arch, release)));
     }
     let others = [
-        format!("{eks}/x86_64/nvidia/recommended/image_id"),
+        format!("{eks}/arm64/neuron/recommended/image_id"),
         "/aws/service/bottlerocket/aws-k8s-1.31/x86_64/latest/image_id".to_owned(),
         "/golden/ami".to_owned(),
     ];
@@ -128,6 +128,127 @@ async fn tags_and_parameters_of_the_account_select_images() {
         serde_json::from_value(json!({ "tags": { "team": "web" } })).unwrap();
     let found = ec2.images(&[term], family, version()).await.unwrap();
     assert!(found.is_fallback);
-    let newest: Vec<_> = found.images.into_iter().map(|own| own.id).collect();
+    let plain = found.images.into_iter();
+    let plain = plain.filter(|own| own.variant == ImageVariant::Standard);
+    let newest: Vec<_> = plain.map(|own| own.id).collect();
     assert_eq!(newest, [amd64, arm64]);
+}
+
+/// What a term selects: variant and name.
+async fn listed(ec2: &SimulatedEc2, family: AmiFamily, term: Value) -> Vec<(ImageVariant, String)> {
+    let term: AmiSelectorTerm = serde_json::from_value(term).unwrap();
+    let found = ec2.images(&[term], family, version()).await.unwrap();
+    let images = found.images.into_iter();
+    images.map(|own| (own.variant, own.name)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_alias_selects_an_image_for_each_kind_of_hardware() {
+    let ec2 = ec2();
+    use ImageVariant::{Neuron, Nvidia, Standard};
+    let alias = |alias: &str| json!({ "alias": alias });
+    let al2023 = listed(&ec2, AmiFamily::AmazonLinux2023, alias("al2023@v20250317")).await;
+    let own = |(variant, word): (ImageVariant, &str)| {
+        (
+            variant,
+            format!("amazon-eks-node-al2023-{word}-1.31-v20250317"),
+        )
+    };
+    let expected = [
+        (Standard, "x86_64-standard"),
+        (Nvidia, "x86_64-nvidia"),
+        (Neuron, "x86_64-neuron"),
+        (Standard, "arm64-standard"),
+        (Nvidia, "arm64-nvidia"),
+    ];
+    assert_eq!(al2023, expected.map(own));
+    let bottlerocket = listed(&ec2, AmiFamily::Bottlerocket, alias("bottlerocket@latest")).await;
+    let own = |(variant, word): (ImageVariant, &str)| {
+        (
+            variant,
+            format!("bottlerocket-aws-k8s-1.31-{word}-v1.32.0-cacc4ce9"),
+        )
+    };
+    let expected = [
+        (Standard, "x86_64"),
+        (Nvidia, "nvidia-x86_64"),
+        (Neuron, "x86_64"),
+        (Standard, "arm64"),
+        (Nvidia, "nvidia-arm64"),
+    ];
+    assert_eq!(bottlerocket, expected.map(own));
+    // What a name selects is for any hardware.
+    let name = json!({ "name": "amazon-eks-node-al2023-x86_64-nvidia-*" });
+    let named = listed(&ec2, AmiFamily::AmazonLinux2023, name).await;
+    let nvidia = "amazon-eks-node-al2023-x86_64-nvidia-1.31-v20250317".to_owned();
+    assert_eq!(named, [(ImageVariant::Any, nvidia)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_image_is_listed_once_and_held_by_its_public_parameter() {
+    let ec2 = ec2();
+    let mut ids: Vec<String> = ec2.all_images().into_iter().map(|own| own.id).collect();
+    let all = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), all);
+    for (name, image) in [
+        (
+            "/aws/service/eks/optimized-ami/1.31/amazon-linux-2023/x86_64/neuron/recommended/image_id",
+            "amazon-eks-node-al2023-x86_64-neuron-1.31-v20250317",
+        ),
+        (
+            "/aws/service/bottlerocket/aws-k8s-1.31-nvidia/arm64/latest/image_id",
+            "bottlerocket-aws-k8s-1.31-nvidia-arm64-v1.32.0-cacc4ce9",
+        ),
+        (
+            "/aws/service/eks/optimized-ami/1.31/amazon-linux-2-gpu/recommended/image_id",
+            "amazon-eks-gpu-node-1.31-v20250317",
+        ),
+    ] {
+        let all = ec2.all_images();
+        let own = all.iter().find(|own| own.name == image).expect(image);
+        let value = ec2.parameter(name).map(|own| own.value);
+        assert_eq!(value.as_ref(), Some(&own.id), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_boots_the_image_for_its_accelerators() {
+    let ec2 = ec2();
+    let booted = async |family, name: &str, images: Vec<String>| {
+        let option = LaunchOption {
+            instance_type: name.to_owned(),
+            zone: "us-west-2a".to_owned(),
+            capacity_type: CapacityType::OnDemand,
+            reservation: None,
+            placement: None,
+        };
+        let token = format!("{family} {name} {images:?}");
+        let mut order = crate::order(&token, option, NodeTemplate::new(family, version()));
+        order.images = images;
+        ec2.launch(order).await.unwrap().instance.image.name.clone()
+    };
+    let al2023 = AmiFamily::AmazonLinux2023;
+    for (name, word) in [
+        ("m5.large", "x86_64-standard"),
+        ("g4dn.xlarge", "x86_64-nvidia"),
+        ("g5g.xlarge", "arm64-nvidia"),
+        ("inf1.xlarge", "x86_64-neuron"),
+    ] {
+        let image = booted(al2023, name, Vec::new()).await;
+        assert_eq!(
+            image,
+            format!("amazon-eks-node-al2023-{word}-1.31-v20250317")
+        );
+    }
+    let bottlerocket = booted(AmiFamily::Bottlerocket, "g4dn.xlarge", Vec::new()).await;
+    assert!(
+        bottlerocket.contains("1.31-nvidia-x86_64"),
+        "{bottlerocket}"
+    );
+    // Whoever names one image gets it on every type.
+    let standard = id(al2023, Arch::Amd64, 0);
+    let image = booted(al2023, "g4dn.xlarge", vec![standard]).await;
+    assert!(image.contains("standard"), "{image}");
 }

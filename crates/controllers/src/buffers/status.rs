@@ -188,11 +188,11 @@ mod tests {
         assert_eq!(status.replicas, Some(10_000));
         assert!(conditions(&status)[0].ends_with("; of 20000 chunks only 10000 are kept"));
         let status = resolved(&many, None, now);
-        let why = "spec has no effect yet: no room is kept free, because the feature gate CapacityBuffer is off";
+        let why = "spec has no effect: no room is kept free, because the feature gate CapacityBuffer is off";
         assert_eq!(
             conditions(&status),
             [
-                format!("FieldsIgnored=True NotActedOnYet: {why}"),
+                format!("FieldsIgnored=True NoEffect: {why}"),
                 format!("ReadyForProvisioning=False FeatureGateClosed: {why}")
             ]
         );

@@ -50,9 +50,10 @@ async fn act_on(
     }
     if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
         if claim.metadata.deletion_timestamp.is_none() {
-            karpenter
-                .risks
-                .taken_back(claim, karpenter.base.clock.now());
+            let now = karpenter.base.clock.now();
+            if karpenter.risks.taken_back(claim, now) {
+                karpenter.discovered.keep_news();
+            }
         }
         match karpenter.cloud.mark_unavailable(option.clone()).await {
             Ok(rests) => log_unavailable(pass, kind.as_str(), &option, rests),

@@ -202,7 +202,10 @@ fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
 fn record_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
     for error in refused {
-        karpenter.risks.refused(&error.option);
+        let now = karpenter.base.clock.now();
+        if karpenter.risks.refused(&error.option, now) {
+            karpenter.discovered.keep_news();
+        }
         let (reason, rests) = (error.shortage.code(), error.unavailable_for);
         log_unavailable(&entries, reason, &error.option, rests);
     }

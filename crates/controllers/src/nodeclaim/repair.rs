@@ -14,20 +14,30 @@ use mullion_api::{karpenter::NodeClaim, labels};
 use super::{BACKOFF, Error, deadline};
 use crate::{
     Change, Queue,
-    provisioner::{KarpenterContext, is_managed},
+    provisioner::{KarpenterContext, is_managed, metrics::Metric},
 };
 
 const CONTROLLER: &str = "node.health";
 /// What is unhealthy, and for how many minutes that is borne: the kubelet's condition, and those of EKS's node monitoring agent (AWS provider:
-/// `RepairPolicies`).
-const POLICIES: [(&str, &str, i64); 7] = [
-    ("Ready", "False", 30),
-    ("Ready", "Unknown", 30),
-    ("AcceleratedHardwareReady", "False", 10),
-    ("StorageReady", "False", 30),
-    ("NetworkingReady", "False", 30),
-    ("KernelReady", "False", 30),
-    ("ContainerRuntimeReady", "False", 30),
+/// `RepairPolicies`). The last column is the condition's name in the metrics.
+const POLICIES: [(&str, &str, i64, &str); 7] = [
+    ("Ready", "False", 30, "ready"),
+    ("Ready", "Unknown", 30, "ready"),
+    (
+        "AcceleratedHardwareReady",
+        "False",
+        10,
+        "accelerated_hardware_ready",
+    ),
+    ("StorageReady", "False", 30, "storage_ready"),
+    ("NetworkingReady", "False", 30, "networking_ready"),
+    ("KernelReady", "False", 30, "kernel_ready"),
+    (
+        "ContainerRuntimeReady",
+        "False",
+        30,
+        "container_runtime_ready",
+    ),
 ];
 /// As many per cent of the nodes may be unhealthy, rounded up to whole nodes.
 const ALLOWED_PERCENT: usize = 20;
@@ -66,7 +76,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     let Some(node) = karpenter.base.informers.nodes.get("", name) else {
         return Ok(None);
     };
-    let Some(due) = due(&node) else {
+    let Some((due, condition)) = due(&node) else {
         return Ok(None);
     };
     let left = due.duration_since(karpenter.base.clock.now());
@@ -100,6 +110,17 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     if claim.metadata.deletion_timestamp.is_none() {
         karpenter.delete_claim(&claim.name_any()).await?;
         karpenter.count_disrupted(&claim, None, "unhealthy");
+        let of_claim = |key: &str| claim.label(key).unwrap_or_default();
+        let image = claim.status.as_ref().map_or("", |own| &own.image_id);
+        let counted = [
+            ("capacity_type", of_claim(labels::CAPACITY_TYPE)),
+            ("condition", condition),
+            ("image_id", image),
+            ("nodepool", of_claim(labels::NODEPOOL)),
+        ];
+        karpenter
+            .metrics
+            .count(Metric::UnhealthyDisrupted, &counted);
         pass.info("deleting unhealthy node");
     }
     Ok(None)
@@ -132,14 +153,16 @@ fn are_healthy<'a>(nodes: impl Iterator<Item = &'a Node>) -> bool {
     unhealthy <= (all * ALLOWED_PERCENT).div_ceil(100)
 }
 
-/// When a node is to be ended, if it is unhealthy: at the earliest time that one of its conditions says.
-fn due(node: &Node) -> Option<Timestamp> {
+/// When a node is to be ended, if it is unhealthy: at the earliest time that one of its conditions says, and the name of that
+/// condition in the metrics.
+fn due(node: &Node) -> Option<(Timestamp, &'static str)> {
     let due = conditions(node).filter_map(|condition| {
-        let (_, _, minutes) = POLICIES
+        let (_, _, minutes, name) = POLICIES
             .into_iter()
-            .find(|(kind, status, _)| condition.type_ == *kind && condition.status == *status)?;
+            .find(|(kind, status, ..)| condition.type_ == *kind && condition.status == *status)?;
         let since = condition.last_transition_time.as_ref()?.0;
-        since.checked_add(SignedDuration::from_mins(minutes)).ok()
+        let at = since.checked_add(SignedDuration::from_mins(minutes)).ok()?;
+        Some((at, name))
     });
     due.min()
 }
@@ -181,7 +204,7 @@ mod tests {
     fn a_node_is_due_by_the_condition_that_is_borne_shortest() {
         let minutes = |conditions: &[(&str, &str)]| {
             let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-            due(&node(conditions)).map(|at| at.duration_since(start).as_mins())
+            due(&node(conditions)).map(|(at, _)| at.duration_since(start).as_mins())
         };
         assert_eq!(minutes(&[("Ready", "True")]), None);
         assert_eq!(minutes(&[("Ready", "Unknown")]), Some(30));

@@ -1,4 +1,5 @@
-//! Fields of Karpenter's kinds that are accepted and have no effect yet, with what happens instead.
+//! Fields of Karpenter's kinds that are accepted and have no effect, because a feature gate is off or because simulated
+//! instances have nothing that they would change, with what happens instead.
 //!
 //! The one list behind the condition `FieldsIgnored` of NodePools and EC2NodeClasses and behind the warnings at
 //! admission. Whoever makes a field act takes it out of here.
@@ -39,7 +40,7 @@ impl Inert {
 
 impl fmt::Display for Inert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} has no effect yet: {}", self.path, self.instead)
+        write!(f, "{} has no effect: {}", self.path, self.instead)
     }
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
     }
     let sentences: Vec<_> = fields.iter().map(Inert::to_string).collect();
     let message = sentences.join("; ");
-    conditions.set(FIELDS_IGNORED, Status::True, "NotActedOnYet", &message);
+    conditions.set(FIELDS_IGNORED, Status::True, "NoEffect", &message);
 }
 
 /// Returns the fields of a NodePool that have no effect while these gates are as they are.
@@ -278,7 +279,7 @@ mod tests {
         let closed = FeatureGates::default();
         assert_eq!(of_node_pool(&spec, closed), []);
         spec.replicas = Some(3);
-        let expected = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature \
+        let expected = "spec.replicas has no effect: the pool keeps no fixed number of nodes and buys none for pods, because the feature \
                         gate StaticCapacity is off";
         assert_eq!(said(of_node_pool(&spec, closed)), [expected]);
         let open = FeatureGates {
@@ -337,14 +338,14 @@ mod tests {
         let spec = serde_json::from_value(spec).expect("a spec");
         let open = FeatureGates::default();
         assert_eq!(of_node_class(&spec, false, open), []);
-        let sentence = "has no effect yet: no simulated image is selected by it, so nodes run the newest image of the family";
+        let sentence = "has no effect: no simulated image is selected by it, so nodes run the newest image of the family";
         let terms = [0, 1].map(|at| format!("spec.amiSelectorTerms[{at}] {sentence}"));
         assert_eq!(said(of_node_class(&spec, true, open)), terms);
         let closed = FeatureGates {
             reserved_capacity: false,
             ..open
         };
-        let reservations = "spec.capacityReservationSelectorTerms has no effect yet: no reservation is used, because the feature gate \
+        let reservations = "spec.capacityReservationSelectorTerms has no effect: no reservation is used, because the feature gate \
                             ReservedCapacity is off";
         assert_eq!(said(of_node_class(&spec, false, closed)), [reservations]);
     }

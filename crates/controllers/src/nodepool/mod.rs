@@ -426,7 +426,7 @@ mod tests {
         pool.spec.replicas = Some(2);
         let message = named(&pool).expect("it is set");
         assert!(
-            message.starts_with("spec.replicas has no effect yet"),
+            message.starts_with("spec.replicas has no effect"),
             "{message}"
         );
         pool.status = Some(status_of(&pool, None, &[], &Health::Unknown, now));

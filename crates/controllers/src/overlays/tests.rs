@@ -303,11 +303,11 @@ fn the_status_says_what_came_of_it_in_karpenters_words() {
         (told.collect::<Vec<_>>(), Some(status))
     };
     let (shut, status) = told(None, None);
-    let why = "spec has no effect yet: no price and no capacity is changed, because the feature gate NodeOverlay is off";
+    let why = "spec has no effect: no price and no capacity is changed, because the feature gate NodeOverlay is off";
     assert_eq!(
         shut,
         [
-            format!("FieldsIgnored=True NotActedOnYet: {why}"),
+            format!("FieldsIgnored=True NoEffect: {why}"),
             format!("Ready=False FeatureGateClosed: {why}")
         ]
     );

@@ -233,7 +233,7 @@ impl KarpenterContext {
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
         Ok(market
             .with_settings(&self.options.settings)
-            .with_risks(&self.risks)
+            .with_risks(&self.risks, self.base.clock.now())
             .with_discovered(class, &self.discovered.book()))
     }
 

@@ -3,7 +3,8 @@
 //! Invariant: only pods that a scheduler has looked at and refused, and that no preemption makes room for; never
 //! daemons, which come with their nodes, nor static pods.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
+use mullion_api::labels;
 
 use crate::{ownership, pods};
 
@@ -19,6 +20,24 @@ pub fn is_provisionable(pod: &Pod) -> bool {
 /// Whether a pod on a node that goes will need another place (Karpenter: `IsReschedulable`).
 pub fn is_reschedulable(pod: &Pod) -> bool {
     pods::is_active(pod) && !comes_with_its_node(pod)
+}
+
+/// Whether the pod asks for a node of no pool (Karpenter: `validateKarpenterManagedLabelCanExist`).
+pub fn avoids_pools(pod: &Pod) -> bool {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    let affinity = affinity.and_then(|own| own.node_affinity.as_ref());
+    let required = affinity.and_then(|own| {
+        own.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let avoids = |term: &NodeSelectorTerm| {
+        let mut demands = term.match_expressions.iter().flatten();
+        demands.any(|own| own.key == labels::NODEPOOL && own.operator == "DoesNotExist")
+    };
+    required.is_some_and(|own| {
+        let terms = &own.node_selector_terms;
+        !terms.is_empty() && terms.iter().all(avoids)
+    })
 }
 
 /// Daemons and static pods: they belong to a node and never move to another.
@@ -84,6 +103,21 @@ mod tests {
         let mut preempting = refused();
         preempting["nominatedNodeName"] = "n".into();
         assert!(!is_provisionable(&pod(json!({}), plain_spec(), preempting)));
+    }
+
+    #[test]
+    fn pods_may_ask_for_a_node_of_no_pool() {
+        let asks = |terms: Value| {
+            let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
+            let spec = json!({ "containers": [], "affinity": { "nodeAffinity": required } });
+            avoids_pools(&pod(json!({}), spec, refused()))
+        };
+        let of = |operator: &str| json!({ "matchExpressions": [{ "key": "karpenter.sh/nodepool", "operator": operator }] });
+        assert!(asks(json!([of("DoesNotExist")])));
+        assert!(!asks(json!([of("Exists")])));
+        // One of the terms suffices to run.
+        assert!(!asks(json!([of("DoesNotExist"), of("Exists")])));
+        assert!(!avoids_pools(&pod(json!({}), plain_spec(), refused())));
     }
 
     #[test]

@@ -6,18 +6,21 @@
 //! [`PER_POINT`] per cent to the price that the plan compares, up to the on-demand price of the same machine. The prices of
 //! existing nodes are not changed.
 //!
+//! The points are kept in the ConfigMap of the discovered capacity ([`super::discovered`]), so that a new process and
+//! `mullion plan` count them as well.
+//!
 //! Invariant: a premium only changes the order of offerings. Without any premium the plan is Karpenter's.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use mullion_api::{karpenter::NodeClaim, labels};
 use mullion_cloud::{CapacityType, LaunchOption, Offer, Offering, UNAVAILABLE_FOR};
-use tokio::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use super::market::Market;
 
@@ -33,19 +36,26 @@ const TAKEN_BACK: f64 = 1.0;
 /// Fewer points than this count as none: old events end, and a single refusal changes no price.
 const NOTHING: f64 = 0.6;
 
+/// Fewer points than this are forgotten.
+const FORGOTTEN: f64 = REFUSED / 16.0;
+/// The key of the ConfigMap's data under which the points are kept.
+pub(super) const KEPT_AS: &str = "spot-risks";
+
 /// The points of an offering as of its last event.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Points {
     points: f64,
-    at: Instant,
+    at: Timestamp,
     /// When the last counted refusal happened.
-    refused: Option<Instant>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<Timestamp>,
 }
 
 impl Points {
-    fn now(self, now: Instant) -> f64 {
-        let half_lives = now.duration_since(self.at).as_secs_f64() / HALF_LIFE.as_secs_f64();
-        self.points * (-half_lives).exp2()
+    fn now(self, now: Timestamp) -> f64 {
+        // Another process may have written a time that is yet to come here.
+        let age = now.duration_since(self.at).as_secs_f64().max(0.0);
+        self.points * (-age / HALF_LIFE.as_secs_f64()).exp2()
     }
 }
 
@@ -64,35 +74,36 @@ pub struct SpotRisks(Arc<Mutex<BTreeMap<Place, Points>>>);
 
 impl SpotRisks {
     /// Records that EC2 refused a spot offering. Refusals within [`UNAVAILABLE_FOR`] of the last counted one do not count,
-    /// so concurrent launches count once.
-    pub fn refused(&self, option: &LaunchOption) {
-        if option.capacity_type == CapacityType::Spot {
-            self.add(&option.instance_type, &option.zone, Event::Refused);
-        }
+    /// so concurrent launches count once. Returns whether it counts.
+    pub fn refused(&self, option: &LaunchOption, now: Timestamp) -> bool {
+        let (name, zone) = (&option.instance_type, &option.zone);
+        option.capacity_type == CapacityType::Spot && self.add(name, zone, Event::Refused, now)
     }
 
-    /// Records that EC2 interrupts a claim's instance, if the claim is younger than 30 minutes.
-    pub fn taken_back(&self, claim: &NodeClaim, now: jiff::Timestamp) {
+    /// Records that EC2 interrupts a claim's instance, if the claim is younger than 30 minutes. Returns whether it is.
+    pub fn taken_back(&self, claim: &NodeClaim, now: Timestamp) -> bool {
         let born = claim.metadata.creation_timestamp.as_ref();
         let is_young = born.is_some_and(|born| now.duration_since(born.0) < EARLY);
         let place = (
             claim.label(labels::INSTANCE_TYPE),
             claim.label(labels::ZONE),
         );
-        if let ((Some(instance_type), Some(zone)), true) = (place, is_young) {
-            self.add(instance_type, zone, Event::TakenBack);
+        match (place, is_young) {
+            ((Some(instance_type), Some(zone)), true) => {
+                self.add(instance_type, zone, Event::TakenBack, now)
+            }
+            _ => false,
         }
     }
 
-    fn add(&self, instance_type: &str, zone: &str, event: Event) {
-        let now = Instant::now();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn add(&self, instance_type: &str, zone: &str, event: Event, now: Timestamp) -> bool {
+        let mut known = self.known();
         let place = (instance_type.to_owned(), zone.to_owned());
         let before = known.get(&place).copied();
         let mut refused = before.and_then(|own| own.refused);
         let worth = match event {
             Event::TakenBack => TAKEN_BACK,
-            Event::Refused if refused.is_some_and(|at| now - at < UNAVAILABLE_FOR) => return,
+            Event::Refused if refused.is_some_and(|at| is_recent(at, now)) => return false,
             Event::Refused => {
                 refused = Some(now);
                 REFUSED
@@ -104,18 +115,64 @@ impl SpotRisks {
             refused,
         };
         known.insert(place, own);
+        true
     }
 
     /// Returns the points of offerings that have at least [`NOTHING`], and drops offerings whose points are negligible.
-    fn now(&self) -> BTreeMap<Place, f64> {
-        let now = Instant::now();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, own| own.now(now) >= REFUSED / 16.0);
+    fn now(&self, now: Timestamp) -> BTreeMap<Place, f64> {
+        let mut known = self.known();
+        known.retain(|_, own| own.now(now) >= FORGOTTEN);
         let points = known
             .iter()
             .map(|(place, own)| (place.clone(), own.now(now)));
         points.filter(|(_, points)| *points >= NOTHING).collect()
     }
+
+    /// Reads the points in the ConfigMap's data. `None` if they cannot be parsed; data without points has none.
+    pub fn read(data: &BTreeMap<String, String>) -> Option<Self> {
+        let mut known = BTreeMap::new();
+        if let Some(text) = data.get(KEPT_AS) {
+            let kept: BTreeMap<String, Points> = serde_json::from_str(text).ok()?;
+            for (place, points) in kept {
+                let (instance_type, zone) = place.split_once('/')?;
+                known.insert((instance_type.to_owned(), zone.to_owned()), points);
+            }
+        }
+        Some(Self(Arc::new(Mutex::new(known))))
+    }
+
+    /// Adds the points that an earlier process kept. Those that this process has counted already remain as they are.
+    pub(super) fn merge(&self, kept: &Self) {
+        let kept = kept.known().clone();
+        let mut known = self.known();
+        for (place, points) in kept {
+            known.entry(place).or_insert(points);
+        }
+    }
+
+    /// Returns the points as the text that the ConfigMap keeps; `None` if no offering has any.
+    pub(super) fn text(&self, now: Timestamp) -> Option<String> {
+        let mut known = self.known();
+        known.retain(|_, own| own.now(now) >= FORGOTTEN);
+        let name = |((instance_type, zone), own): (&Place, &Points)| {
+            (format!("{instance_type}/{zone}"), *own)
+        };
+        let points: BTreeMap<String, Points> = known.iter().map(name).collect();
+        match points.is_empty() {
+            true => None,
+            // Serializing plain fields cannot fail.
+            false => serde_json::to_string(&points).ok(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Place, Points>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a refusal is so recent that another one may have been asked for at the same time.
+fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(at).unsigned_abs() < UNAVAILABLE_FOR
 }
 
 /// The premium of each spot offering in micro-dollars per hour, by instance type and zone.
@@ -123,8 +180,8 @@ impl SpotRisks {
 pub(super) struct Premiums(BTreeMap<Place, u64>);
 
 impl Premiums {
-    fn of(offers: &[Offer], risks: &SpotRisks) -> Self {
-        let points = risks.now();
+    fn of(offers: &[Offer], risks: &SpotRisks, now: Timestamp) -> Self {
+        let points = risks.now(now);
         let mut premiums = BTreeMap::new();
         for offer in offers.iter().filter(|_| !points.is_empty()) {
             for spot in &offer.offerings {
@@ -163,8 +220,8 @@ impl Premiums {
 
 impl Market {
     /// Returns the market with risk premiums on its spot offerings.
-    pub fn with_risks(mut self, risks: &SpotRisks) -> Self {
-        self.premiums = Premiums::of(&self.offers, risks);
+    pub fn with_risks(mut self, risks: &SpotRisks, now: Timestamp) -> Self {
+        self.premiums = Premiums::of(&self.offers, risks, now);
         self
     }
 }
@@ -200,10 +257,24 @@ mod tests {
     }
 
     /// What the spot offering in zone a, the one in zone b, and the one on demand count for.
-    fn counted(risks: &SpotRisks) -> [u64; 3] {
+    fn counted(risks: &SpotRisks, now: Timestamp) -> [u64; 3] {
         let offers = offers();
-        let premiums = Premiums::of(&offers, risks);
+        let premiums = Premiums::of(&offers, risks, now);
         [1, 2, 0].map(|index| premiums.price("m5.large", &offers[0].offerings[index]))
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    fn option(capacity_type: CapacityType) -> LaunchOption {
+        LaunchOption {
+            instance_type: "m5.large".to_owned(),
+            zone: "a".to_owned(),
+            capacity_type,
+            reservation: None,
+            placement: None,
+        }
     }
 
     fn claim(created: &str) -> NodeClaim {
@@ -216,48 +287,67 @@ mod tests {
         .expect("a claim")
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_early_end_counts_and_is_forgotten_within_an_hour() {
-        let (risks, now) = (
-            SpotRisks::default(),
-            "2026-01-01T01:00:00Z".parse().expect("a time"),
+    #[test]
+    fn an_early_end_counts_and_is_forgotten_within_an_hour() {
+        let (risks, now) = (SpotRisks::default(), at("2026-01-01T01:00:00Z"));
+        assert!(!risks.taken_back(&claim("2026-01-01T00:00:00Z"), now));
+        assert_eq!(
+            counted(&risks, now),
+            [40_000, 40_000, 100_000],
+            "it was old"
         );
-        risks.taken_back(&claim("2026-01-01T00:00:00Z"), now);
-        assert_eq!(counted(&risks), [40_000, 40_000, 100_000], "it was old");
-        risks.taken_back(&claim("2026-01-01T00:55:00Z"), now);
-        assert_eq!(counted(&risks), [48_000, 40_000, 100_000]);
-        tokio::time::advance(Duration::from_secs(1800)).await;
-        assert_eq!(counted(&risks)[0], 40_000 + 5657, "a half of the half-life");
-        tokio::time::advance(Duration::from_secs(1200)).await;
-        assert_eq!(counted(&risks)[0], 40_000);
-        tokio::time::advance(HALF_LIFE * 10).await;
-        risks.now();
-        let known = risks.0.lock().expect("nobody panics");
-        assert!(known.is_empty());
+        assert!(risks.taken_back(&claim("2026-01-01T00:55:00Z"), now));
+        assert_eq!(counted(&risks, now), [48_000, 40_000, 100_000]);
+        let later = now + Duration::from_secs(1800);
+        assert_eq!(
+            counted(&risks, later)[0],
+            40_000 + 5657,
+            "a half of the half-life"
+        );
+        assert_eq!(
+            counted(&risks, later + Duration::from_secs(1200))[0],
+            40_000
+        );
+        risks.now(later + HALF_LIFE * 10);
+        assert!(risks.known().is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn one_refusal_is_chance_and_many_cost_no_more_than_on_demand() {
-        let risks = SpotRisks::default();
-        let option = |capacity_type| LaunchOption {
-            instance_type: "m5.large".to_owned(),
-            zone: "a".to_owned(),
-            capacity_type,
-            reservation: None,
-            placement: None,
-        };
-        risks.refused(&option(CapacityType::Spot));
-        assert_eq!(counted(&risks)[0], 40_000);
-        risks.refused(&option(CapacityType::OnDemand));
-        assert_eq!(counted(&risks)[0], 40_000);
+    #[test]
+    fn one_refusal_is_chance_and_many_cost_no_more_than_on_demand() {
+        let (risks, mut now) = (SpotRisks::default(), at("2026-01-01T01:00:00Z"));
+        assert!(risks.refused(&option(CapacityType::Spot), now));
+        assert_eq!(counted(&risks, now)[0], 40_000);
+        assert!(!risks.refused(&option(CapacityType::OnDemand), now));
+        assert_eq!(counted(&risks, now)[0], 40_000);
         for _ in 0..50 {
-            risks.refused(&option(CapacityType::Spot));
+            assert!(!risks.refused(&option(CapacityType::Spot), now));
         }
-        assert_eq!(counted(&risks)[0], 40_000, "they were asked together");
+        assert_eq!(counted(&risks, now)[0], 40_000, "they were asked together");
         for _ in 0..50 {
-            tokio::time::advance(UNAVAILABLE_FOR).await;
-            risks.refused(&option(CapacityType::Spot));
+            now += UNAVAILABLE_FOR;
+            risks.refused(&option(CapacityType::Spot), now);
         }
-        assert_eq!(counted(&risks), [100_000, 40_000, 100_000]);
+        assert_eq!(counted(&risks, now), [100_000, 40_000, 100_000]);
+    }
+
+    #[test]
+    fn points_are_read_as_they_were_kept_and_go_on_to_decay() {
+        let (risks, now) = (SpotRisks::default(), at("2026-01-01T01:00:00Z"));
+        assert_eq!(risks.text(now), None);
+        risks.taken_back(&claim("2026-01-01T00:55:00Z"), now);
+        let text = risks.text(now).expect("an offering has points");
+        insta::assert_snapshot!(text, @r#"{"m5.large/a":{"points":1.0,"at":"2026-01-01T01:00:00Z"}}"#);
+        let kept = BTreeMap::from([(KEPT_AS.to_owned(), text)]);
+        let read = SpotRisks::read(&kept).expect("readable");
+        let later = now + Duration::from_secs(1800);
+        assert_eq!(counted(&read, later), counted(&risks, later));
+        // What this process has counted itself is not counted twice.
+        let own = SpotRisks::default();
+        own.refused(&option(CapacityType::Spot), now);
+        own.merge(&read);
+        assert_eq!(counted(&own, now)[0], 40_000);
+        assert_eq!(risks.text(now + HALF_LIFE * 10), None);
+        let strange = BTreeMap::from([(KEPT_AS.to_owned(), "none".to_owned())]);
+        assert!(SpotRisks::read(&strange).is_none());
     }
 }

@@ -27,7 +27,7 @@ use super::{
     displaced,
     in_flight::is_in_flight,
     metrics::Metric,
-    pending::is_provisionable,
+    pending::{avoids_pools, is_provisionable},
     pools,
     trials::Trials,
 };
@@ -200,6 +200,7 @@ impl Provisioner {
         self.holds_back = false;
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
             self.count_unschedulable(0);
+            self.karpenter.metrics.set(Metric::IgnoredPods, &[], 0.0);
             self.recorded.clear();
             self.places.clear();
             self.karpenter.chunks.host_on(BTreeSet::new());
@@ -265,6 +266,13 @@ impl Provisioner {
             pod.is_some_and(|pod| buffers::buffer_of(pod).is_none())
         });
         self.count_unschedulable(nowhere.count());
+        let avoiding = demand.pods.values().filter(|pod| avoids_pools(pod));
+        let unplaceable = answer.plan.unplaceable.iter();
+        let invalid = unplaceable.filter(|pod| pod.invalid.is_some());
+        let ignored = avoiding.count() + invalid.count();
+        self.karpenter
+            .metrics
+            .set(Metric::IgnoredPods, &[], ignored as f64);
         self.count_plan(&answer, &demand.pods);
         displaced::record_events(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();

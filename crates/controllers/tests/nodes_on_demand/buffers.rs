@@ -249,7 +249,7 @@ async fn while_the_gate_is_closed_a_buffer_keeps_nothing_and_says_so() {
         json!({ "podTemplateRef": { "name": "chunk" }, "replicas": 1 }),
     )
     .await;
-    until_said(&whole, "FieldsIgnored", "True NotActedOnYet").await;
+    until_said(&whole, "FieldsIgnored", "True NoEffect").await;
     until_said(&whole, "ReadyForProvisioning", "False FeatureGateClosed").await;
     whole.pass(120).await;
     assert_eq!(whole.claims().len(), 0);

@@ -111,7 +111,7 @@ async fn a_class_that_names_a_parameter_or_tags_has_nodes_of_the_image_that_they
     let ignored = whole.until("the class says so", ignored).await;
     assert_eq!(
         ignored.message,
-        "spec.amiSelectorTerms[0] has no effect yet: no simulated image is selected by it, so nodes run the newest image of the family"
+        "spec.amiSelectorTerms[0] has no effect: no simulated image is selected by it, so nodes run the newest image of the family"
     );
 }
 

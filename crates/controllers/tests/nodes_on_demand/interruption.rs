@@ -1,9 +1,10 @@
 //! Nodes whose instance the cloud takes back, stops or finds broken.
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{Api, ResourceExt};
+use mullion_api::labels;
 use mullion_cloud::{CapacityType, InstanceId, StatusCheck, instance_id};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{pools, whole::Whole};
@@ -236,4 +237,36 @@ async fn a_spot_offering_that_was_taken_back_within_minutes_counts_for_more_for_
     whole.pass(3600).await;
     let (_, third) = zone_of("c").await;
     assert_eq!(third, first, "what happened an hour ago is over");
+}
+
+/// The spot offerings whose risk is kept in the cluster, as type and zone.
+async fn kept_risks(whole: &Whole) -> Vec<String> {
+    let maps: Api<ConfigMap> = Api::namespaced(whole.context.client.clone(), "kube-system");
+    let map = maps.get_opt("mullion-discovered-capacity").await;
+    let data = map.expect("an answer").and_then(|map| map.data);
+    let text = data.and_then(|mut data| data.remove("spot-risks"));
+    let risks: Value = serde_json::from_str(&text.unwrap_or("{}".to_owned())).expect("JSON");
+    let risks = risks.as_object().expect("a map");
+    risks.keys().cloned().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn which_spot_instances_were_taken_back_early_is_known_after_a_restart() {
+    let (mut whole, old, id) = on_spot().await;
+    let place = |node: &Node| {
+        let label = |key: &str| node.labels()[key].clone();
+        format!("{}/{}", label(labels::INSTANCE_TYPE), label(labels::ZONE))
+    };
+    whole.ec2.interrupt(&id);
+    replaced(&whole, &old).await;
+    assert_eq!(kept_risks(&whole).await, [place(&old)]);
+    whole.restart_karpenter().await;
+    let next = whole.bought()[0].clone();
+    let id = next.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+    let id = id.as_deref().and_then(instance_id).expect("an instance");
+    whole.ec2.interrupt(&id);
+    replaced(&whole, &next).await;
+    let mut both = [place(&old), place(&next)];
+    both.sort();
+    assert_eq!(kept_risks(&whole).await, both);
 }

@@ -65,3 +65,36 @@ async fn a_class_that_lists_adapters_buys_types_that_have_them() {
     let ignored = |own: &Condition| own.type_ == "FieldsIgnored";
     assert!(!status.conditions.iter().any(ignored));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_gpus_boots_the_image_that_has_drivers_for_them() {
+    let whole = Whole::start().await;
+    let types = ["m5.large", "g4dn.xlarge"];
+    pools::linux(&whole, &types, &["on-demand"], json!({})).await;
+    node_for(&whole, "plain", json!({ "cpu": "1500m" })).await;
+    node_for(
+        &whole,
+        "gpu",
+        json!({ "cpu": "1", labels::NVIDIA_GPU: "1" }),
+    )
+    .await;
+    let instances = whole.ec2.instances();
+    let booted = |name: &str| {
+        let mut own = instances.iter();
+        let own =
+            own.find(|own| &*own.instance_type.name == name && own.image.name.contains("al2023"));
+        own.expect(name).image.clone()
+    };
+    let (plain, gpu) = (booted("m5.large"), booted("g4dn.xlarge"));
+    assert!(plain.name.contains("x86_64-standard"), "{}", plain.name);
+    assert!(gpu.name.contains("x86_64-nvidia"), "{}", gpu.name);
+    // The class says which types the image is for.
+    let status = class_status(&whole);
+    let own = status.amis.iter().find(|own| own.id == gpu.id);
+    let keys = own.expect("it is listed").requirements.iter();
+    let keys: Vec<_> = keys.map(|own| own.key.as_str()).collect();
+    assert_eq!(keys, [labels::ARCH, labels::INSTANCE_GPU_COUNT]);
+    let drifted = |own: &Arc<mullion_api::karpenter::NodeClaim>| own.is("Drifted");
+    whole.pass(600).await;
+    assert!(!whole.claims().iter().any(drifted));
+}

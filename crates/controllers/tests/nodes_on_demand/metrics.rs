@@ -106,6 +106,7 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_voluntary_disruption_eligible_nodes{reason=\"empty\"} 0",
         "karpenter_nodepools_cost_total{nodepool=\"linux\"} 0.098191",
         "karpenter_scheduler_unschedulable_pods_count{controller=\"provisioner\"} 0",
+        "karpenter_scheduler_ignored_pods_count 0",
         "karpenter_scheduler_scheduling_duration_seconds_bucket{controller=\"provisioner\",le=\"+Inf\"} 1",
         "karpenter_cluster_state_node_count 2",
         "karpenter_cluster_state_synced 1",

@@ -231,7 +231,7 @@ async fn while_the_gate_is_closed_an_overlay_changes_nothing_and_says_so() {
     assert_eq!(
         until_ready(&whole, "discount", "False").await,
         [
-            "FieldsIgnored=True NotActedOnYet",
+            "FieldsIgnored=True NoEffect",
             "Ready=False FeatureGateClosed"
         ]
     );

@@ -70,6 +70,9 @@ async fn an_unhealthy_node_is_replaced_after_half_an_hour_whatever_protects_its_
     assert_eq!(line["Node"]["name"], old.as_str());
     let line = whole.line("annotated nodeclaim");
     assert!(line["karpenter.sh/nodeclaim-termination-timestamp"].is_string());
+    let text = whole.karpenter.metrics_text();
+    let counted = "karpenter_nodeclaims_unhealthy_disrupted_total{capacity_type=\"on-demand\",condition=\"storage_ready\",image_id=\"ami-";
+    assert!(text.lines().any(|line| line.starts_with(counted)), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,8 +28,9 @@ impl Solver<'_> {
     pub(super) fn cheapest(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let mut existing = Vec::new();
+        self.add_places(pending);
         let rest = self.place_on_nodes(pending, &mut existing);
-        let mut best = self.buy(&rest);
+        let mut best = self.buy(&rest, &[]);
         best.existing.extend(existing);
         self.cluster.rollback(checkpoint);
         let is_bought = !best.nodes.is_empty() || best.is_open();
@@ -40,7 +41,7 @@ impl Solver<'_> {
         let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
         let is_asked = is_bought && is_small && !self.cluster.holds_room();
         if is_asked && self.has_room(nodes, &classes) {
-            let together = self.attempt(pending, PlacementMode::Packed(nodes));
+            let together = self.buy(pending, nodes);
             best = best.unless_better(together);
         }
         best
@@ -81,9 +82,10 @@ impl Solver<'_> {
         has_some && (wanted.is_empty() || wanted.iter().any(matters))
     }
 
-    /// Plans nodes for all pods with their preferences, unless a plan without preferences is cheaper by more than allowed.
-    pub(super) fn buy(&mut self, pending: &[Pending]) -> Attempt {
-        let kept = self.buy_as(pending);
+    /// Plans places for all pods on new nodes and on these existing ones, with the pods' preferences, unless a plan without
+    /// preferences is cheaper by more than allowed.
+    pub(super) fn buy(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
+        let kept = self.buy_as(pending, nodes);
         if pending.len() > MOST_TWICE || !self.has_preferences(pending) {
             return kept;
         }
@@ -92,7 +94,7 @@ impl Solver<'_> {
             .map(|pod| Pending::new(pod.index, pod.own))
             .collect();
         let policy = std::mem::replace(&mut self.preferences.policy, PreferencePolicy::Ignore);
-        let mut without = self.buy_as(&plain);
+        let mut without = self.buy_as(&plain, nodes);
         self.preferences.policy = policy;
         let is_worth_it = kept.price <= self.most_for_preferences(without.price);
         if is_worth_it && kept.unplaceable.len() <= without.unplaceable.len() {
@@ -117,11 +119,11 @@ impl Solver<'_> {
         })
     }
 
-    /// Plans nodes for all pods, packed by cost or one by one, whichever is better.
-    fn buy_as(&mut self, pending: &[Pending]) -> Attempt {
-        let packed = self.attempt(pending, PlacementMode::Packed(&[]));
+    /// Plans places for all pods, packed by cost or, if only new nodes are used, one by one, whichever is better.
+    fn buy_as(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
+        let packed = self.attempt(pending, PlacementMode::Packed(nodes));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
-        if is_sure && pending.len() > MOST_TWICE {
+        if !nodes.is_empty() || (is_sure && pending.len() > MOST_TWICE) {
             return packed;
         }
         let first_fit = self.attempt(pending, PlacementMode::OneByOne);

@@ -25,6 +25,11 @@ impl Limits {
         }
     }
 
+    /// Returns what is left of each limited resource.
+    pub(super) fn into_remaining(self) -> ResourceMap {
+        self.remaining
+    }
+
     pub(super) fn is_unlimited(&self) -> bool {
         self.remaining.is_empty()
     }

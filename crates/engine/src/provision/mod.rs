@@ -7,7 +7,7 @@
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
-//! may cost (`preferences`). No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
+//! may cost (`preferences`). Pods that ask for too many values of open labels are planned for in several `rounds`. No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
 
 mod catalog;
 mod cheapest;
@@ -25,7 +25,9 @@ mod plan;
 mod preferences;
 mod replace;
 mod reservations;
+mod retry;
 mod rooms;
+mod rounds;
 mod sale;
 mod solve;
 

@@ -4,6 +4,8 @@
 //! gives a node the value that its pods ask for, and a random number if the pool demands the label and no pod asks for a
 //! value. Here the values that pods ask for become choices, beside one that nobody asks for:
 //! as many as there are combinations that some pods ask for, not every value of one label with every value of another.
+//! Every choice multiplies the options of a pool, so pods that ask for more than 64 combinations are planned in several
+//! rounds ([`RequestedLabels::rounds`]).
 //!
 //! The kubelet and the cloud's controller repeat five labels under the names that they had before Kubernetes 1.17, so nodes to
 //! be bought have these names too (Karpenter: `NormalizedLabels`).
@@ -16,8 +18,8 @@ use crate::model::{NodeSelectorRequirement, Operator, PodTemplate, StringMap, la
 
 use super::{NodeTemplate, Requirement};
 
-/// The maximum number of label choices per type and offering.
-const MAX_CHOICES: usize = 64;
+/// The maximum number of combinations of values that the pods of one round ask for.
+const MAX_REQUESTED: usize = 64;
 
 /// Labels and their former names.
 const FORMER: [(&str, &str); 5] = [
@@ -37,13 +39,26 @@ pub(super) fn add_former_names(labels: &mut StringMap) {
     }
 }
 
+/// Values of labels that suit some pods; one need not name all labels.
+type Combination = BTreeMap<String, String>;
+
 /// The values that pods request for labels that pools leave open.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct RequestedLabels {
     /// The labels, with all values that pods ask for.
     values: BTreeMap<String, BTreeSet<String>>,
-    /// The combinations of values that suit the pods of some class; one need not name all labels.
-    combinations: BTreeSet<BTreeMap<String, String>>,
+    /// The requirements on each of the labels, by pool.
+    bounds: BTreeMap<String, Vec<Vec<Requirement>>>,
+    /// The combinations that suit the pods of each class.
+    by_class: BTreeMap<PodClassId, BTreeSet<Combination>>,
+    /// The combinations that suit the pods of some class.
+    combinations: BTreeSet<Combination>,
+}
+
+/// Pods that are planned for together, because they ask for no more combinations of labels than a plan can look at.
+pub(super) struct Round {
+    pub(super) classes: BTreeSet<PodClassId>,
+    pub(super) requested: RequestedLabels,
 }
 
 impl RequestedLabels {
@@ -55,24 +70,72 @@ impl RequestedLabels {
     ) -> Self {
         let mut requested = RequestedLabels::default();
         for template in templates {
+            let mut bounds: BTreeMap<&String, Vec<Requirement>> = BTreeMap::new();
             let open = template.requirements.iter().filter(|own| {
-                let names_values = matches!(own.operator, Operator::In | Operator::DoesNotExist);
-                !names_values && !template.is_decided(&own.key)
+                own.operator != Operator::DoesNotExist && !template.is_decided(&own.key)
             });
             for requirement in open {
                 requested.values.entry(requirement.key.clone()).or_default();
+                let own = bounds.entry(&requirement.key).or_default();
+                own.push(requirement.clone());
+            }
+            for (key, own) in bounds {
+                requested.bounds.entry(key.clone()).or_default().push(own);
             }
         }
         if !requested.values.is_empty() {
-            let classes: BTreeSet<PodClassId> = classes.collect();
             for class in classes {
-                requested.add(cluster.template(class));
+                requested.add(class, cluster.template(class));
             }
         }
         requested
     }
 
-    fn add(&mut self, pod: &PodTemplate) {
+    /// Splits the classes into groups that ask for at most [`MAX_REQUESTED`] combinations each. One group if that is
+    /// so of all classes together.
+    pub(super) fn rounds(&self) -> Vec<Round> {
+        let mut rounds: Vec<Round> = Vec::new();
+        let mut classes: Vec<_> = self.by_class.iter().collect();
+        // Classes that ask for the same combinations come together; those that ask for nothing come first.
+        classes.sort_by_key(|(_, own)| *own);
+        for (class, own) in classes {
+            let fits = |round: &&mut Round| {
+                let known = &round.requested.combinations;
+                known.union(own).count() <= MAX_REQUESTED
+            };
+            if let Some(round) = rounds.last_mut().filter(fits) {
+                round.classes.insert(*class);
+                round.requested.combinations.extend(own.iter().cloned());
+                continue;
+            }
+            rounds.push(Round {
+                classes: BTreeSet::from([*class]),
+                requested: RequestedLabels {
+                    values: self.values.clone(),
+                    combinations: own.clone(),
+                    ..RequestedLabels::default()
+                },
+            });
+        }
+        rounds
+    }
+
+    /// Returns whether all pods can be planned for in one round.
+    pub(super) fn is_one_round(&self) -> bool {
+        self.combinations.len() <= MAX_REQUESTED
+    }
+
+    /// Leaves out the combinations beyond those that one plan can look at.
+    pub(super) fn truncate(&mut self) {
+        if let Some(beyond) = self.combinations.iter().nth(MAX_REQUESTED).cloned() {
+            self.combinations.split_off(&beyond);
+        }
+    }
+
+    fn add(&mut self, class: PodClassId, pod: &PodTemplate) {
+        if self.by_class.contains_key(&class) {
+            return;
+        }
         let mut own: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
         for (key, value) in &pod.node_selector {
             own.entry(key).or_default().insert(value);
@@ -87,18 +150,28 @@ impl RequestedLabels {
         for demand in terms.flat_map(|term| &term.match_expressions).filter(named) {
             own.entry(&demand.key).or_default().extend(&demand.values);
         }
-        let mut combinations = vec![BTreeMap::new()];
+        let mut combinations = vec![Combination::new()];
         for (key, values) in own {
             let Some(all) = self.values.get_mut(key) else {
                 continue;
             };
             all.extend(values.iter().map(|value| (*value).clone()));
-            combinations = with_each(&combinations, values.into_iter(), |mut one, value| {
-                one.insert(key.to_owned(), value.clone());
-                one
-            });
+            let bounds = &self.bounds[key];
+            let is_allowed = |value: &&String| {
+                let mut pools = bounds.iter();
+                pools.any(|own| own.iter().all(|own| own.is_met_by(Some(value))))
+            };
+            let values: Vec<&String> = values.into_iter().filter(is_allowed).collect();
+            if !values.is_empty() {
+                combinations = with_each(&combinations, values.into_iter(), |mut one, value| {
+                    one.insert(key.to_owned(), value.clone());
+                    one
+                });
+            }
         }
-        self.combinations.extend(combinations);
+        self.combinations.extend(combinations.iter().cloned());
+        self.by_class
+            .insert(class, combinations.into_iter().collect());
     }
 
     /// Returns the sets of open labels that a node may have: first those that nobody asks for, then what pods ask for as far
@@ -151,15 +224,21 @@ fn with_each<T: Clone, V: Copy>(
 ) -> Vec<T> {
     let each = values.flat_map(|value| all.iter().map(move |one| (one.clone(), value)));
     each.map(|(one, value)| with(one, value))
-        .take(MAX_CHOICES)
+        .take(MAX_REQUESTED)
         .collect()
 }
 
-/// Returns the smallest number that meets the requirements on a label and that no pod asks for.
+/// Returns the first value that the pool names, or else the smallest number that meets the requirements on a label and that
+/// no pod asks for.
 fn unrequested_value(
     requested: &BTreeSet<String>,
     requirements: &[&Requirement],
 ) -> Option<String> {
+    let mut named = requirements.iter();
+    if let Some(names) = named.find(|own| own.operator == Operator::In) {
+        let is_met = |value: &&String| requirements.iter().all(|own| own.is_met_by(Some(value)));
+        return names.values.iter().find(is_met).cloned();
+    }
     let bound = |own: &&Requirement| {
         let bound = own.values.first()?.parse::<u64>().ok()?;
         match own.operator {
@@ -193,6 +272,7 @@ pub(super) fn choices(
             None => open.entry(&requirement.key).or_default().push(requirement),
         }
     }
+    let all = open.clone();
     let is_named = |own: &&&Requirement| own.operator == Operator::In;
     let mut named = Vec::new();
     open.retain(|key, requirements| {
@@ -205,12 +285,25 @@ pub(super) fn choices(
         false
     });
     let mut choices = requested.choices(&open);
-    choices.truncate(MAX_CHOICES);
+    let mut count = choices.len();
     for (key, values) in named {
+        count = count.saturating_mul(values.len());
         choices = with_each(&choices, values.into_iter(), |mut choice, value| {
             choice.push((key.to_owned(), value.clone()));
             choice
         });
     }
-    choices
+    if count <= MAX_REQUESTED {
+        return choices;
+    }
+    // Too many to look at each value that the pool names: those that pods ask for come first.
+    let mut asked_for = requested.choices(&all);
+    let known: BTreeSet<Labels> = asked_for.iter().cloned().collect();
+    for mut choice in choices {
+        choice.sort();
+        if asked_for.len() < MAX_REQUESTED && !known.contains(&choice) {
+            asked_for.push(choice);
+        }
+    }
+    asked_for
 }

@@ -60,7 +60,6 @@ impl Solver<'_> {
 
     /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread and could be there.
     pub(super) fn add_places(&mut self, pending: &[Pending]) {
-        let mut added = 0;
         for class in classes_of(pending) {
             let view = self.cluster.question(class).view;
             let soft = view.soft.iter().filter(|_| view.soft_declared);
@@ -79,8 +78,8 @@ impl Solver<'_> {
                             continue;
                         };
                         known.insert(place);
-                        added += 1;
-                        let name = format!("{PLACE}{added}");
+                        self.places += 1;
+                        let name = format!("{PLACE}{}", self.places);
                         let catalog = &self.catalogs[index];
                         let labels = &catalog.options[option].labels;
                         self.cluster.add_virtual(

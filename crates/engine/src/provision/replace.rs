@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::PlanRequest;
 use super::catalog::Catalog;
 use super::numbers::{Numbers, NumbersConfig};
+use super::open_labels::RequestedLabels;
 use super::plan::PlannedNode;
 use super::preferences::Preferences;
 use super::solve::{Pending, Solver, compile, put_in_order};
@@ -56,8 +57,11 @@ impl Pools {
         moved: &[PodClassId],
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
+        let templates = &request.templates;
+        let mut requested = RequestedLabels::of(moved.iter().copied(), templates, cluster);
+        requested.truncate();
         Ok(Pools {
-            catalogs: compile(request, moved.iter().copied(), cluster)?,
+            catalogs: compile(request, templates, &requested, cluster)?,
             preferences: Preferences::of(request),
             seed: request.seed,
         })
@@ -163,6 +167,7 @@ fn buy(
 ) -> Result<Replacement, NoReplacement> {
     solver.add_hosts(pending);
     let mut existing = Vec::new();
+    solver.add_places(pending);
     let rest = solver.place_on_nodes(pending, &mut existing);
     if rest.is_empty() {
         return Ok(Replacement {
@@ -175,7 +180,7 @@ fn buy(
     if is_beyond(worth) {
         return Err(NoReplacement::TooDear);
     }
-    let bought = solver.buy(&rest);
+    let bought = solver.buy(&rest, &[]);
     if bought.is_open() {
         return Err(NoReplacement::NoPlace);
     }

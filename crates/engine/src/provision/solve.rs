@@ -5,6 +5,7 @@
 //! cluster is unchanged after a plan, whatever its result.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
@@ -24,10 +25,12 @@ use super::limit::Limits;
 use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
-use super::rooms;
+use super::retry::Retries;
 use super::{
-    Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy, Unplaceable,
+    NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
+    Unplaceable,
 };
+use super::{rooms, rounds};
 
 /// The prefix of the names of virtual nodes; a real node's name has no slash.
 pub(super) const PLANNED: &str = "planned/";
@@ -54,46 +57,83 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
-    let catalogs = compile(request, pending.iter().map(|pod| pod.class), cluster)?;
-    let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
-    solver.wants_bound = true;
-    solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
-    solver.preferences = Preferences::of(request);
-    solver.reservations.policy = request.reserved;
-    let pending = solver.with_preferences(&pending);
-    let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
-    solver.add_hosts(&pending);
-    // A zone that is empty until a node is bought there counts for pods on existing nodes, too.
-    solver.add_places(&pending);
-    let mut existing = Vec::new();
-    let best = if request.by_cost {
-        solver.cheapest(&pending, &nodes)
-    } else {
-        let rest = solver.place_on_nodes(&pending, &mut existing);
-        solver.attempt(&rest, PlacementMode::OneByOne)
+    let classes: BTreeSet<PodClassId> = pending.iter().map(|pod| pod.class).collect();
+    let requested = RequestedLabels::of(classes.into_iter(), &request.templates, cluster);
+    let question = RoundQuestion {
+        request,
+        keys: &keys,
     };
-    plan.existing = existing;
-    plan.existing.extend(best.existing);
-    plan.nodes = best.nodes;
-    plan.unplaceable.extend(best.unplaceable);
-    plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
-    plan.daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
+    if requested.is_one_round() {
+        question.solve(&pending, &request.templates, &requested, &mut plan, cluster)?;
+    } else {
+        rounds::solve(&question, &pending, requested.rounds(), &mut plan, cluster)?;
+    }
     Ok(plan)
 }
 
-/// Compiles the pools, in the order in which they are tried. `classes` are those of the pods that nodes are bought for.
+/// What all rounds of a plan have in common.
+pub(super) struct RoundQuestion<'a> {
+    pub(super) request: &'a PlanRequest,
+    /// The keys of the request's pods.
+    pub(super) keys: &'a [String],
+}
+
+impl RoundQuestion<'_> {
+    /// Plans places for some pending pods and adds them to `plan`.
+    ///
+    /// # Errors
+    /// Returns an error if a pool offers a negative amount.
+    pub(super) fn solve(
+        &self,
+        pending: &[Pending],
+        templates: &[NodeTemplate],
+        requested: &RequestedLabels,
+        plan: &mut Plan,
+        cluster: &mut Cluster,
+    ) -> Result<(), ModelError> {
+        let request = self.request;
+        let catalogs = compile(request, templates, requested, cluster)?;
+        let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
+        solver.wants_bound = true;
+        solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
+        solver.preferences = Preferences::of(request);
+        solver.reservations.policy = request.reserved;
+        let pending = solver.with_preferences(pending);
+        let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
+        solver.add_hosts(&pending);
+        let mut existing = Vec::new();
+        let best = if request.by_cost {
+            solver.cheapest(&pending, &nodes)
+        } else {
+            solver.add_places(&pending);
+            let rest = solver.place_on_nodes(&pending, &mut existing);
+            solver.attempt(&rest, PlacementMode::OneByOne)
+        };
+        plan.existing.extend(existing);
+        plan.existing.extend(best.existing);
+        plan.nodes.extend(best.nodes);
+        plan.unplaceable.extend(best.unplaceable);
+        plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
+        let daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
+        plan.daemons.extend(daemons);
+        Ok(())
+    }
+}
+
+/// Compiles the pools, in the order in which they are tried. `requested` has the labels that the pods for which nodes are
+/// bought ask for.
 ///
 /// # Errors
 /// Returns an error if a pool offers a negative amount.
 pub(super) fn compile(
     request: &PlanRequest,
-    classes: impl Iterator<Item = PodClassId>,
+    templates: &[NodeTemplate],
+    requested: &RequestedLabels,
     cluster: &mut Cluster,
 ) -> Result<Vec<Catalog>, ModelError> {
-    let requested = RequestedLabels::of(classes, &request.templates, cluster);
-    let mut catalogs = Vec::with_capacity(request.templates.len());
-    for template in &request.templates {
-        catalogs.push(Catalog::compile(template, request, &requested, cluster)?);
+    let mut catalogs = Vec::with_capacity(templates.len());
+    for template in templates {
+        catalogs.push(Catalog::compile(template, request, requested, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
@@ -233,6 +273,8 @@ pub(super) struct Solver<'a> {
     /// The number of planned pods when the nodes of a pool were last tightened.
     tightened: FxHashMap<usize, usize>,
     seed: u64,
+    /// The number of empty places that were ever added, for their names.
+    pub(super) places: usize,
     /// The effort of the search for a cheaper packing.
     pub(super) effort: u64,
     /// Whether the plan needs a lower bound of the price.
@@ -261,6 +303,7 @@ impl<'a> Solver<'a> {
             topologies: FxHashMap::default(),
             tightened: FxHashMap::default(),
             seed,
+            places: 0,
             effort: PlanRequest::EFFORT,
             wants_bound: false,
             ceiling: None,
@@ -311,6 +354,7 @@ impl Solver<'_> {
             .map(|catalog| catalog.limits.clone())
             .collect();
         let reservations = self.reservations.clone();
+        let mut retries = Retries::of(self.cluster);
         self.add_places(pending);
         let mut existing = Vec::new();
         let (pending, bound) = match mode {
@@ -325,12 +369,15 @@ impl Solver<'_> {
             }
         };
         let placed_one_by_one = pending.len();
-        let mut pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        let mut place = |solver: &mut Self, pod: &Pending| {
+            solver.retry_existing(pod, &mut retries, &mut existing) || solver.place_on_planned(pod)
+        };
+        let mut pending = self.until_settled_by_class(pending, &mut place);
         let mut unplaceable = Vec::with_capacity(pending.len());
         // Pods that wait for reserved capacity keep their preferences.
         self.take_waiting(&mut pending, &mut unplaceable);
         while self.give_up_one(&mut pending) {
-            pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+            pending = self.until_settled_by_class(pending, &mut place);
             self.take_waiting(&mut pending, &mut unplaceable);
         }
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();

@@ -7,6 +7,7 @@ mod open_labels;
 mod preferences;
 mod reservations;
 mod zone_ids;
+mod zones;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use mullion_engine::model::{
 };
 use mullion_engine::provision::{
     InFlightNode, InstanceType, InstanceTypeOption, NodeTemplate, Offering, Plan, PlanRequest,
-    PoolReason, Requirement,
+    PoolReason, PreferencePolicy, Requirement,
 };
 use mullion_engine::remedy::PodDemand;
 use mullion_engine::{Cluster, Decision, ModelError, Options, Outcome, Plugin};

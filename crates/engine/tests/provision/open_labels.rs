@@ -198,3 +198,86 @@ fn former_names_of_labels_are_there_on_nodes_to_be_bought_and_on_nodes_on_their_
         assert_eq!(plan.existing, [place]);
     }
 }
+
+#[test]
+fn every_pod_has_a_place_however_many_values_of_an_open_label_pods_ask_for() {
+    let names: Vec<String> = (100..300).map(|index| format!("t{index}")).collect();
+    let values: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pods: Vec<PodSpec> = values
+        .iter()
+        .flat_map(|team| {
+            [
+                of_team(&format!("{team}-1"), team),
+                of_team(&format!("{team}-2"), team),
+            ]
+        })
+        .collect();
+    for template in [open(Operator::Exists, &[]), open(Operator::In, &values)] {
+        for by_cost in [false, true] {
+            let mut pods = pods.clone();
+            // A pod that finds no place takes no other's turn.
+            let mut giant = pod("giant", &[("cpu", "1000")]);
+            let selector = &mut giant.template.node_selector;
+            selector.insert(TEAM.into(), names[0].clone());
+            pods.push(giant);
+            let plan = planned(pods, template.clone(), by_cost);
+            let refused: Vec<&str> = plan.unplaceable.iter().map(|own| &*own.pod).collect();
+            assert_eq!(refused, ["ns/giant"]);
+            let own = |team: &String| {
+                let pods = [format!("ns/{team}-1"), format!("ns/{team}-2")];
+                (vec![team.clone()], pods.to_vec())
+            };
+            assert_eq!(teams(&plan), names.iter().map(own).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn a_limit_counts_the_nodes_of_all_values_together() {
+    let pods: Vec<PodSpec> = (100..300)
+        .map(|index| of_team(&format!("web-{index}"), &format!("t{index}")))
+        .collect();
+    let mut template = open(Operator::Exists, &[]);
+    template.limits_remaining = amounts(&[("nodes", "150")]);
+    for by_cost in [false, true] {
+        let plan = planned(pods.clone(), template.clone(), by_cost);
+        assert_eq!((plan.nodes.len(), plan.unplaceable.len()), (150, 50));
+    }
+}
+
+#[test]
+fn pods_of_many_values_are_spread_over_zones_together() {
+    use mullion_engine::model::{LabelSelector, TopologySpreadConstraint, WhenUnsatisfiable};
+    let pods: Vec<PodSpec> = (100..250)
+        .map(|index| {
+            let mut pod = of_team(&format!("web-{index}"), &format!("t{index}"));
+            pod.template.labels.insert("app".into(), "web".into());
+            pod.template.topology_spread_constraints = vec![TopologySpreadConstraint {
+                max_skew: 1,
+                topology_key: label::ZONE.into(),
+                when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+                label_selector: Some(LabelSelector {
+                    match_labels: [("app".to_owned(), "web".to_owned())].into(),
+                    ..LabelSelector::default()
+                }),
+                ..TopologySpreadConstraint::default()
+            }];
+            pod
+        })
+        .collect();
+    for by_cost in [false, true] {
+        let plan = planned(pods.clone(), open(Operator::Exists, &[]), by_cost);
+        assert!(plan.unplaceable.is_empty(), "{:?}", plan.unplaceable);
+        let mut by_zone = std::collections::BTreeMap::<String, usize>::new();
+        for node in &plan.nodes {
+            let own = node.requirements.iter().find(|own| own.key == label::ZONE);
+            let [zone] = &own.expect("a zone").values[..] else {
+                panic!("one zone: {node:?}")
+            };
+            *by_zone.entry(zone.clone()).or_default() += node.pods.len();
+        }
+        let least = by_zone.values().min().expect("zones");
+        let most = by_zone.values().max().expect("zones");
+        assert!(most - least <= 1, "{by_zone:?}");
+    }
+}

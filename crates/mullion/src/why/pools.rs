@@ -157,12 +157,13 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &cloud).await;
-    let discovered = state.discovered_capacity();
+    let (discovered, risks) = (state.discovered_capacity(), state.spot_risks());
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
             let market = market
                 .with_settings(&state.settings)
+                .with_risks(&risks, Timestamp::now())
                 .with_discovered(class, &discovered);
             markets.insert(class.name_any(), market);
         }

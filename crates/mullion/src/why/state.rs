@@ -10,6 +10,7 @@ use mullion_cloud::WindowsAddresses;
 use mullion_controllers::provisioner::{
     self,
     discovered::{Book, KEPT_IN},
+    risk::SpotRisks,
 };
 use mullion_engine::{
     Cluster, ModelError,
@@ -421,6 +422,13 @@ impl State {
     pub(crate) fn discovered_capacity(&self) -> Book {
         let kept = self.others.get(&discovered());
         kept.map_or_else(Book::default, |config| Book::read(&data_of(config)).0)
+    }
+
+    /// Returns the risks of spot offerings that the cluster has learnt, as far as the state has them.
+    pub(crate) fn spot_risks(&self) -> SpotRisks {
+        let kept = self.others.get(&discovered());
+        let risks = kept.and_then(|config| SpotRisks::read(&data_of(config)));
+        risks.unwrap_or_default()
     }
 
     /// Returns how pods on new Windows nodes get addresses; the default, as in Karpenter, is one by one.

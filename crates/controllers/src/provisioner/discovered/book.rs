@@ -13,6 +13,8 @@ use mullion_api::labels;
 use mullion_engine::model::{Quantity, ResourceMap};
 use serde::{Deserialize, Serialize};
 
+use crate::provisioner::risk;
+
 /// How long a key is kept after the last node that confirmed it (AWS provider: `DiscoveredCapacityCacheTTL`).
 const KEPT: SignedDuration = SignedDuration::from_hours(60 * 24);
 /// A confirmation is written again only after this long, so that a fleet that starts causes few writes.
@@ -220,7 +222,7 @@ impl Book {
     /// Reads the data of the ConfigMap; also returns the keys that could not be parsed.
     pub fn read(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
         let (mut book, mut unreadable) = (Self::default(), Vec::new());
-        for (key, text) in data {
+        for (key, text) in data.iter().filter(|(key, _)| *key != risk::KEPT_AS) {
             match (Key::parse(key), serde_json::from_str::<Entry>(text)) {
                 (Some(parsed), Ok(entry)) => drop(book.entries.insert(parsed, entry)),
                 _ => unreadable.push(key.clone()),

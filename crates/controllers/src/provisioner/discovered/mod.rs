@@ -7,7 +7,8 @@
 //! that was too small is not bought twice for the same pods.
 //!
 //! Invariant: everything here can be restored from the API. Existing nodes are read again at start; what is known of types
-//! without a node is kept in a ConfigMap, which only the one process that buys nodes writes.
+//! without a node is kept in a ConfigMap, which only the one process that buys nodes writes. The ConfigMap keeps the risks
+//! of spot offerings, too ([`super::risk`]).
 
 mod book;
 
@@ -36,7 +37,11 @@ use tokio::{
 pub(crate) use book::HUGE_PAGES;
 pub use book::{Amounts, Book, Key, Sighting};
 
-use super::{KarpenterContext, market::amounts};
+use super::{
+    KarpenterContext,
+    market::amounts,
+    risk::{self, SpotRisks},
+};
 use crate::{api_error, state::convert};
 
 /// Namespace and name of the ConfigMap.
@@ -72,6 +77,11 @@ impl Discovered {
     /// Locks and returns the book of discovered capacity.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the ConfigMap written, because something that it keeps has changed.
+    pub(crate) fn keep_news(&self) {
+        self.news.notify_one();
     }
 
     /// Waits until the ConfigMap has been read.
@@ -125,7 +135,11 @@ async fn read_kept(karpenter: &KarpenterContext) {
         sleep(RETRY).await;
     };
     let data = kept.and_then(|kept| kept.data).unwrap_or_default();
-    let (book, unreadable) = Book::read(&data);
+    let (book, mut unreadable) = Book::read(&data);
+    match SpotRisks::read(&data) {
+        Some(kept) => karpenter.risks.merge(&kept),
+        None => unreadable.push(risk::KEPT_AS.to_owned()),
+    }
     if !unreadable.is_empty() {
         let (namespace, name) = KEPT_IN;
         tracing::warn!(keys = ?unreadable, "ConfigMap {namespace}/{name} has keys that are no discovered capacity; they are removed");
@@ -154,7 +168,9 @@ fn read_nodes(karpenter: &KarpenterContext) {
 async fn write(karpenter: &KarpenterContext) {
     let (namespace, name) = KEPT_IN;
     loop {
-        let data = karpenter.discovered.book().data();
+        let mut data = karpenter.discovered.book().data();
+        let risks = karpenter.risks.text(karpenter.base.clock.now());
+        data.extend(risks.map(|text| (risk::KEPT_AS.to_owned(), text)));
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": name, "namespace": namespace },

@@ -13,6 +13,8 @@ pub enum Metric {
     ClaimTermination,
     /// How long their instances took.
     InstanceTermination,
+    /// NodeClaims of nodes that were repaired.
+    UnhealthyDisrupted,
     /// Nodes that have registered.
     NodesCreated,
     /// Nodes that have ended.
@@ -85,6 +87,8 @@ pub enum Metric {
     Scheduling,
     /// Pods that no node can be bought for.
     UnschedulablePods,
+    /// Pods that no node is planned for, whatever there is to buy.
+    IgnoredPods,
     /// How long it took to decide what is disrupted.
     Evaluation,
     /// Commands of the disruption controller.
@@ -197,12 +201,13 @@ pub struct Description {
 
 impl Metric {
     /// Every metric, in the order in which they are written.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 59] = [
         Self::Created,
         Self::Disrupted,
         Self::Terminated,
         Self::ClaimTermination,
         Self::InstanceTermination,
+        Self::UnhealthyDisrupted,
         Self::NodesCreated,
         Self::NodesTerminated,
         Self::NodesDrained,
@@ -239,6 +244,7 @@ impl Metric {
         Self::PodsDisrupted,
         Self::Scheduling,
         Self::UnschedulablePods,
+        Self::IgnoredPods,
         Self::Evaluation,
         Self::Decisions,
         Self::DecisionsByPool,
@@ -305,6 +311,13 @@ impl Metric {
                 Histogram(POWERS_TO_2048),
                 POOL,
                 "Duration of NodeClaim termination in seconds.",
+            ),
+            Self::UnhealthyDisrupted => of(
+                "nodeclaims_unhealthy_disrupted_total",
+                Counter,
+                &["capacity_type", "condition", "image_id", "nodepool"],
+                "Number of unhealthy nodeclaims disrupted in total by Karpenter. Labeled by condition on the node was disrupted, the owning nodepool, \
+                 and the image ID.",
             ),
             Self::InstanceTermination => of(
                 "nodeclaims_instance_termination_duration_seconds",
@@ -549,6 +562,12 @@ impl Metric {
                 Gauge,
                 &["controller"],
                 "The number of unschedulable Pods.",
+            ),
+            Self::IgnoredPods => of(
+                "scheduler_ignored_pods_count",
+                Gauge,
+                &[],
+                "Number of pods ignored during scheduling by Karpenter",
             ),
             Self::Evaluation => of(
                 "voluntary_disruption_decision_evaluation_duration_seconds",

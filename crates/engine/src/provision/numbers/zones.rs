@@ -157,6 +157,9 @@ fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Symbol, u64>)
     (least + counts.rule.max_skew - there.get(&zone).copied().unwrap_or(0)).max(0)
 }
 
+/// How many more pods every zone may get than necessary, if that lets more of them go where there is room.
+const HIGHER_LEVELS: i64 = 64;
+
 /// How many of a class's pods each zone gets: as many as the skew lets those have that are cheap or have room already. Equal zones go by name, and so
 /// does the answer: symbols are numbered as they come, differently in every process.
 fn shares(
@@ -198,36 +201,53 @@ fn shares(
             level += 1;
         }
     }
-    let mut by_price = zones;
-    by_price.sort_by_key(|zone| {
-        (
-            prices.get(zone).copied().unwrap_or(u64::MAX),
-            Reverse(there[zone]),
-            cluster.text(*zone),
-        )
-    });
-    let mut share: BTreeMap<Symbol, i64> = BTreeMap::new();
-    let mut rest = count;
-    for zone in &by_price {
-        let least = if few {
-            0
-        } else {
-            (level - there[zone]).clamp(0, rest)
-        };
-        share.insert(*zone, least);
-        rest -= least;
-    }
-    // Room that is there costs nothing.
-    for is_free in [true, false] {
+    let price = |zone: &Symbol| prices.get(zone).copied().unwrap_or(u64::MAX);
+    let mut by_price = zones.clone();
+    by_price.sort_by_key(|zone| (price(zone), Reverse(there[zone]), cluster.text(*zone)));
+    let shares_at = |level: i64| -> BTreeMap<Symbol, i64> {
+        let mut share: BTreeMap<Symbol, i64> = BTreeMap::new();
+        let mut rest = count;
         for zone in &by_price {
-            let own = share.entry(*zone).or_default();
-            let mut most = level + skew - there[zone];
-            if is_free || !prices.contains_key(zone) {
-                most = most.min(free.get(zone).copied().unwrap_or(0));
+            let least = if few {
+                0
+            } else {
+                (level - there[zone]).clamp(0, rest)
+            };
+            share.insert(*zone, least);
+            rest -= least;
+        }
+        // Room that is there costs nothing.
+        for is_free in [true, false] {
+            for zone in &by_price {
+                let own = share.entry(*zone).or_default();
+                let mut most = level + skew - there[zone];
+                if is_free || !prices.contains_key(zone) {
+                    most = most.min(free.get(zone).copied().unwrap_or(0));
+                }
+                let more = (most - *own).clamp(0, rest);
+                *own += more;
+                rest -= more;
             }
-            let more = (most - *own).clamp(0, rest);
-            *own += more;
-            rest -= more;
+        }
+        share
+    };
+    let mut share = shares_at(level);
+    // With more pods in every zone, more may be allowed where there is room.
+    let to_buy = |share: &BTreeMap<Symbol, i64>| -> i64 {
+        let beyond = share
+            .iter()
+            .map(|(zone, pods)| pods - free.get(zone).copied().unwrap_or(0));
+        let placed: i64 = share.values().sum();
+        count - placed + beyond.map(|pods| pods.max(0)).sum::<i64>()
+    };
+    if !few && !free.is_empty() {
+        let most = stuck.unwrap_or(i64::MAX).min(level + HIGHER_LEVELS);
+        while to_buy(&share) > 0 && level < most && needed(level + 1) <= count {
+            level += 1;
+            let higher = shares_at(level);
+            if to_buy(&higher) < to_buy(&share) {
+                share = higher;
+            }
         }
     }
     let shares = share.into_iter().filter(|(_, pods)| *pods > 0);

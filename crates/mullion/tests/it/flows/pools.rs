@@ -54,10 +54,10 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     let cluster = Cluster::start(&["--speed", "max"]);
     let said = cluster.apply(POOLS);
     for warning in [
-        "Warning: spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off\n",
-        "Warning: spec has no effect yet: no price and no capacity is changed, because the feature gate NodeOverlay is off\n",
-        "Warning: spec has no effect yet: no room is kept free, because the feature gate CapacityBuffer is off\n",
-        "Warning: spec.userData has no effect yet: it changes nothing about simulated instances\n",
+        "Warning: spec.replicas has no effect: the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off\n",
+        "Warning: spec has no effect: no price and no capacity is changed, because the feature gate NodeOverlay is off\n",
+        "Warning: spec has no effect: no room is kept free, because the feature gate CapacityBuffer is off\n",
+        "Warning: spec.userData has no effect: it changes nothing about simulated instances\n",
     ] {
         assert!(said.contains(warning), "{said}");
     }
@@ -85,7 +85,7 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
             "NodeClassNotFound",
             "NodeClass not found on cluster: there is no EC2NodeClass \"nowhere\"",
             "FieldsIgnored",
-            "spec.replicas has no effect yet",
+            "spec.replicas has no effect",
         ],
     );
     described("nodeoverlay/cheap", &["FieldsIgnored", "FeatureGateClosed"]);
@@ -95,7 +95,7 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     );
     described(
         "ec2nodeclass/told",
-        &["FieldsIgnored", "spec.userData has no effect yet"],
+        &["FieldsIgnored", "spec.userData has no effect"],
     );
     let ready = "jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}";
     cluster.until(

@@ -381,6 +381,32 @@ fn pods_of_a_saved_cluster_that_wait_are_planned_for_together_with_a_manifest() 
 }
 
 #[test]
+fn spot_offerings_that_a_saved_cluster_knows_as_risky_count_for_more() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 6}}}]}}";
+    let saved = std::fs::read_to_string(root().join(CLUSTER)).expect("a saved cluster");
+    let saved = saved.replace("\"values\": [\"on-demand\"]", "\"values\": [\"spot\"]");
+    let bought = |saved: &str| {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), saved).expect("a writable file");
+        let state = file.path().to_str().expect("UTF-8");
+        let said = json_of(&plan(&["--state", state, "-f", "-", "-o", "json"], pod));
+        let node = &said["nodes"][0];
+        let text = |key: &str| node[key].as_str().expect(key).to_owned();
+        format!("{}/{}", text("instanceType"), text("zone"))
+    };
+    let first = bought(&saved);
+    // Points whose time is yet to come have not decayed.
+    let points = json!({ &first: { "points": 2.0, "at": "2100-01-01T00:00:00Z" } });
+    let kept = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "mullion-discovered-capacity", "namespace": "kube-system" },
+        "data": { "spot-risks": points.to_string() },
+    });
+    let second = bought(&format!("{saved}\n- {kept}\n"));
+    assert_ne!(first, second);
+}
+
+#[test]
 fn a_workload_without_pods_can_be_scaled_up_by_its_manifest() {
     let idle = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 0, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: nginx, resources: {requests: {cpu: 1}}}]}}}}";
     let flags = ["--offline", "--default-pools", "-o", "json", "-f", "-"];

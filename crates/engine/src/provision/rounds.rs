@@ -1,0 +1,174 @@
+//! Plans in several rounds for pods that ask for more values of open labels than one plan can look at.
+//!
+//! Each round plans for the pods of some combinations, and the next one sees what the rounds before it bought: nodes that
+//! are full, with their pods, and what limits and reservations have left. Pods of different rounds cannot share a node that
+//! is bought, because they ask for different labels. Invariant: every pod belongs to one round, so none waits for another's
+//! combination.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::limit::Limits;
+use super::open_labels::Round;
+use super::solve::{Pending, RoundQuestion};
+use super::{InFlightNode, NodeTemplate, Plan, PlannedNode};
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::model::{NodeSpec, Operator, Quantity, label};
+
+/// The resource that counts pods.
+const PODS: &str = "pods";
+
+/// Plans for each round in turn and adds the results to `plan`. Pods without a place are tried again as long as others find
+/// one, because a pod may need another one near.
+///
+/// # Errors
+/// Returns an error if a pool offers a negative amount.
+pub(super) fn solve(
+    question: &RoundQuestion<'_>,
+    pending: &[Pending],
+    rounds: Vec<Round>,
+    plan: &mut Plan,
+    cluster: &mut Cluster,
+) -> Result<(), ModelError> {
+    let mut templates = question.request.templates.clone();
+    let of_round = |round: Round| {
+        let is_own = |pod: &&Pending| round.classes.contains(&pod.class);
+        let own: Vec<Pending> = pending.iter().filter(is_own).copied().collect();
+        (round.requested, own, Vec::new())
+    };
+    let mut waiting: Vec<_> = rounds.into_iter().map(of_round).collect();
+    loop {
+        let mut placed_any = false;
+        for (requested, pods, unplaceable) in &mut waiting {
+            if pods.is_empty() {
+                continue;
+            }
+            let mut part = Plan::default();
+            let checkpoint = cluster.checkpoint();
+            question.solve(pods, &templates, requested, &mut part, cluster)?;
+            cluster.rollback(checkpoint);
+            carry_out(&part, plan.nodes.len(), question, pods, &templates, cluster)?;
+            for node in &part.nodes {
+                count(node, &mut templates);
+            }
+            let without: FxHashSet<&str> = part.unplaceable.iter().map(|pod| &*pod.pod).collect();
+            let before = pods.len();
+            pods.retain(|pod| without.contains(question.keys[pod.index as usize].as_str()));
+            placed_any |= pods.len() < before;
+            *unplaceable = part.unplaceable;
+            plan.existing.extend(part.existing);
+            plan.nodes.extend(part.nodes);
+            plan.daemons.extend(part.daemons);
+        }
+        if !placed_any || waiting.iter().all(|(_, pods, _)| pods.is_empty()) {
+            break;
+        }
+    }
+    let unplaceable = waiting.into_iter().flat_map(|(_, _, pods)| pods);
+    plan.unplaceable.extend(unplaceable);
+    // The bounds of the rounds are for a part of the pods each; their sum bounds nothing.
+    plan.bound_micro_usd = None;
+    Ok(())
+}
+
+/// Puts the pods of a round where it plans them, and the nodes that it buys into the cluster. `first` is the number of nodes
+/// that earlier rounds buy.
+fn carry_out(
+    part: &Plan,
+    first: usize,
+    question: &RoundQuestion<'_>,
+    pods: &[Pending],
+    templates: &[NodeTemplate],
+    cluster: &mut Cluster,
+) -> Result<(), ModelError> {
+    let specs = pods.iter().map(|pod| {
+        let index = pod.index as usize;
+        (question.keys[index].as_str(), &question.request.pods[index])
+    });
+    let specs: FxHashMap<&str, _> = specs.collect();
+    for (key, node) in &part.existing {
+        match cluster.bind(specs[key.as_str()], node) {
+            Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for (index, planned) in part.nodes.iter().enumerate() {
+        let template = templates.iter().find(|own| own.pool == planned.pool);
+        let pods = planned.pods.iter().map(|key| specs[key.as_str()].clone());
+        let name = format!("round/{}", first + index);
+        cluster.set_in_flight(&InFlightNode {
+            node: full(name, planned, template),
+            pods: pods.collect(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns a planned node as its cheapest option, with no more room than its pods need: which machine it will be is open.
+fn full(name: String, planned: &PlannedNode, template: Option<&NodeTemplate>) -> NodeSpec {
+    let mut node = NodeSpec::named(&name);
+    let cheapest = planned.options.first();
+    if let Some(template) = template {
+        node.taints = template.taints.clone();
+        node.labels = template.labels.clone();
+        let types = &template.instance_types;
+        let spec = types
+            .iter()
+            .find(|own| cheapest.is_some_and(|one| one.name == own.name));
+        node.labels
+            .extend(spec.into_iter().flat_map(|own| own.labels.clone()));
+    }
+    let mut set = |key: &str, value: &str| node.labels.insert(key.to_owned(), value.to_owned());
+    set(label::NODE_POOL, &planned.pool);
+    if let Some(cheapest) = cheapest {
+        set(label::INSTANCE_TYPE, &cheapest.name);
+        if let Some((zone, capacity_type, _)) = cheapest.offerings.first() {
+            set(label::ZONE, zone);
+            set(label::CAPACITY_TYPE, capacity_type);
+        }
+    }
+    for requirement in planned.requirements.iter() {
+        if let (Operator::In, [value]) = (requirement.operator, &requirement.values[..]) {
+            set(&requirement.key, value);
+        }
+    }
+    node.allocatable = planned.requests.clone();
+    for (name, amount) in &mut node.allocatable {
+        let daemons = planned.daemons.get(name).copied().unwrap_or_default();
+        *amount = amount.saturating_sub(daemons);
+    }
+    let count = Quantity::from_units(planned.pods.len() as i64);
+    node.allocatable.insert(PODS.to_owned(), count);
+    node
+}
+
+/// Takes a planned node from its pool's limits, as the largest type that it may become, and from the reservations that it
+/// may run in.
+fn count(node: &PlannedNode, templates: &mut [NodeTemplate]) {
+    for template in templates.iter_mut().filter(|own| own.pool == node.pool) {
+        let is_listed = |name: &str| node.options.iter().any(|option| option.name == name);
+        let mut limits = Limits::new(&template.limits_remaining);
+        let types = template.instance_types.iter();
+        let listed = types.filter(|spec| is_listed(&spec.name));
+        let largest = limits.largest(listed.map(|spec| &spec.capacity));
+        limits.take(&largest);
+        template.limits_remaining = limits.into_remaining();
+    }
+    if node.reservations.is_empty() {
+        return;
+    }
+    for spec in templates.iter_mut().flat_map(|own| &mut own.instance_types) {
+        let offerings = spec.offerings.iter();
+        let mut reserved = offerings.filter_map(|own| own.reservation.as_ref());
+        if reserved.any(|own| node.reservations.contains(&own.id)) {
+            let offerings = Arc::make_mut(spec).offerings.iter_mut();
+            for own in offerings.filter_map(|own| own.reservation.as_mut()) {
+                if node.reservations.contains(&own.id) {
+                    own.left = own.left.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
