@@ -279,6 +279,11 @@ impl NodeTerm {
                 .all(|field| (field.name == name) == field.equal)
     }
 
+    /// Returns the keys of its demands on labels.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Symbol> {
+        self.labels.iter().map(|requirement| requirement.key)
+    }
+
     /// Its demands on labels.
     pub(crate) fn demands(&self) -> &[Requirement] {
         &self.labels

@@ -190,6 +190,13 @@ impl Shape {
         })
     }
 
+    /// Returns the label keys of required node affinity with several terms, any of which may match; none if there is one term.
+    pub(crate) fn alternative_keys(&self) -> impl Iterator<Item = Symbol> {
+        let terms = self.node_terms.as_deref().unwrap_or_default();
+        let alternatives = if terms.len() > 1 { terms } else { &[] };
+        alternatives.iter().flat_map(NodeTerm::keys)
+    }
+
     /// Returns whether node selector and required node affinity match a node (component-helpers `GetRequiredNodeAffinity`).
     pub(crate) fn selects(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
         self.node_selector

@@ -9,7 +9,7 @@ use super::{Cluster, NodeFixed, NodeId, ViewEffects};
 use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
 use crate::devices;
 use crate::intern::Symbol;
-use crate::model::PodTemplate;
+use crate::model::{PodTemplate, label};
 use crate::profile::Rules;
 use crate::reason::{Plugin, Reason};
 use crate::storage::Plan;
@@ -347,6 +347,10 @@ impl Cluster {
                 .chain(&own.anti_affinity)
                 .map(|term| term.key),
         );
+        // A node's claim lists types, zones and capacity types apart, so it cannot say which of them meet which alternative.
+        let offered = [Some(Symbol::ZONE), self.names.find(label::CAPACITY_TYPE)];
+        let alternatives = own.shape.alternative_keys();
+        keys.extend(alternatives.filter(|key| offered.contains(&Some(*key))));
         for affects in &self.affects[id.index()] {
             if let Some(view) = self.views.get(affects.view)
                 && let Some(class) = self.class_of_view(affects.view)

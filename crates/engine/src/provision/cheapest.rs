@@ -42,7 +42,7 @@ impl Solver<'_> {
         let is_asked = is_bought && is_small && !self.cluster.holds_room();
         if is_asked && self.has_room(nodes, &classes) {
             let together = self.buy(pending, nodes);
-            best = best.or(together);
+            best = best.unless_better(together);
         }
         best
     }

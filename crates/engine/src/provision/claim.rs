@@ -128,15 +128,11 @@ impl Claim {
 
     /// Places a pod for which every remaining option has room, unless topology filters refuse it; they run if `is_bound`. On
     /// the node the pod counts as its own class.
-    pub(super) fn load(
-        &mut self,
-        Pending { index, class, own }: Pending,
-        is_bound: bool,
-        cluster: &mut Cluster,
-    ) -> bool {
-        if is_bound && check(class, self.node, false, cluster).is_some() {
+    pub(super) fn load(&mut self, pod: Pending, is_bound: bool, cluster: &mut Cluster) -> bool {
+        if is_bound && check(&pod, self.node, false, cluster).is_some() {
             return false;
         }
+        let Pending { index, class, own } = pod;
         self.requests.add(&cluster.class(class).shape.requests.real);
         self.requests.pods += 1;
         self.pods.push(index);
@@ -162,11 +158,12 @@ impl Claim {
     /// Places a pod on the planned node if an option remains for all of its pods. Otherwise the claim is unchanged.
     pub(super) fn add(
         &mut self,
-        Pending { index, class, own }: Pending,
+        pod: Pending,
         catalog: &mut Catalog,
         topology: &Topology,
         cluster: &mut Cluster,
     ) -> Result<(), PoolReason> {
+        let Pending { index, class, own } = pod;
         let mut requests = self.requests.clone();
         requests.add(&cluster.class(class).shape.requests.real);
         requests.pods += 1;
@@ -193,7 +190,7 @@ impl Claim {
         };
         let before = self.shown;
         let chosen = self
-            .place(class, catalog, holding, topology, cluster)
+            .place(&pod, catalog, holding, topology, cluster)
             .and_then(|options| match catalog.too_few_values(&options, cluster) {
                 Some(reason) => Err(reason),
                 None => Ok(options),
@@ -224,13 +221,18 @@ impl Claim {
     /// its first option.
     fn place(
         &mut self,
-        class: PodClassId,
+        pod: &Pending,
         catalog: &Catalog,
         options: FixedBitSet,
         topology: &Topology,
         cluster: &mut Cluster,
     ) -> Result<FixedBitSet, PoolReason> {
-        let places = split(catalog, options, &topology.keys, self.shown);
+        // A node without pods is not bound to the place of an option that may be too small for this pod.
+        let near = match self.pods.is_empty() {
+            true => options.minimum().unwrap_or(self.shown),
+            false => self.shown,
+        };
+        let places = split(catalog, options, &topology.keys, near);
         let mut refusal: Option<Refusal> = None;
         let mut best: Option<(i64, FixedBitSet)> = None;
         for part in places {
@@ -243,10 +245,10 @@ impl Claim {
                 first
             };
             self.show(look, catalog, cluster);
-            match check(class, self.node, topology.strict, cluster) {
+            match check(pod, self.node, topology.strict, cluster) {
                 Some(refused) => refusal = refusal.or(Some(refused)),
                 None => {
-                    let crowd = crowd(class, self.node, cluster);
+                    let crowd = crowd(pod.class, self.node, cluster);
                     if best.as_ref().is_none_or(|(least, _)| crowd < *least) {
                         best = Some((crowd, part));
                     }
@@ -316,24 +318,19 @@ impl Claim {
         }
     }
 
-    /// Drops options larger than the cheapest type, so that less of the limits is reserved.
-    pub(super) fn tighten(&mut self, catalog: &Catalog) {
+    /// Drops options that take more of the pool's limits than the cheapest type, so that less of them is reserved. As many
+    /// stay as the pool's `minValues` need.
+    pub(super) fn tighten(&mut self, catalog: &Catalog, cluster: &Cluster) {
         let Some(cheapest) = self.options.minimum() else {
             return;
         };
         let bound = &catalog.type_of(cheapest).capacity;
-        let within = |capacity: &ResourceMap| {
-            capacity
-                .iter()
-                .all(|(name, amount)| bound.get(name).is_some_and(|bound| amount <= bound))
+        let takes_no_more = |option: &usize| {
+            let own = &catalog.type_of(*option).capacity;
+            catalog.limits.takes_no_more(own, bound)
         };
-        let keep: Vec<_> = self
-            .options
-            .ones()
-            .filter(|option| within(&catalog.type_of(*option).capacity))
-            .collect();
-        self.options.clear();
-        self.options.extend(keep);
+        let keep: FixedBitSet = self.options.ones().filter(takes_no_more).collect();
+        self.options = catalog.with_values(keep, &self.options, cluster);
         self.room = catalog.least(&self.options);
     }
 
@@ -491,7 +488,23 @@ fn split(
 }
 
 /// Runs the filters that depend on other pods. Resources are checked per type instead.
+///
+/// A pod that is planned with its preferences must pass as what it is, too: preferred zones do not narrow the zones over which
+/// it is spread.
 pub(super) fn check(
+    pod: &Pending,
+    node: NodeId,
+    strict: bool,
+    cluster: &mut Cluster,
+) -> Option<Refusal> {
+    let refusal = check_as(pod.class, node, strict, cluster);
+    match refusal.is_none() && pod.own != pod.class {
+        true => check_as(pod.own, node, false, cluster),
+        false => refusal,
+    }
+}
+
+fn check_as(
     class: PodClassId,
     node: NodeId,
     strict: bool,

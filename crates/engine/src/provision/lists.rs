@@ -108,7 +108,7 @@ impl Catalog {
     }
 
     /// A list with the cheapest of the other options, as few as give it the choice of values that the pool demands; itself where none do.
-    fn with_values(
+    pub(super) fn with_values(
         &self,
         listed: FixedBitSet,
         options: &FixedBitSet,

@@ -143,6 +143,22 @@ impl Solver<'_> {
         (rest, bound)
     }
 
+    /// Packs the pods that found no room within the limits of the pools of the highest weight, on what other pools sell.
+    pub(super) fn pack_beyond_limits(&mut self, mut rest: Vec<Pending>) -> Vec<Pending> {
+        let mut catalogs = self.catalogs.iter();
+        if catalogs.all(|catalog| catalog.limits.is_unlimited()) {
+            return rest;
+        }
+        while !rest.is_empty() {
+            let before = rest.len();
+            rest = self.pack(&rest, &[], &mut Vec::new()).0;
+            if rest.len() == before {
+                break;
+            }
+        }
+        rest
+    }
+
     /// Takes back machines whose pods the scheduler's filters all refused.
     fn close_empty(&mut self) {
         for claim in self.claims.iter_mut().filter(|claim| claim.pods.is_empty()) {
@@ -154,7 +170,7 @@ impl Solver<'_> {
 
     /// Puts a pod on a node that is there and has room for it, if the pods that are placed already let it.
     fn load_on(&mut self, node: NodeId, pod: Pending, is_bound: bool) -> bool {
-        if is_bound && claim::check(pod.class, node, false, self.cluster).is_some() {
+        if is_bound && claim::check(&pod, node, false, self.cluster).is_some() {
             return false;
         }
         self.cluster.load_logged(pod.own, node);
@@ -185,6 +201,13 @@ impl Solver<'_> {
             }
         };
         let catalog = &mut self.catalogs[index];
+        if catalog.wants_choice() && !catalog.limits.is_unlimited() {
+            let is_within = |option: &usize| {
+                let own = &catalog.type_of(*option).capacity;
+                catalog.limits.broken_by(own).is_none()
+            };
+            options = options.ones().filter(is_within).collect();
+        }
         if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
             return None;
         }
@@ -230,7 +253,13 @@ impl Solver<'_> {
         };
         let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
         let serves = |option: usize| holds(&option) && no_larger(&option);
-        catalog.candidates_that(&options, serves, self.cluster)
+        let own = catalog.candidates_that(&options, serves, self.cluster);
+        if catalog.too_few_values(&own, self.cluster).is_none() {
+            return own;
+        }
+        // The pool's `minValues` may need types that take more of its limits.
+        let all: FixedBitSet = options.ones().filter(holds).collect();
+        catalog.with_values(own, &all, self.cluster)
     }
 
     /// Whether other pods have a say in where pods of a class go, beyond the room they take. It was prepared to be packed.

@@ -81,10 +81,8 @@ impl Catalog {
             self.options[index].room = room;
         }
         self.daemons_hold_ports = self.rooms.iter().any(|room| !room.ports.is_empty());
-        if self.daemons_hold_ports {
-            // The DaemonSets' own verdicts were found without ports, and pods with equal rules must not share them.
-            self.forget_verdicts();
-        }
+        // Pods with a DaemonSet's rules must not share its verdicts: those know no ports, and are of options before they are sorted.
+        self.forget_verdicts();
         Ok(())
     }
 }

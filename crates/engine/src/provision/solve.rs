@@ -119,22 +119,35 @@ impl Attempt {
         !self.unplaceable.is_empty()
     }
 
-    /// Returns the better of two attempts: the one that places all pods which the other places, and then the cheaper one.
+    /// Returns the better of two attempts: this one if it places all pods that the other places, and more or no dearer.
     pub(super) fn or(self, other: Attempt) -> Attempt {
-        let without: FxHashSet<&str> = other
-            .unplaceable
-            .iter()
-            .map(|pod| pod.pod.as_str())
-            .collect();
-        let places_all = self
-            .unplaceable
-            .iter()
-            .all(|pod| without.contains(pod.pod.as_str()));
-        let places_more = self.unplaceable.len() < other.unplaceable.len();
-        match places_all && (places_more || self.price <= other.price) {
+        let is_better = self.places_all_of(&other)
+            && (self.places_more_than(&other) || self.price <= other.price);
+        match is_better {
             true => self,
             false => other,
         }
+    }
+
+    /// Returns the other attempt if it places all pods that this one places, and more or cheaper; otherwise this one.
+    pub(super) fn unless_better(self, other: Attempt) -> Attempt {
+        let is_better = other.places_all_of(&self)
+            && (other.places_more_than(&self) || other.price < self.price);
+        match is_better {
+            true => other,
+            false => self,
+        }
+    }
+
+    fn places_all_of(&self, other: &Attempt) -> bool {
+        let without = other.unplaceable.iter().map(|pod| pod.pod.as_str());
+        let without: FxHashSet<&str> = without.collect();
+        let mut unplaceable = self.unplaceable.iter();
+        unplaceable.all(|pod| without.contains(pod.pod.as_str()))
+    }
+
+    fn places_more_than(&self, other: &Attempt) -> bool {
+        self.unplaceable.len() < other.unplaceable.len()
     }
 }
 
@@ -302,10 +315,11 @@ impl Solver<'_> {
             PlacementMode::OneByOne => (pending.to_vec(), None),
             PlacementMode::Packed(nodes) => {
                 let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
-                match nodes.is_empty() {
+                let (rest, bound) = match nodes.is_empty() {
                     true => (rest, bound),
                     false => (self.place_on_nodes(&rest, &mut existing), None),
-                }
+                };
+                (self.pack_beyond_limits(rest), bound)
             }
         };
         let placed_one_by_one = pending.len();
@@ -491,18 +505,34 @@ impl Solver<'_> {
                     .grow_and_insert(index),
             }
         }
-        for catalog in 0..self.catalogs.len() {
-            match self.open(catalog, pod, topology) {
+        let mut limited = Vec::new();
+        for catalog in self.opening_order() {
+            match self.try_open(catalog, pod, topology) {
                 Ok(()) => return true,
                 // As in Karpenter, pools of lower weight are not tried then.
                 Err(PoolReason::ReservationHeld) => {
                     self.reservations.waiting.insert(pod.class, catalog);
                     return false;
                 }
+                Err(PoolReason::LimitReached { .. }) => limited.push(catalog),
                 Err(_) => {}
             }
         }
-        false
+        // Planned nodes that may no longer become large types leave more of the limits, but room for fewer pods.
+        limited
+            .into_iter()
+            .any(|catalog| self.tighten(catalog) && self.try_open(catalog, pod, topology).is_ok())
+    }
+
+    /// Returns the pools in the order in which Karpenter tries them: the highest weight first, then the name that is last in
+    /// the alphabet (`OrderByWeight`).
+    fn opening_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.catalogs.len()).collect();
+        order.sort_by_key(|index| {
+            let catalog = &self.catalogs[*index];
+            (Reverse(catalog.weight), Reverse(&catalog.pool))
+        });
+        order
     }
 
     pub(super) fn topology(&mut self, class: PodClassId) -> Topology {
@@ -528,16 +558,7 @@ impl Solver<'_> {
         topology
     }
 
-    /// Plans a new node of a pool for a pod; if a limit prevents that, after tightening the pool's other nodes.
-    fn open(&mut self, index: usize, pod: &Pending, topology: &Topology) -> Result<(), PoolReason> {
-        match self.try_open(index, pod, topology) {
-            Err(PoolReason::LimitReached { .. }) if self.tighten(index) => {
-                self.try_open(index, pod, topology)
-            }
-            outcome => outcome,
-        }
-    }
-
+    /// Plans a new node of a pool for a pod.
     fn try_open(
         &mut self,
         index: usize,
@@ -603,7 +624,7 @@ impl Solver<'_> {
             .iter_mut()
             .filter(|claim| claim.catalog == index)
         {
-            claim.tighten(catalog);
+            claim.tighten(catalog, self.cluster);
             catalog.limits.give_back(&claim.reserved);
             reserve(claim, catalog);
             self.reservations.release(claim, catalog);

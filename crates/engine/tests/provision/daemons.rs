@@ -39,6 +39,27 @@ fn planned(pods: Vec<PodSpec>, templates: Vec<NodeTemplate>, by_cost: bool) -> P
 }
 
 #[test]
+fn a_pod_with_the_rules_of_a_daemon_set_gets_the_nodes_that_it_selects() {
+    // The cheapest type comes last, so that types are not in the order of their prices.
+    let types = [
+        kind("amd-large", "amd64", 8, 400),
+        kind("arm-large", "arm64", 8, 380),
+        kind("arm-small", "arm64", 2, 100),
+        kind("amd-small", "amd64", 2, 90),
+    ];
+    for by_cost in [false, true] {
+        let mut only = pool("p", &types);
+        let agent = pod("agent", &[("cpu", "100m")]).template;
+        only.daemons = vec![selecting(agent, label::OS, "arm64")];
+        let mut web = pod("web", &[("cpu", "1")]);
+        web.template = selecting(web.template, label::OS, "arm64");
+        let plan = planned(vec![web], vec![only], by_cost);
+        let mut types = plan.nodes[0].options.iter();
+        assert!(types.all(|own| own.name.starts_with("arm")), "{plan:?}");
+    }
+}
+
+#[test]
 fn no_pod_is_planned_on_a_port_that_a_daemon_set_holds_there() {
     let exporter = on_port(agent("100m"), 9100);
     for by_cost in [false, true] {

@@ -1,6 +1,7 @@
 //! What a plan promises: every pod once, nothing left behind in the cluster, and nodes that hold what is planned.
 
 mod daemons;
+mod first_fit;
 mod in_flight;
 mod open_labels;
 mod preferences;

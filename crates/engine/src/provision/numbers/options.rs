@@ -266,6 +266,12 @@ fn rows_of(
             own.push((option, rooms[room], kinds));
         }
     }
+    if !catalog.limits.is_unlimited() {
+        own.retain(|(option, ..)| {
+            let capacity = &catalog.type_of(*option).capacity;
+            catalog.limits.broken_by(capacity).is_none()
+        });
+    }
     if catalog.wants_choice() {
         own = catalog.with_choice(own, cluster);
     }

@@ -1,0 +1,251 @@
+//! Pods one by one, as Karpenter places them: no plan places fewer of them or pays more than that.
+
+use mullion_engine::model::{
+    ContainerPort, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PreferredSchedulingTerm,
+};
+
+use super::*;
+
+/// A type of one system with this much memory, sold on demand in each of these zones.
+fn sold_in(name: &str, cpu: i64, memory: &str, zones: &[(&str, u64)]) -> Arc<InstanceType> {
+    let mut own = InstanceType::clone(&kind(name, "linux", cpu, 0));
+    for amounts in [&mut own.capacity, &mut own.allocatable] {
+        amounts.insert("memory".into(), memory.parse().expect("a quantity"));
+    }
+    own.offerings = zones
+        .iter()
+        .map(|(zone, price_micro_usd)| Offering {
+            zone: (*zone).to_owned(),
+            capacity_type: "on-demand".to_owned(),
+            price_micro_usd: *price_micro_usd,
+            available: true,
+            labels: StringMap::new(),
+            reservation: None,
+        })
+        .collect();
+    Arc::new(own)
+}
+
+/// A pod of an app that is spread over zones, one more in the fullest than in the emptiest.
+fn spread_over_zones(name: &str, cpu: &str) -> PodSpec {
+    let mut own = pod(name, &[("cpu", cpu)]);
+    own.template.labels.insert("app".into(), "web".into());
+    own.template.topology_spread_constraints = vec![TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: label::ZONE.into(),
+        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+        label_selector: Some(LabelSelector {
+            match_labels: own.template.labels.clone(),
+            ..LabelSelector::default()
+        }),
+        ..TopologySpreadConstraint::default()
+    }];
+    own
+}
+
+/// A pod that shares its node with no other one of this kind.
+fn alone(name: &str, cpu: &str) -> PodSpec {
+    let mut own = pod(name, &[("cpu", cpu)]);
+    own.template.containers[0].ports = vec![ContainerPort {
+        host_port: 80,
+        ..ContainerPort::default()
+    }];
+    own
+}
+
+fn node_in(zone: &str, cpu: &str) -> NodeSpec {
+    let mut node = NodeSpec::named("n1");
+    node.allocatable = amounts(&[("cpu", cpu), ("memory", "64Gi"), ("pods", "20")]);
+    node.labels.insert(label::ZONE.into(), zone.into());
+    node.labels.insert(label::HOSTNAME.into(), "n1".into());
+    node
+}
+
+/// The zones of all planned pods that run on new nodes, sorted.
+fn zones(plan: &Plan) -> Vec<&str> {
+    let mut zones = Vec::new();
+    for node in &plan.nodes {
+        let zone = &node.options[0].offerings[0].0;
+        zones.extend(node.pods.iter().map(|_| zone.as_str()));
+    }
+    zones.sort_unstable();
+    zones
+}
+
+#[test]
+fn a_zone_where_a_node_can_be_bought_counts_for_pods_on_nodes_that_are_there() {
+    for by_cost in [false, true] {
+        let mut cluster = Cluster::new(Options::default());
+        cluster.add_node(&node_in("a", "8")).expect("a new node");
+        let request = PlanRequest {
+            pods: (0..4)
+                .map(|index| spread_over_zones(&format!("web-{index}"), "1"))
+                .collect(),
+            templates: vec![pool("p", &linux())],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let plan = cluster.plan(&request).expect("a valid request");
+        let bought = zones(&plan);
+        let in_a = bought.iter().filter(|zone| **zone == "a").count();
+        let in_b = bought.len() - in_a;
+        assert_eq!((plan.existing.len() + in_a, in_b), (2, 2), "{plan:?}");
+    }
+}
+
+#[test]
+fn pods_that_fit_by_themselves_keep_their_place_where_others_would_be_more() {
+    let mut cluster = Cluster::new(Options::default());
+    cluster.add_node(&node_in("a", "4")).expect("a new node");
+    let mut pods = vec![pod("big", &[("cpu", "3")])];
+    pods.extend((0..4).map(|index| pod(&format!("small-{index}"), &[("cpu", "1")])));
+    let request = PlanRequest {
+        pods,
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let plan = cluster.plan(&request).expect("a valid request");
+    let mut placed: Vec<&str> = plan.existing.iter().map(|(pod, _)| pod.as_str()).collect();
+    placed.sort_unstable();
+    assert_eq!(placed, ["ns/big", "ns/small-0"]);
+}
+
+#[test]
+fn a_new_node_is_in_the_cheapest_zone_that_has_a_type_for_its_pod() {
+    let types = [
+        sold_in("small", 1, "4Gi", &[("b", 10)]),
+        sold_in("large", 4, "16Gi", &[("b", 200), ("a", 100)]),
+    ];
+    let mut cluster = Cluster::new(Options::default());
+    let pods = vec![spread_over_zones("web", "3")];
+    let plan = plan(&mut cluster, pods, vec![pool("p", &types)]);
+    assert_eq!(zones(&plan), ["a"]);
+}
+
+#[test]
+fn a_claim_lists_no_type_in_a_zone_where_the_pods_may_not_run_on_it() {
+    let term = |key: &str, value: &str| NodeSelectorTerm {
+        match_expressions: vec![NodeSelectorRequirement {
+            key: key.into(),
+            operator: Operator::In,
+            values: vec![value.into()],
+        }],
+        ..NodeSelectorTerm::default()
+    };
+    let mut web = pod("web", &[("cpu", "1")]);
+    web.template.affinity.node_affinity = Some(NodeAffinity {
+        required: Some(NodeSelector {
+            node_selector_terms: vec![term(label::ZONE, "a"), term("size", "8")],
+        }),
+        ..NodeAffinity::default()
+    });
+    for by_cost in [false, true] {
+        let request = PlanRequest {
+            pods: vec![web.clone()],
+            templates: vec![pool("p", &linux())],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let mut cluster = Cluster::new(Options::default());
+        let plan = cluster.plan(&request).expect("a valid request");
+        let offerings = plan.nodes[0].options.iter().flat_map(|own| &own.offerings);
+        let mut zones: Vec<&str> = offerings.map(|(zone, ..)| zone.as_str()).collect();
+        zones.dedup();
+        assert_eq!(zones.len(), 1, "{plan:?}");
+    }
+}
+
+#[test]
+fn of_pools_with_one_weight_the_last_in_the_alphabet_is_tried_first() {
+    let mut heavy = pool("b", &linux());
+    heavy.weight = 10;
+    heavy.requirements = vec![require("size", Operator::In, &["8"])];
+    let templates = vec![pool("a", &linux()), heavy, pool("c", &linux())];
+    let pods = vec![alone("one", "3"), alone("two", "1")];
+    let of_all = plan(
+        &mut Cluster::new(Options::default()),
+        pods.clone(),
+        templates.clone(),
+    );
+    let pools =
+        |plan: &Plan| -> Vec<String> { plan.nodes.iter().map(|node| node.pool.clone()).collect() };
+    assert_eq!(pools(&of_all), ["b", "b"]);
+    let of_equals = vec![templates[0].clone(), templates[2].clone()];
+    let of_equals = plan(&mut Cluster::new(Options::default()), pods, of_equals);
+    assert_eq!(pools(&of_equals), ["c", "c"]);
+}
+
+#[test]
+fn a_limit_on_cpu_leaves_types_open_that_have_more_memory() {
+    let types = [
+        sold_in("lean", 4, "8Gi", &[("a", 100)]),
+        sold_in("rich", 4, "32Gi", &[("a", 120)]),
+        sold_in("double", 8, "16Gi", &[("a", 200)]),
+    ];
+    let mut own = pool("p", &types);
+    own.limits_remaining = amounts(&[("cpu", "8")]);
+    // The second pod needs a node of its own, and so the first one's may no longer become the type with eight cores.
+    let mut pods = vec![alone("one", "3"), alone("two", "3")];
+    pods.extend((0..2).map(|index| {
+        let asked = [("cpu", "500m"), ("memory", "20Gi")];
+        pod(&format!("cache-{index}"), &asked)
+    }));
+    let plan = plan(&mut Cluster::new(Options::default()), pods, vec![own]);
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    assert_eq!(plan.nodes.len(), 2);
+}
+
+#[test]
+fn a_limit_leaves_as_many_types_open_as_the_pool_demands() {
+    let types = [
+        sold_in("single", 4, "8Gi", &[("a", 100)]),
+        sold_in("double", 8, "16Gi", &[("a", 200)]),
+    ];
+    let mut own = pool("p", &types);
+    own.limits_remaining = amounts(&[("cpu", "8")]);
+    own.requirements = vec![Requirement {
+        min_values: Some(2),
+        ..require(label::INSTANCE_TYPE, Operator::Exists, &[])
+    }];
+    let pods = vec![alone("one", "3"), alone("two", "3")];
+    let plan = plan(&mut Cluster::new(Options::default()), pods, vec![own]);
+    assert_eq!(plan.unplaceable.len(), 1, "{plan:?}");
+    assert_eq!(plan.nodes[0].options.len(), 2, "{plan:?}");
+}
+
+#[test]
+fn a_zone_that_pods_prefer_does_not_narrow_the_zones_over_which_they_are_spread() {
+    let wish = PreferredSchedulingTerm {
+        weight: 10,
+        preference: NodeSelectorTerm {
+            match_expressions: vec![NodeSelectorRequirement {
+                key: label::ZONE.into(),
+                operator: Operator::In,
+                values: vec!["b".into()],
+            }],
+            ..NodeSelectorTerm::default()
+        },
+    };
+    let pods: Vec<PodSpec> = (0..4)
+        .map(|index| {
+            let mut own = spread_over_zones(&format!("web-{index}"), "1");
+            own.template.affinity.node_affinity = Some(NodeAffinity {
+                preferred: vec![wish.clone()],
+                ..NodeAffinity::default()
+            });
+            own
+        })
+        .collect();
+    for by_cost in [false, true] {
+        let request = PlanRequest {
+            pods: pods.clone(),
+            templates: vec![pool("p", &linux())],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let mut cluster = Cluster::new(Options::default());
+        let plan = cluster.plan(&request).expect("a valid request");
+        assert_eq!(zones(&plan), ["a", "a", "b", "b"], "{plan:?}");
+    }
+}
