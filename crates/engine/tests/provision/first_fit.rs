@@ -249,3 +249,52 @@ fn a_zone_that_pods_prefer_does_not_narrow_the_zones_over_which_they_are_spread(
         assert_eq!(zones(&plan), ["a", "a", "b", "b"], "{plan:?}");
     }
 }
+
+fn bought_by_cost(pods: Vec<PodSpec>, templates: Vec<NodeTemplate>) -> Plan {
+    let request = PlanRequest {
+        pods,
+        templates,
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let mut cluster = Cluster::new(Options::default());
+    let plan = cluster.plan(&request).expect("a valid request");
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    plan
+}
+
+#[test]
+fn pods_beyond_a_limit_are_packed_on_what_other_pools_sell() {
+    let mut heavy = pool("heavy", &[kind("own", "linux", 2, 100)]);
+    heavy.weight = 10;
+    heavy.limits_remaining = amounts(&[("cpu", "2")]);
+    // One by one, the pods beyond the limit would go to the pool that is last in the alphabet.
+    let cheap = pool("cheap", &[kind("low", "linux", 8, 200)]);
+    let dear = pool("dear", &[kind("high", "linux", 8, 400)]);
+    let pods = (0..3).map(|index| pod(&format!("web-{index}"), &[("cpu", "2")]));
+    let plan = bought_by_cost(pods.collect(), vec![heavy, cheap, dear]);
+    let mut pools: Vec<&str> = plan.nodes.iter().map(|node| node.pool.as_str()).collect();
+    pools.sort_unstable();
+    assert_eq!(pools, ["cheap", "heavy"]);
+}
+
+#[test]
+fn a_limit_leaves_packed_nodes_the_choice_of_types_that_the_pool_demands() {
+    let types = [
+        sold_in("single", 4, "8Gi", &[("a", 100)]),
+        sold_in("double", 8, "16Gi", &[("a", 300)]),
+    ];
+    let mut own = pool("p", &types);
+    own.limits_remaining = amounts(&[("cpu", "16")]);
+    own.requirements = vec![Requirement {
+        min_values: Some(2),
+        ..require(label::INSTANCE_TYPE, Operator::Exists, &[])
+    }];
+    let pods = (0..2).map(|index| pod(&format!("web-{index}"), &[("cpu", "3")]));
+    let plan = bought_by_cost(pods.collect(), vec![own]);
+    assert_eq!(plan.nodes.len(), 2, "{plan:?}");
+    for node in &plan.nodes {
+        let types: Vec<&str> = node.options.iter().map(|own| own.name.as_str()).collect();
+        assert_eq!(types, ["single", "double"]);
+    }
+}
