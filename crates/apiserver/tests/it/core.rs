@@ -43,7 +43,7 @@ async fn a_bad_change_is_named_as_often_as_upstream_looks_at_it() {
         (
             "/api/v1/namespaces/default/services",
             json!({"spec": {"ports": [{"port": 80}]}}),
-            4,
+            3,
         ),
         (
             "/api/v1/namespaces/default/pods",
@@ -53,7 +53,7 @@ async fn a_bad_change_is_named_as_often_as_upstream_looks_at_it() {
         (
             "/api/v1/namespaces/default/persistentvolumeclaims",
             json!({"spec": claim}),
-            5,
+            4,
         ),
         ("/api/v1/persistentvolumes", json!({"spec": volume}), 4),
         ("/api/v1/nodes", json!({}), 4),

@@ -208,10 +208,10 @@ async fn a_policy_is_checked_when_it_is_written() {
     assert_eq!(
         causes(&refused.body),
         [
-            r#"spec.variables[1].name: Invalid value: "a-b": name is not a valid CEL identifier"#,
+            r#"spec.variables[1].name: Invalid value: "a-b": must be a valid CEL identifier"#,
             r#"spec.validations[1].expression: Invalid value: "'text'": must evaluate to bool but got string"#,
             r#"spec.validations[1].message: Invalid value: " ": message must be non-empty if specified"#,
-            r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized""#,
+            r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge""#,
             "spec.validations[2].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
             r#"spec.validations[3].expression: Invalid value: "object.spec.paused": must evaluate to bool but got dyn"#,
             "spec.validations[4].expression: Invalid value: \"namespaceObject.metadata.name == 'a' && namespaceObject.metadata.uid != ''\": compilation failed: \

@@ -114,7 +114,7 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "objects (braces)",
         "250,000",
-        "schema/decode.rs",
+        "../../schema/src/decode.rs",
         "MAX_OBJECTS: usize = 250_000;",
     ),
     (
@@ -138,13 +138,13 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "levels of objects and lists",
         "100",
-        "schema/decode/depth.rs",
+        "../../schema/src/decode/depth.rs",
         "LIMIT: usize = 100;",
     ),
     (
         "levels of objects and lists",
         "100",
-        "schema/proto.rs",
+        "../../schema/src/proto.rs",
         "MAX_DEPTH: u32 = 100;",
     ),
     (
@@ -162,7 +162,7 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "unknown and duplicate fields",
         "100",
-        "schema/decode.rs",
+        "../../schema/src/decode.rs",
         "MAX_PROBLEMS: usize = 100;",
     ),
     (

@@ -82,8 +82,15 @@ fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let sent = &spec["template"];
     let idle = !old["status"].has("startTime") || is_true(&old["status"], "Suspended");
     if old["spec"].flag("suspend") && idle {
+        // The metadata may change as a whole, and of the pod what decides where it runs.
         admit_placement(&mut expected, sent);
         admit_resources(&mut expected["spec"], &sent["spec"]);
+        if sent["spec"] != expected["spec"] {
+            let path = path.child("spec");
+            let text = internal::as_sent("PodSpec", &sent["spec"], &path, errors);
+            errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
+        }
+        return;
     }
     if sent["metadata"] != expected["metadata"] || sent["spec"] != expected["spec"] {
         let text = internal::as_sent("PodTemplateSpec", sent, path, errors);
@@ -93,11 +100,6 @@ fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Copies the fields that decide pod placement from `sent` to `expected`, so that their change is allowed.
 fn admit_placement(expected: &mut Value, sent: &Value) {
-    copy(
-        &mut expected["metadata"],
-        &sent["metadata"],
-        &["labels", "annotations"],
-    );
     copy(
         &mut expected["spec"],
         &sent["spec"],

@@ -338,7 +338,8 @@ mod tests {
                 | Shape::Embedded(target) = field.shape
                 {
                     assert!(
-                        TYPES.contains_key(target) || target == "LabelSelector",
+                        TYPES.contains_key(target)
+                            || ["LabelSelector", "ObjectMeta"].contains(&target),
                         "{name}.{}: {target}",
                         field.name
                     );
