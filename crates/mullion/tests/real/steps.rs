@@ -21,12 +21,21 @@ const LOOK: Duration = Duration::from_millis(200);
 /// The programs whose reports are compared.
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
-/// Errors that any server causes at times, since the client had not heard of its own write or of another's yet; the client tries again.
-const RACES: [&str; 3] = [
-    "is not as new as written version",
-    "the object has been modified; please apply your changes to the latest version and try again",
+/// Errors that any server causes at times, since the client had not heard of its own write or of another's yet; the client tries again. A
+/// line is such an error if it has all parts.
+const RACES: [&[&str]; 4] = [
+    &["is not as new as written version"],
+    &[
+        "the object has been modified; please apply your changes to the latest version and try again",
+    ],
     // An update of an object that is gone, or there again under its name: its controller has not heard of the deletion.
-    "Precondition failed: UID in precondition: ",
+    &["Precondition failed: UID in precondition: "],
+    // The status of a ReplicaSet that is gone: after a failed update its controller asks for it again.
+    &[
+        "replica_set.go",
+        "failed with replicasets.apps ",
+        "not found",
+    ],
 ];
 
 /// One thing that is done, or asked for.
@@ -164,8 +173,14 @@ fn reports(log: &str) -> BTreeSet<String> {
                 .is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let lines = log.lines().filter(told);
-    let lines = lines.filter(|line| !RACES.iter().any(|race| line.contains(race)));
-    lines.map(without_names).collect()
+    let is_race = |line: &str| {
+        let mut races = RACES.iter();
+        races.any(|parts| parts.iter().all(|part| line.contains(part)))
+    };
+    lines
+        .filter(|line| !is_race(line))
+        .map(without_names)
+        .collect()
 }
 
 /// Returns the level, the place in the source and the message of a line, in which words with digits or slashes are only dots: pods, addresses, versions.
