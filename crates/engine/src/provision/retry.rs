@@ -1,63 +1,24 @@
 //! Existing nodes that refuse a pod until others are planned: near it, or in the zones that have too few of its kind.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::solve::{Pending, Solver};
 use crate::class::PodClassId;
-use crate::cluster::{Cluster, NodeId};
+use crate::cluster::NodeId;
+use crate::resources::Amounts;
 
 /// The maximum number of nodes that are checked in one attempt.
 const MOST_CHECKS: usize = 1_000_000;
 
-/// The existing nodes that are tried again while pods are planned on new ones.
+/// The existing nodes that are tried again while pods are planned on new ones. They only lose room meanwhile.
+#[derive(Default)]
 pub(super) struct Retries {
-    /// Nodes that take further pods at all.
-    nodes: Vec<NodeId>,
-    /// The nodes with room for each class when a pod of it was first tried again. Later they have no more.
+    /// The nodes that took further pods when a pod was first tried again.
+    nodes: Option<Vec<NodeId>>,
+    /// Those of them with room for each class when a pod of it was first tried again.
     by_class: FxHashMap<PodClassId, Vec<NodeId>>,
     /// The number of nodes that were checked.
     checks: usize,
-}
-
-impl Retries {
-    /// Collects the nodes of a cluster before any are planned.
-    pub(super) fn of(cluster: &Cluster) -> Self {
-        // As in Karpenter, nothing more is placed on a node whose room is promised twice.
-        let takes_more = |node: &NodeId| {
-            let there = cluster.at(*node);
-            let mut free = there.fixed.allocatable.clone();
-            free.subtract(&there.used);
-            free.pods > 0 && !free.is_overdrawn()
-        };
-        Retries {
-            nodes: cluster.nodes().filter(takes_more).collect(),
-            by_class: FxHashMap::default(),
-            checks: 0,
-        }
-    }
-
-    /// Returns the nodes with room for a class, as far as resources go.
-    fn with_room(&mut self, class: PodClassId, cluster: &Cluster) -> &[NodeId] {
-        let Retries {
-            nodes,
-            by_class,
-            checks,
-        } = self;
-        let known = by_class.entry(class).or_insert_with(|| {
-            *checks += nodes.len();
-            let mut requests = cluster.class(class).shape.requests.real.clone();
-            requests.pods += 1;
-            let has_room = |node: &NodeId| {
-                let there = cluster.at(*node);
-                let mut free = there.fixed.allocatable.clone();
-                free.subtract(&there.used);
-                requests.exceeds(&free).is_none()
-            };
-            nodes.iter().copied().filter(has_room).collect()
-        });
-        *checks += known.len();
-        known
-    }
 }
 
 impl Solver<'_> {
@@ -69,26 +30,64 @@ impl Solver<'_> {
         retries: &mut Retries,
         placed: &mut Vec<(String, String)>,
     ) -> bool {
-        if retries.nodes.is_empty() || retries.checks >= MOST_CHECKS || self.cluster.holds_room() {
+        if retries.checks >= MOST_CHECKS || self.cluster.holds_room() {
             return false;
         }
-        let needs_others = !self.cluster.class(pod.own).affinity.is_empty()
-            || !self.cluster.question(pod.own).view.hard.is_empty();
+        let class = pod.own;
+        let needs_others = !self.cluster.class(class).affinity.is_empty()
+            || !self.cluster.question(class).view.hard.is_empty();
         if !needs_others {
             return false;
         }
-        let unit = self.whole_unit(pod.own);
-        let holds_unit =
-            |solver: &Self, node: NodeId| unit.as_ref().is_none_or(|all| solver.holds(node, all));
-        let mut nodes = retries.with_room(pod.own, self.cluster).iter();
-        let takes =
-            |node: &&NodeId| holds_unit(self, **node) && self.cluster.takes_now(pod.own, **node);
-        let Some(node) = nodes.find(takes) else {
+        let Retries {
+            nodes,
+            by_class,
+            checks,
+        } = retries;
+        let nodes = nodes.get_or_insert_with(|| {
+            let one = Amounts {
+                pods: 1,
+                ..Amounts::default()
+            };
+            self.existing_with_room(&one)
+        });
+        let nodes = by_class.entry(class).or_insert_with(|| {
+            *checks += nodes.len();
+            let mut requests = self.cluster.class(class).shape.requests.real.clone();
+            requests.pods += 1;
+            let has_room = |node: &NodeId| self.has_room_for(*node, &requests);
+            nodes.iter().copied().filter(has_room).collect()
+        });
+        *checks += nodes.len();
+        let unit = self.whole_unit(class);
+        let found = nodes.iter().copied().find(|node| {
+            unit.as_ref()
+                .is_none_or(|all| self.has_room_for(*node, all))
+                && self.cluster.takes_now(class, *node)
+        });
+        let Some(node) = found else {
             return false;
         };
-        self.cluster.load_logged(pod.own, *node);
-        let node = self.cluster.node_name(*node).to_owned();
-        placed.push((self.keys[pod.index as usize].clone(), node));
+        self.cluster.load_logged(class, node);
+        let name = self.cluster.node_name(node).to_owned();
+        placed.push((self.keys[pod.index as usize].clone(), name));
         true
+    }
+
+    /// Returns the nodes that are not planned and have room for these requests. As in Karpenter, none whose room is promised
+    /// twice.
+    pub(super) fn existing_with_room(&self, requests: &Amounts) -> Vec<NodeId> {
+        let planned: FxHashSet<NodeId> = self.claims.iter().map(|claim| claim.node).collect();
+        let nodes = self.cluster.nodes().filter(|node| !planned.contains(node));
+        nodes
+            .filter(|node| self.has_room_for(*node, requests))
+            .collect()
+    }
+
+    fn has_room_for(&self, node: NodeId, requests: &Amounts) -> bool {
+        let there = self.cluster.at(node);
+        let mut free = there.fixed.allocatable.clone();
+        free.subtract(&there.used);
+        !free.is_overdrawn() && requests.exceeds(&free).is_none()
     }
 }

@@ -43,23 +43,10 @@ impl Solver<'_> {
 
     /// Returns an existing node that takes a pod and has room for all these requests.
     pub(super) fn existing_for_unit(&mut self, class: PodClassId, all: &Amounts) -> Option<NodeId> {
-        let nodes: Vec<NodeId> = self
-            .cluster
-            .nodes()
-            .filter(|node| self.holds(*node, all))
-            .collect();
-        let claims = &self.claims;
-        let is_planned = |node: &NodeId| claims.iter().any(|claim| claim.node == *node);
-        let mut nodes = nodes.into_iter().filter(|node| !is_planned(node));
-        nodes.find(|node| self.cluster.takes_now(class, *node))
-    }
-
-    /// Returns whether a node has room for these requests.
-    pub(super) fn holds(&self, node: NodeId, all: &Amounts) -> bool {
-        let there = self.cluster.at(node);
-        let mut free = there.fixed.allocatable.clone();
-        free.subtract(&there.used);
-        all.exceeds(&free).is_none()
+        let nodes = self.existing_with_room(all);
+        nodes
+            .into_iter()
+            .find(|node| self.cluster.takes_now(class, *node))
     }
 }
 

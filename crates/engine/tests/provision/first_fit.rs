@@ -29,19 +29,7 @@ fn sold_in(name: &str, cpu: i64, memory: &str, zones: &[(&str, u64)]) -> Arc<Ins
 
 /// A pod of an app that is spread over zones, one more in the fullest than in the emptiest.
 fn spread_over_zones(name: &str, cpu: &str) -> PodSpec {
-    let mut own = pod(name, &[("cpu", cpu)]);
-    own.template.labels.insert("app".into(), "web".into());
-    own.template.topology_spread_constraints = vec![TopologySpreadConstraint {
-        max_skew: 1,
-        topology_key: label::ZONE.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        label_selector: Some(LabelSelector {
-            match_labels: own.template.labels.clone(),
-            ..LabelSelector::default()
-        }),
-        ..TopologySpreadConstraint::default()
-    }];
-    own
+    spread(pod(name, &[("cpu", cpu)]), label::ZONE)
 }
 
 /// A pod that shares its node with no other one of this kind.

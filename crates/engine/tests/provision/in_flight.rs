@@ -41,19 +41,12 @@ fn pods_with_rules_about_hosts_join_a_node_on_its_way() {
     together.template.affinity.pod_affinity = Some(PodAffinity {
         required: vec![PodAffinityTerm {
             topology_key: label::HOSTNAME.into(),
-            label_selector: Some(own.clone()),
+            label_selector: Some(own),
             ..PodAffinityTerm::default()
         }],
         ..PodAffinity::default()
     });
-    let mut spread = web();
-    spread.template.topology_spread_constraints = vec![TopologySpreadConstraint {
-        max_skew: 1,
-        topology_key: label::HOSTNAME.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        label_selector: Some(own),
-        ..TopologySpreadConstraint::default()
-    }];
+    let spread = spread(web(), label::HOSTNAME);
     for pod in [together, spread] {
         let there = ("ns/web".to_owned(), "claim-1".to_owned());
         assert_eq!(planned_on_the_way(pod), [there]);

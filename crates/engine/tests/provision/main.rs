@@ -94,6 +94,23 @@ fn pod(name: &str, requests: &[(&str, &str)]) -> PodSpec {
     }
 }
 
+/// Spreads a pod of the app `web` evenly over places: values of a label of nodes.
+fn spread(mut pod: PodSpec, key: &str) -> PodSpec {
+    let labels = StringMap::from([("app".to_owned(), "web".to_owned())]);
+    pod.template.labels = labels.clone();
+    pod.template.topology_spread_constraints = vec![TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: key.into(),
+        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+        label_selector: Some(LabelSelector {
+            match_labels: labels,
+            ..LabelSelector::default()
+        }),
+        ..TopologySpreadConstraint::default()
+    }];
+    pod
+}
+
 fn plan(cluster: &mut Cluster, pods: Vec<PodSpec>, templates: Vec<NodeTemplate>) -> Plan {
     cluster
         .plan(&PlanRequest {
@@ -187,19 +204,8 @@ fn spot_types_are_listed_at_any_price_until_there_are_fifteen() {
 fn pods_learn_what_the_next_pool_and_their_dearest_demand_cost() {
     let mut cluster = Cluster::new(Options::default());
     let web = |index: usize| {
-        let mut own = pod(&format!("web-{index}"), &[("cpu", "1")]);
-        own.template.labels = StringMap::from([("app".into(), "web".into())]);
-        own.template.topology_spread_constraints = vec![TopologySpreadConstraint {
-            max_skew: 1,
-            topology_key: label::HOSTNAME.into(),
-            when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-            label_selector: Some(LabelSelector {
-                match_labels: own.template.labels.clone(),
-                ..LabelSelector::default()
-            }),
-            ..TopologySpreadConstraint::default()
-        }];
-        own
+        let own = pod(&format!("web-{index}"), &[("cpu", "1")]);
+        spread(own, label::HOSTNAME)
     };
     let mut spot = pool("spot", &linux());
     spot.requirements = vec![require(label::CAPACITY_TYPE, Operator::In, &["spot"])];

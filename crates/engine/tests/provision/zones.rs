@@ -4,19 +4,7 @@ use super::*;
 
 /// A pod of an app whose pods are spread evenly over the zones.
 fn even(name: &str) -> PodSpec {
-    let mut even = pod(name, &[("cpu", "900m")]);
-    even.template.labels.insert("app".into(), "even".into());
-    even.template.topology_spread_constraints = vec![TopologySpreadConstraint {
-        max_skew: 1,
-        topology_key: label::ZONE.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        label_selector: Some(LabelSelector {
-            match_labels: StringMap::from([("app".to_owned(), "even".to_owned())]),
-            ..LabelSelector::default()
-        }),
-        ..TopologySpreadConstraint::default()
-    }];
-    even
+    spread(pod(name, &[("cpu", "900m")]), label::ZONE)
 }
 
 fn node(name: &str, zone: &str, cpu: &str) -> NodeSpec {

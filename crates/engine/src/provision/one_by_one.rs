@@ -1,0 +1,225 @@
+//! Plans one pod after the other on planned nodes, as Karpenter does: on the one with the fewest pods that takes it, or else on a
+//! new node of the first pool that can buy one.
+
+use fixedbitset::FixedBitSet;
+
+use super::catalog::Catalog;
+use super::claim::{Claim, Topology};
+use super::solve::{PLANNED, Pending, Solver};
+use super::{PoolReason, PoolRefusal, PreferencePolicy, units};
+use crate::class::PodClassId;
+use crate::intern::Symbol;
+use crate::resources::Amounts;
+
+impl Solver<'_> {
+    /// Places a pod on a planned node. Soft spread constraints count as hard ones at first, because a new node can be in any
+    /// domain.
+    pub(super) fn place_on_planned(&mut self, pod: &Pending) -> bool {
+        let topology = self.topology(pod.class);
+        let relaxed = Topology {
+            strict: false,
+            ..topology.clone()
+        };
+        let prefers = topology.strict && self.preferences.policy != PreferencePolicy::Ignore;
+        self.reservations.waiting.remove(&pod.class);
+        if prefers && self.place_with(pod, &topology) {
+            return true;
+        }
+        !self.reservations.waiting.contains_key(&pod.class) && self.place_with(pod, &relaxed)
+    }
+
+    fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
+        let closed = self.closed.get(&pod.class);
+        let open = |claim: &usize| closed.is_none_or(|closed| !closed.contains(*claim));
+        let mut order: Vec<_> = (0..self.claims.len()).filter(open).collect();
+        order.sort_by_key(|claim| self.claims[*claim].pods.len());
+        if let Some(all) = self.whole_unit(pod.own) {
+            order.retain(|claim| {
+                let claim = &self.claims[*claim];
+                !claim
+                    .options_for(&all, &self.catalogs[claim.catalog])
+                    .is_clear()
+            });
+        }
+        for index in order {
+            let claim = &mut self.claims[index];
+            let catalog = &mut self.catalogs[claim.catalog];
+            match claim.add(*pod, catalog, topology, self.cluster) {
+                Ok(()) => {
+                    self.release(index);
+                    return true;
+                }
+                Err(PoolReason::Topology { .. }) => {}
+                Err(_) => self
+                    .closed
+                    .entry(pod.class)
+                    .or_default()
+                    .grow_and_insert(index),
+            }
+        }
+        let mut limited = Vec::new();
+        for opened in 0..self.opening_order.len() {
+            let catalog = self.opening_order[opened];
+            match self.try_open(catalog, pod, topology) {
+                Ok(()) => return true,
+                // As in Karpenter, pools of lower weight are not tried then.
+                Err(PoolReason::ReservationHeld) => {
+                    self.reservations.waiting.insert(pod.class, catalog);
+                    return false;
+                }
+                Err(PoolReason::LimitReached { .. }) => limited.push(catalog),
+                Err(_) => {}
+            }
+        }
+        // Planned nodes that may no longer become large types leave more of the limits, but room for fewer pods.
+        limited
+            .into_iter()
+            .any(|catalog| self.tighten(catalog) && self.try_open(catalog, pod, topology).is_ok())
+    }
+
+    pub(super) fn topology(&mut self, class: PodClassId) -> Topology {
+        if let Some(topology) = self.topologies.get(&class) {
+            return topology.clone();
+        }
+        let mut topology = Topology {
+            keys: self.cluster.sensitive_keys(class),
+            strict: false,
+        };
+        let view = self.cluster.question(class).view;
+        for counts in view
+            .soft
+            .iter()
+            .filter(|counts| view.soft_declared && counts.rule.key != Symbol::HOSTNAME)
+        {
+            topology.strict = true;
+            topology.keys.push(counts.rule.key);
+        }
+        topology.keys.sort_unstable();
+        topology.keys.dedup();
+        self.topologies.insert(class, topology.clone());
+        topology
+    }
+
+    /// Plans a new node of a pool for a pod.
+    fn try_open(
+        &mut self,
+        index: usize,
+        pod: &Pending,
+        topology: &Topology,
+    ) -> Result<(), PoolReason> {
+        let unit = self.whole_unit(pod.own);
+        let catalog = &mut self.catalogs[index];
+        if catalog.options.is_empty() {
+            return Err(PoolReason::NoInstanceTypes);
+        }
+        let verdicts = catalog.verdicts(pod.class, self.cluster).clone();
+        if let (true, Some((plugin, reason))) = (verdicts.fits.is_clear(), verdicts.refusal) {
+            return Err(PoolReason::Incompatible { plugin, reason });
+        }
+        let fits = verdicts.fits.clone();
+        let within = within_limits(catalog, verdicts.fits)?;
+        let mut options = within.clone();
+        options.intersect_with(&catalog.available);
+        self.reservations.leave_out(&mut options, catalog);
+        if let Some(all) = unit {
+            options = units::with_room(&options, &Amounts::default(), &all, catalog);
+            if options.is_clear() {
+                return Err(PoolReason::NoInstanceTypes);
+            }
+        }
+        let name = format!("{PLANNED}{}", self.claims.len());
+        // If nothing can be bought, this finds out whether that is the only obstacle.
+        let sold_out = options.is_clear();
+        let from = if sold_out { within } else { options };
+        let checkpoint = self.cluster.checkpoint();
+        let claim = Claim::open((index, catalog), from, &name, self.cluster);
+        let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
+        let added = claim.add(*pod, catalog, topology, self.cluster);
+        let added = match sold_out {
+            true => added.and(Err(PoolReason::NoOffering)),
+            false => added.and_then(|()| self.reservations.hold(&mut claim, catalog, self.cluster)),
+        };
+        if let Err(mut reason) = added {
+            if let PoolReason::TooLarge { .. } = reason {
+                let limit = claim.limit_in_the_way(&fits, pod.class, catalog, self.cluster);
+                reason = limit.unwrap_or(reason);
+            }
+            self.cluster.rollback(checkpoint);
+            return Err(reason);
+        }
+        self.cluster.commit(checkpoint);
+        reserve(&mut claim, catalog);
+        self.claims.push(claim);
+        Ok(())
+    }
+
+    /// Reduces the options of a pool's planned nodes to those no larger than the cheapest, to free the limits that they
+    /// reserve. Returns `false` if no pod was planned since the last time.
+    fn tighten(&mut self, index: usize) -> bool {
+        let planned = self.claims.iter().map(|claim| claim.pods.len()).sum();
+        if self.tightened.insert(index, planned) == Some(planned) {
+            return false;
+        }
+        let catalog = &mut self.catalogs[index];
+        for claim in self
+            .claims
+            .iter_mut()
+            .filter(|claim| claim.catalog == index)
+        {
+            claim.tighten(catalog, self.cluster);
+            catalog.limits.give_back(&claim.reserved);
+            reserve(claim, catalog);
+            self.reservations.release(claim, catalog);
+        }
+        planned > 0
+    }
+
+    /// Returns why each pool cannot buy a node for a pod.
+    pub(super) fn refusals(&mut self, pod: &Pending) -> Vec<PoolRefusal> {
+        let topology = Topology {
+            strict: false,
+            ..self.topology(pod.class)
+        };
+        let mut refusals = Vec::with_capacity(self.catalogs.len());
+        for index in 0..self.catalogs.len() {
+            if let Err(reason) = self.try_open(index, pod, &topology) {
+                refusals.push(PoolRefusal {
+                    pool: self.catalogs[index].pool.clone(),
+                    reason,
+                });
+            }
+        }
+        refusals
+    }
+}
+
+fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet, PoolReason> {
+    if catalog.limits.is_unlimited() {
+        return Ok(options);
+    }
+    let mut broken = None;
+    let mut within = FixedBitSet::with_capacity(options.len());
+    for option in options.ones() {
+        match catalog.limits.broken_by(&catalog.type_of(option).capacity) {
+            None => within.insert(option),
+            Some(reason) => broken = broken.or(Some(reason)),
+        }
+    }
+    match broken {
+        Some(reason) if within.is_clear() => Err(reason),
+        _ => Ok(within),
+    }
+}
+
+/// Reserves the part of the pool's limits that the largest remaining option needs.
+pub(super) fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
+    if catalog.limits.is_unlimited() {
+        return;
+    }
+    let capacities = claim
+        .options
+        .ones()
+        .map(|option| &catalog.type_of(option).capacity);
+    claim.reserved = catalog.limits.largest(capacities);
+    catalog.limits.take(&claim.reserved);
+}
