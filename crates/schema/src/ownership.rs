@@ -222,7 +222,8 @@ fn ignored_fields(writer: &Writer<'_>, object: &Value) -> FieldSet {
         return ignored;
     }
     match writer.subresource {
-        None => ignored.insert(&["f:status".to_owned()]),
+        // A namespace's `finalize` writes its spec and resets what the main endpoint resets.
+        None | Some("finalize") => ignored.insert(&["f:status".to_owned()]),
         Some("status") => {
             let others = object
                 .as_object()

@@ -92,17 +92,12 @@ pub(crate) async fn apply(
 
 /// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
 fn check_revision(told: &str) -> Result<(), Status> {
-    if told.is_empty() || !told.bytes().all(|byte| byte.is_ascii_digit()) {
-        return match told {
-            "" => Ok(()),
-            told => {
-                let told = quote(told);
-                let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
-                Err(Status::new(500, "", why))
-            }
-        };
+    if told.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(());
     }
-    Ok(())
+    let told = quote(told);
+    let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
+    Err(Status::new(500, "", why))
 }
 
 struct ApplySource {

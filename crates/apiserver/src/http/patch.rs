@@ -160,12 +160,11 @@ impl Patch {
                 let text = merge::go_text(&merge::without_spent_directives(patch, tree));
                 return match decode::unconvertible(schema, tree) {
                     Some(why) => merge::unfit(&text, &why),
-                    None => match why.to_string() {
-                        why if why.starts_with("illegal base64") => {
-                            merge::unfit(&text, &format!("error decoding from json: {why}"))
-                        }
-                        why => merge::unfit(&text, &why),
-                    },
+                    // What Go's own decoder of JSON says comes with a prefix.
+                    None if why.to_string().starts_with("illegal base64") => {
+                        merge::unfit(&text, &format!("error decoding from json: {why}"))
+                    }
+                    None => merge::unfit(&text, &why),
                 };
             }
             Form::Merge(patch) => merge::document(schema, tree, patch),

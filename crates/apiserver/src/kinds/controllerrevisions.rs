@@ -19,12 +19,7 @@ pub(crate) struct ControllerRevision;
 
 impl Kind for ControllerRevision {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {

@@ -250,7 +250,7 @@ impl Kind for CsiDriver {
 
 impl Kind for CsiNode {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {

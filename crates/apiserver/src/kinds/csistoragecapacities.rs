@@ -27,12 +27,7 @@ const COLUMNS: [Column; 3] = [
 
 impl Kind for CsiStorageCapacity {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

@@ -39,7 +39,7 @@ pub(crate) struct EndpointSlice;
 
 impl Kind for EndpointSlice {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

@@ -31,12 +31,7 @@ const SHOWN: usize = 3;
 
 impl Kind for Ingress {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

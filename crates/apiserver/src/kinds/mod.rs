@@ -244,6 +244,18 @@ pub enum Check {
     Change,
 }
 
+impl Check {
+    /// The checks of kinds that validate the object and its metadata in one function and do not compare the metadata again.
+    pub const WHOLE: &'static [Check] = &[Check::Metadata, Check::Object, Check::Change];
+    /// The checks of kinds that compare the metadata and then validate the object as for its creation.
+    pub const CHANGE_AND_WHOLE: &'static [Check] = &[
+        Check::MetadataChange,
+        Check::Metadata,
+        Check::Object,
+        Check::Change,
+    ];
+}
+
 /// The hooks in which kinds differ. Every hook has a default that does nothing, so a kind that is only stored needs no code.
 ///
 /// A create decodes the object, and then runs [`Kind::default`], mutating admission, [`Kind::permit`], the filling in of metadata,
@@ -312,7 +324,7 @@ pub trait Kind: Send + Sync + 'static {
     /// validated last, by the rules for all kinds, and only if there are no other errors. [`Check::Change`] stands for
     /// [`Kind::validate_creation`].
     fn creation_checks(&self) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     /// Returns the checks of an update, in order, as in the strategy's ValidateUpdate; they follow those for all kinds. `subresource` is

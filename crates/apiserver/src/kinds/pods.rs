@@ -97,12 +97,7 @@ impl Kind for Pods {
     }
 
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

@@ -38,12 +38,7 @@ pub(crate) struct Roles(pub(crate) Scope);
 
 impl Kind for Roles {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn permit(
@@ -119,12 +114,7 @@ pub(crate) struct Bindings(pub(crate) Scope);
 
 impl Kind for Bindings {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {

@@ -23,12 +23,7 @@ pub(crate) struct RuntimeClass;
 
 impl Kind for RuntimeClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {

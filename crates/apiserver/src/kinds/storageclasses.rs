@@ -37,12 +37,7 @@ pub(crate) fn is_default(class: &Value) -> bool {
 
 impl Kind for StorageClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {

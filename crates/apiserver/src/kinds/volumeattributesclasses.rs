@@ -15,12 +15,7 @@ const COLUMNS: [Column; 3] = [print::NAME, print::column("DriverName"), print::A
 
 impl Kind for VolumeAttributesClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

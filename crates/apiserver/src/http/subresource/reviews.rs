@@ -30,29 +30,11 @@ use crate::{
         selector::parse_fields,
         write::{self, Admission},
     },
-    kinds::tree::Tree,
+    kinds::{podspec::internal::METADATA_FIELDS, tree::Tree},
     status::Status,
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
-/// The order of ObjectMeta's fields in Go's struct, for error messages.
-const METADATA_ORDER: &[&str] = &[
-    "name",
-    "generateName",
-    "namespace",
-    "selfLink",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-];
 /// The order of the fields of a managedFields entry in Go's struct.
 const ENTRY_ORDER: &[&str] = &[
     "manager",
@@ -466,7 +448,7 @@ fn check_metadata(errors: &mut Errors, metadata: &Value, namespaced: bool) {
     } else {
         "must be empty"
     };
-    let shown = ordered(metadata, METADATA_ORDER);
+    let shown = ordered(metadata, &METADATA_FIELDS);
     errors.with_text(ErrorType::Invalid, &Path::new("metadata"), shown, why);
 }
 

@@ -374,13 +374,7 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
 /// Restores the fields that this endpoint does not change. Most clients send them unchanged, and then nothing is copied.
 fn put_back(call: &Call, part: Part, object: &mut Value, old: &Value) {
     match part {
-        Part::Piece(rule) => {
-            keep_metadata(metadata::of(object), old, rule);
-            // The finalizers of a namespace are in its spec.
-            if call.subresource.as_deref() == Some("finalize") {
-                keep_fields(object, old, |field| field == "status");
-            }
-        }
+        Part::Piece(rule) => keep_metadata(metadata::of(object), old, rule),
         Part::Main if call.row.has_status_subresource() => {
             keep_fields(object, old, |field| field == "status");
         }

@@ -35,7 +35,7 @@ const BINDING_COLUMNS: [Column; 4] = [
 
 impl Kind for Bindings {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

@@ -59,7 +59,7 @@ const MUTATING_COLUMNS: [Column; 4] = [
 ];
 impl Kind for Policies {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

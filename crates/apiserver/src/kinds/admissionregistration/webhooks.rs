@@ -57,7 +57,7 @@ pub(super) fn default_match(matcher: &mut Map<String, Value>) {
 
 impl Kind for WebhookConfigurations {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

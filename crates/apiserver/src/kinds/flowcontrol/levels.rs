@@ -38,7 +38,7 @@ fn part<'a>(parent: &'a mut Map<String, Value>, field: &str) -> Option<&'a mut M
 
 impl Kind for PriorityLevelConfiguration {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

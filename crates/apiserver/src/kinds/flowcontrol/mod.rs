@@ -59,7 +59,7 @@ const COLUMNS: [Column; 6] = [
 
 impl Kind for FlowSchema {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[Check::Metadata, Check::Object, Check::Change]
+        Check::WHOLE
     }
 
     fn default(&self, object: &mut Value) {

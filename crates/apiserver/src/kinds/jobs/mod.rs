@@ -46,12 +46,7 @@ const COLUMNS: [Column; 8] = [
 
 impl Kind for Jobs {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {

@@ -270,28 +270,32 @@ const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
     ("managedFields", "managedFields"),
 ];
 
+/// Validates the metadata of a claim's template: it may have labels and annotations alone (`ValidateTemplateObjectMeta`).
+pub(crate) fn template_metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
+    metadata::annotations(errors, &path.child("annotations"), meta);
+    metadata::labels(errors, &path.child("labels"), meta.get("labels"));
+    for (field, printed) in NOT_IN_TEMPLATES {
+        let set = match meta.field(field) {
+            None => errors.sent_empty(&path.child(field)),
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Number(number)) => {
+                number.as_i64() != Some(0) || field.starts_with("deletion")
+            }
+            Some(_) => true,
+        };
+        if set {
+            errors.forbidden(&path.child(printed), "cannot be set");
+        }
+    }
+}
+
 pub(super) fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("volumeClaimTemplate");
     let Some(claim) = source.field("volumeClaimTemplate") else {
         return errors.required(&at, "");
     };
-    let meta_path = at.child("metadata");
     if let Some(meta) = claim.field("metadata") {
-        metadata::annotations(errors, &meta_path.child("annotations"), meta);
-        metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
-        for (field, printed) in NOT_IN_TEMPLATES {
-            let set = match meta.field(field) {
-                None => errors.sent_empty(&meta_path.child(field)),
-                Some(Value::String(text)) => !text.is_empty(),
-                Some(Value::Number(number)) => {
-                    number.as_i64() != Some(0) || field.starts_with("deletion")
-                }
-                Some(_) => true,
-            };
-            if set {
-                errors.forbidden(&meta_path.child(printed), "cannot be set");
-            }
-        }
+        template_metadata(meta, &at.child("metadata"), errors);
     }
     persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
 }

@@ -140,7 +140,7 @@ pub(crate) fn optional_selector(selector: &Value) -> String {
 }
 
 /// The fields of metadata in the order of the Go struct.
-const METADATA_FIELDS: [&str; 15] = [
+pub(crate) const METADATA_FIELDS: [&str; 15] = [
     "name",
     "generateName",
     "namespace",

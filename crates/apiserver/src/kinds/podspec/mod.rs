@@ -11,7 +11,7 @@ mod containers;
 pub(crate) mod defaults;
 mod difference;
 mod env;
-mod external;
+pub(crate) mod external;
 mod image;
 pub(crate) mod internal;
 mod mounts;

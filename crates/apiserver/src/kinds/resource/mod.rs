@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use self::selector::selectors;
 use super::{
     Check, Column, Kind,
-    podspec::internal,
+    podspec::{external, internal},
     print,
     tree::{Tree, object_at, set_default, set_zero},
 };
@@ -96,12 +96,7 @@ impl Kind for DeviceClass {
 
 impl Kind for ResourceClaim {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {
@@ -161,31 +156,9 @@ impl Kind for ResourceClaim {
     }
 }
 
-/// The metadata that a template must not have, with the names under which kube-apiserver reports them.
-const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
-    ("name", "name"),
-    ("generateName", "generateName"),
-    ("namespace", "namespace"),
-    ("selfLink", "selfLink"),
-    ("uid", "uID"),
-    ("resourceVersion", "resourceVersion"),
-    ("generation", "generation"),
-    ("creationTimestamp", "creationTimestamp"),
-    ("deletionTimestamp", "deletionTimestamp"),
-    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
-    ("ownerReferences", "ownerReferences"),
-    ("finalizers", "finalizers"),
-    ("managedFields", "managedFields"),
-];
-
 impl Kind for ResourceClaimTemplate {
     fn update_checks(&self, _: &str) -> &'static [Check] {
-        &[
-            Check::MetadataChange,
-            Check::Metadata,
-            Check::Object,
-            Check::Change,
-        ]
+        Check::CHANGE_AND_WHOLE
     }
 
     fn default(&self, object: &mut Value) {
@@ -198,14 +171,7 @@ impl Kind for ResourceClaimTemplate {
     fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         rights::admin_access(ctx, &spec["spec"], errors);
-        let at = path.child("metadata");
-        for (field, shown) in NOT_IN_TEMPLATES {
-            if spec["metadata"].has(field) {
-                errors.forbidden(&at.child(shown), "cannot be set");
-            }
-        }
-        metadata::labels(errors, &at.child("labels"), spec["metadata"].get("labels"));
-        metadata::annotations(errors, &at.child("annotations"), &spec["metadata"]);
+        external::template_metadata(&spec["metadata"], &path.child("metadata"), errors);
         let at = path.child("spec");
         claim::devices(&spec["spec"]["devices"], &at.child("devices"), errors);
     }
