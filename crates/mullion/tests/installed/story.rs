@@ -1,6 +1,6 @@
 //! What happens in the cluster while the program runs under the chart's rights: as much of all parts as one story has room for.
 
-use std::{collections::BTreeSet, process::Command, thread, time::Instant};
+use std::{collections::BTreeSet, path::Path, process::Command, thread, time::Instant};
 
 use serde_json::{Value, json};
 
@@ -140,13 +140,18 @@ impl Site {
             "default",
             "--set=cniNodes=true",
         ]);
-        self.kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "crd",
-            "--all",
-            "--timeout=60s",
-        ]);
+        // kubectl gives up on a definition whose conditions are still null, as they are just after its creation.
+        let wait = "wait --for=condition=Established crd --all --timeout=10s";
+        let wait: Vec<&str> = wait.split(' ').collect();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.run(Path::new("kubectl"), &wait, "");
+            if said.status.success() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{said:?}");
+            thread::sleep(LOOK);
+        }
     }
 
     fn is_running(&self, pod: &str) -> bool {

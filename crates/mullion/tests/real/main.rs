@@ -151,12 +151,12 @@ fn kube_scheduler_and_kube_controller_manager_run_both_systems_on_simulated_node
 
     // The account of the pod may use the spec now, which is written into the pod.
     cluster.get(&["apply", "-f", GMSA_KIND]);
-    cluster.get(&[
-        "wait",
-        "--for=condition=Established",
-        "crd/gmsacredentialspecs.windows.k8s.io",
-        "--timeout=60s",
-    ]);
+    // kubectl gives up on a definition whose conditions are still null, as they are just after its creation.
+    cluster.until("the kind is established", || {
+        let kind = "crd/gmsacredentialspecs.windows.k8s.io";
+        let wait = ["wait", "--for=condition=Established", kind, "--timeout=10s"];
+        cluster.kubectl(&wait).status.success()
+    });
     cluster.apply(&json!({
         "apiVersion": "windows.k8s.io/v1", "kind": "GMSACredentialSpec", "metadata": {"name": "web"},
         "credspec": {"CmsPlugins": ["ActiveDirectory"]},
