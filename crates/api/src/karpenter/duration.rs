@@ -4,6 +4,7 @@
 
 use std::{fmt, time::Duration};
 
+use mullion_kube_text::golang::duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration that may be `Never` (Karpenter: `NillableDuration`).
@@ -37,7 +38,7 @@ impl NillableDuration {
     pub fn parse(text: &str) -> Result<Self, ParseDurationError> {
         let duration = match text {
             "Never" => None,
-            other => Some(parse_go_duration(other)?),
+            other => Some(go_duration(other)?),
         };
         Ok(Self {
             text: text.into(),
@@ -81,38 +82,12 @@ impl<'de> Deserialize<'de> for NillableDuration {
 #[error("{0:?} is not a duration such as 30s, 15m or 720h")]
 pub struct ParseDurationError(String);
 
-/// Parses a Go duration of whole numbers with the units h, m, s and ms.
-///
-/// # Errors
-/// The text is empty, has another unit, or overflows.
-pub fn parse_go_duration(text: &str) -> Result<Duration, ParseDurationError> {
-    let error = || ParseDurationError(text.to_owned());
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| error())?;
-        let unit = &rest[digits..];
-        let letters = unit
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(unit.len());
-        let millis = match &unit[..letters] {
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1_000,
-            "ms" => 1,
-            _ => return Err(error()),
-        };
-        let part = number.checked_mul(millis).ok_or_else(error)?;
-        total = total
-            .checked_add(Duration::from_millis(part))
-            .ok_or_else(error)?;
-        rest = &unit[letters..];
-    }
-    match text {
-        "" => Err(error()),
-        _ => Ok(total),
-    }
+/// Parses a duration of Go's that is not negative.
+fn go_duration(text: &str) -> Result<Duration, ParseDurationError> {
+    let nanoseconds = duration::parse(text).and_then(|parsed| u64::try_from(parsed).ok());
+    nanoseconds
+        .map(Duration::from_nanos)
+        .ok_or_else(|| ParseDurationError(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -121,19 +96,17 @@ mod tests {
 
     #[test]
     fn go_durations_are_read() {
-        assert_eq!(parse_go_duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(parse_go_duration("1h30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(
-            parse_go_duration("720h0m0s"),
-            Ok(Duration::from_secs(2_592_000))
-        );
-        assert_eq!(parse_go_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(go_duration("1.5h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(go_duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(go_duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(go_duration("720h0m0s"), Ok(Duration::from_secs(2_592_000)));
+        assert_eq!(go_duration("250ms"), Ok(Duration::from_millis(250)));
     }
 
     #[test]
     fn what_is_no_duration_is_refused() {
         for text in ["", "5", "5d", "s", "-5s", "1h 30m", "99999999999999999999h"] {
-            assert!(parse_go_duration(text).is_err(), "{text:?}");
+            assert!(go_duration(text).is_err(), "{text:?}");
         }
     }
 

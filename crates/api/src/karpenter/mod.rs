@@ -13,7 +13,7 @@ mod node_pool;
 mod requirement;
 mod resources;
 
-pub use duration::{NillableDuration, ParseDurationError, parse_go_duration};
+pub use duration::{NillableDuration, ParseDurationError};
 pub use ec2_node_class::{
     AmiSelectorTerm, AmiStatus, BlockDevice, BlockDeviceMapping, CapacityReservation,
     CapacityReservationSelectorTerm, ConnectionTracking, CpuOptions, EC2NodeClass,

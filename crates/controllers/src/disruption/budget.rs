@@ -3,11 +3,9 @@
 //! Invariant: the most restrictive budget that is open for the reason wins; percentages round up; what cannot be read
 //! allows nothing. A window is in UTC.
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use mullion_api::karpenter::{Budget, DisruptionReason, NodePool, parse_go_duration};
-use mullion_kube_text::cron::Schedule;
+use mullion_api::karpenter::{Budget, DisruptionReason, NodePool};
+use mullion_kube_text::{cron::Schedule, golang};
 
 /// How many of `nodes` nodes of a pool may be on their way out together, for this reason. One budget that cannot be read
 /// closes all of them, whatever reasons it is for.
@@ -30,7 +28,7 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
     match (&budget.schedule, &budget.duration) {
         (None, None) => Some(true),
         (Some(schedule), Some(duration)) => {
-            let duration = parse_go_duration(duration).ok()?;
+            let duration = SignedDuration::from_nanos(golang::duration::parse(duration)?);
             // A zone that the schedule names itself is refused, as by Karpenter.
             let schedule = Schedule::parse(&format!("TZ=UTC {schedule}")).ok()?;
             Some(has_hit(&schedule, duration, now))
@@ -40,8 +38,7 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
 }
 
 /// Whether the schedule hit within the duration up to `now`, now included: then the window that the hit opened is open.
-fn has_hit(schedule: &Schedule, duration: Duration, now: Timestamp) -> bool {
-    let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+fn has_hit(schedule: &Schedule, duration: SignedDuration, now: Timestamp) -> bool {
     let Ok(start) = now.saturating_sub(duration) else {
         return true;
     };
@@ -87,10 +84,10 @@ mod tests {
         )
     }
 
-    fn open(schedule: &str, hours: u64, now: &str) -> bool {
+    fn open(schedule: &str, hours: i64, now: &str) -> bool {
         let schedule = Schedule::parse(schedule).expect("a schedule");
         let now = now.parse().expect("a time");
-        has_hit(&schedule, Duration::from_secs(hours * 3600), now)
+        has_hit(&schedule, SignedDuration::from_hours(hours), now)
     }
 
     #[test]

@@ -14,7 +14,11 @@ use super::{
     events::DisruptionEvents,
     protection::{Budgets, NODE_MILLI, disruption_milli},
 };
-use crate::provisioner::{KarpenterContext, pending::is_reschedulable};
+use crate::{
+    nodeclaim::do_not_disrupt::Protection,
+    pods,
+    provisioner::{KarpenterContext, pending::is_reschedulable},
+};
 
 /// Why a node stays that is on its way out.
 pub const LEAVING: &str = "Node is deleting or marked for deletion";
@@ -66,7 +70,7 @@ impl<'a> CandidateChecker<'a> {
         events: &mut DisruptionEvents,
     ) -> Option<Candidate> {
         let node = self.karpenter.node_of(claim);
-        match self.judge(claim, node.as_ref(), pool, is_eventual) {
+        match self.judge(claim, node.as_ref(), pool, is_eventual, events) {
             Ok(candidate) => Some(candidate),
             Err(Some(why)) => {
                 events.blocked(node.as_deref(), claim, &why);
@@ -83,6 +87,7 @@ impl<'a> CandidateChecker<'a> {
         node: Option<&Arc<Node>>,
         pool: &Arc<NodePool>,
         is_eventual: bool,
+        events: &mut DisruptionEvents,
     ) -> Result<Candidate, Option<String>> {
         let Some(node) = node else {
             return Err(Some(
@@ -100,6 +105,9 @@ impl<'a> CandidateChecker<'a> {
             return Err(Some(why));
         }
         let pods = self.karpenter.pods_on(&name);
+        for pod in pods.iter().filter(|pod| pods::is_active(pod)) {
+            events.protection(pod, &Protection::of(pod, self.now));
+        }
         let blocked = self
             .budgets
             .refusal(pods.iter().map(|pod| &**pod), self.now);

@@ -3,12 +3,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource, ResourceExt};
 use mullion_api::karpenter::{NodeClaim, NodePool};
 use tokio::time::Instant;
 
-use crate::Recorder;
+use crate::{Recorder, events::EventType, nodeclaim::do_not_disrupt::Protection};
 
 /// The same event about an object is recorded at most this often (Karpenter core: the recorder's
 /// deduplication time).
@@ -20,6 +20,8 @@ const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
 pub(super) struct DisruptionEvents {
     recorder: Recorder,
     last: BTreeMap<(String, &'static str), (String, Instant)>,
+    /// When entries of `last` that are too old to matter were removed last.
+    cleaned: Instant,
 }
 
 impl DisruptionEvents {
@@ -27,6 +29,7 @@ impl DisruptionEvents {
         DisruptionEvents {
             recorder,
             last: BTreeMap::new(),
+            cleaned: Instant::now(),
         }
     }
 
@@ -50,6 +53,13 @@ impl DisruptionEvents {
         self.record(claim, "ConsolidationCandidate", what, USUAL);
     }
 
+    /// Records on a pod until when its `do-not-disrupt` annotation protects it, or why it does not.
+    pub(super) fn protection(&mut self, pod: &Pod, protection: &Protection) {
+        if let Some((kind, reason, message)) = protection.event() {
+            self.record_as(kind, pod, reason, &message, USUAL);
+        }
+    }
+
     /// Records on a pool that its disruption budgets allow no disruption for `reason`.
     pub(super) fn pool_blocked(&mut self, pool: &NodePool, reason: &str) {
         let message =
@@ -61,15 +71,32 @@ impl DisruptionEvents {
     where
         K: Resource<DynamicType = ()>,
     {
+        self.record_as(EventType::Normal, object, reason, message, rest);
+    }
+
+    fn record_as<K>(
+        &mut self,
+        kind: EventType,
+        object: &K,
+        reason: &'static str,
+        message: &str,
+        rest: Duration,
+    ) where
+        K: Resource<DynamicType = ()>,
+    {
         let now = Instant::now();
-        self.last
-            .retain(|_, (_, at)| now.duration_since(*at) < UNCONSOLIDATABLE);
+        if now.duration_since(self.cleaned) >= USUAL {
+            self.last
+                .retain(|_, (_, at)| now.duration_since(*at) < UNCONSOLIDATABLE);
+            self.cleaned = now;
+        }
         let key = (object.uid().unwrap_or_default(), reason);
         let previous = self.last.get(&key);
         if previous.is_some_and(|(last, at)| last == message && now.duration_since(*at) < rest) {
             return;
         }
         self.last.insert(key, (message.to_owned(), now));
-        self.recorder.normal(object, reason, message);
+        self.recorder
+            .record(object.object_ref(&()), kind, reason, message.to_owned());
     }
 }

@@ -8,7 +8,7 @@ use kube::{
 };
 
 use crate::{
-    nodeclaim::drain::{is_protected, tolerates_the_end},
+    nodeclaim::{do_not_disrupt::Protection, drain::tolerates_the_end},
     ownership, pods,
     provisioner::pending::is_static,
 };
@@ -52,8 +52,8 @@ impl Budgets {
         on_node: impl Iterator<Item = &'a Pod> + Clone,
         now: Timestamp,
     ) -> Option<String> {
-        let mut on_it = on_node.clone();
-        if let Some(pod) = on_it.find(|pod| pods::is_active(pod) && is_protected(pod, now)) {
+        let mut active = on_node.clone().filter(|pod| pods::is_active(pod));
+        if let Some(pod) = active.find(|pod| Protection::of(pod, now).is_active()) {
             return Some(format!(
                 "Pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod={})",
                 key(pod)

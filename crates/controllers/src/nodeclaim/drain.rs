@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Taint};
-use kube::ResourceExt;
-use mullion_api::{karpenter::parse_go_duration, labels};
+use mullion_api::labels;
 
+use super::do_not_disrupt::Protection;
 use crate::{
     pods,
     provisioner::pending::{is_daemon, is_static},
@@ -61,7 +61,7 @@ pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -
     let first = graceful.iter().map(|pod| wave(pod)).min();
     let in_wave = graceful.into_iter().filter(|pod| Some(wave(pod)) == first);
     step.evict = in_wave
-        .filter(|pod| !pods::is_deleting(pod) && !is_protected(pod, now))
+        .filter(|pod| !pods::is_deleting(pod) && !Protection::of(pod, now).is_active())
         .map(Arc::clone)
         .collect();
     step
@@ -95,22 +95,6 @@ pub fn tolerates_the_end(pod: &Pod) -> bool {
         .any(|toleration| tolerates(toleration, &taint))
 }
 
-/// Whether the pod asks not to be disrupted: for good, or for some time after its start (core: `IsDoNotDisruptActive`).
-pub fn is_protected(pod: &Pod, now: Timestamp) -> bool {
-    let Some(value) = pod.annotations().get(labels::DO_NOT_DISRUPT) else {
-        return false;
-    };
-    if value == "true" {
-        return true;
-    }
-    let Ok(time) = parse_go_duration(value) else {
-        return false;
-    };
-    let start = pod.status.as_ref().and_then(|own| own.start_time.as_ref());
-    let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
-    start.is_none_or(|start| now.duration_since(start.0) < time)
-}
-
 /// Seconds a pod gets when it must be deleted now to be gone by the deadline, at least one, because none would leave it running unseen;
 /// `None` while there is time. A pod that terminates already must be deleted again only if it would end too late.
 fn forced(pod: &Pod, now: Timestamp, deadline: Timestamp) -> Option<u32> {
@@ -137,6 +121,7 @@ fn wave(pod: &Pod) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
     use serde_json::{Value, json};
 
     use super::*;

@@ -11,6 +11,7 @@
 mod consistency;
 pub(crate) mod deadline;
 mod detachment;
+pub mod do_not_disrupt;
 pub mod drain;
 mod eviction;
 mod garbage;

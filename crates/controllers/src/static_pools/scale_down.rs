@@ -13,7 +13,7 @@ use mullion_api::karpenter::NodeClaim;
 use super::census::{ClaimState, claim_state};
 use crate::{
     disruption::protection::eviction_cost,
-    nodeclaim::drain::is_protected,
+    nodeclaim::do_not_disrupt::Protection,
     pods,
     provisioner::{KarpenterContext, pending::is_daemon},
 };
@@ -55,7 +55,7 @@ impl Rank {
             return Self::NotLaunched;
         }
         let pods = pods.iter().filter(|pod| pods::is_active(pod));
-        let is_protected = pods.clone().any(|pod| is_protected(pod, now));
+        let is_protected = pods.clone().any(|pod| Protection::of(pod, now).is_active());
         if !is_protected && pods.clone().all(|pod| is_daemon(pod)) {
             return Self::Empty;
         }

@@ -180,6 +180,18 @@ async fn policies_budgets_and_pods_hold_a_node() {
         events.contains(&("DisruptionBlocked".to_owned(), said.to_owned())),
         "{events:#?}"
     );
+    let pod = whole.pods("web")[0].name_any();
+    let annotation =
+        json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "5d" } } });
+    let pods: Api<Pod> = Api::namespaced(whole.context.client.clone(), "default");
+    whole.patch(pods, &pod, annotation).await;
+    stays("the pods' budget, whatever the annotation is").await;
+    let events = whole.events(&pod).await;
+    let said = "Invalid karpenter.sh/do-not-disrupt annotation: failed to parse \"5d\" as a duration: time: unknown unit \"d\" in duration \"5d\", ignoring annotation";
+    assert!(
+        events.contains(&("InvalidDoNotDisruptAnnotation".to_owned(), said.to_owned())),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
