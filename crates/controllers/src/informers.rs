@@ -38,6 +38,9 @@ pub const BY_RESOURCE_CLAIM: &str = "resource-claim";
 /// Index of pods by the `namespace/name` of the ResourceClaimTemplates that claims are made from for them.
 pub const BY_RESOURCE_CLAIM_TEMPLATE: &str = "resource-claim-template";
 
+/// Index of nodes by `spec.providerID`.
+pub const BY_PROVIDER_ID: &str = "provider-id";
+
 /// Where [`BY_CONTROLLER`] files the objects of `namespace` that nothing controls.
 pub fn orphans_of(namespace: &str) -> String {
     format!("orphans/{namespace}")
@@ -49,7 +52,7 @@ pub struct Informers {
     /// Pods, by node ([`BY_NODE`]), controller ([`BY_CONTROLLER`]) and what they claim ([`BY_RESOURCE_CLAIM`],
     /// [`BY_RESOURCE_CLAIM_TEMPLATE`]).
     pub pods: Informer<Pod>,
-    /// Nodes.
+    /// Nodes, by provider id ([`BY_PROVIDER_ID`]).
     pub nodes: Informer<Node>,
     /// Leases. Every node renews one each ten seconds, so nobody may watch them a second time.
     pub leases: Informer<Lease>,
@@ -137,7 +140,12 @@ impl Informers {
                 tasks.clone(),
                 shutdown.clone(),
             ),
-            nodes: plain(client, tasks, shutdown),
+            nodes: Informer::new(
+                Api::all(client.clone()),
+                &[(BY_PROVIDER_ID, node_provider_id as IndexFn<Node>)],
+                tasks.clone(),
+                shutdown.clone(),
+            ),
             leases: plain(client, tasks, shutdown),
             namespaces: plain(client, tasks, shutdown),
             deployments: plain(client, tasks, shutdown),
@@ -254,6 +262,13 @@ fn pod_node(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
             .and_then(|spec| spec.node_name.as_deref())
             .unwrap_or_default(),
     );
+}
+
+fn node_provider_id(node: &Node, file_under: &mut dyn FnMut(&str)) {
+    let spec = node.spec.as_ref();
+    if let Some(id) = spec.and_then(|spec| spec.provider_id.as_deref()) {
+        file_under(id);
+    }
 }
 
 fn slice_service(slice: &EndpointSlice, file_under: &mut dyn FnMut(&str)) {

@@ -121,6 +121,17 @@ impl Command {
         )
     }
 
+    /// The command in the form in which events on one of its nodes show it.
+    pub(super) fn text_for(&self, node: &str) -> String {
+        match self.candidates.len() {
+            1 => self.text(),
+            count => format!(
+                "{}: [{node}] (part of {count}-node consolidation)",
+                self.decision()
+            ),
+        }
+    }
+
     /// What is saved, in dollars an hour.
     pub(super) fn dollars(&self) -> f64 {
         self.saving as f64 / 1e6

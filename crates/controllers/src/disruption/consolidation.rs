@@ -30,6 +30,7 @@ use super::{
     eligible_nodes, emptiness,
     events::DisruptionEvents,
     protection::disruption_milli,
+    score::Scale,
 };
 use crate::{
     nodepool,
@@ -62,6 +63,7 @@ pub fn boot_seconds(os: Os) -> u32 {
 pub(super) struct Proposal {
     candidates: BTreeMap<String, Candidate>,
     moves: Moves,
+    scale: Scale,
     /// Whether the budget of a candidate's pool allows no removal now. A budget changes with time alone, so the answer may
     /// change although the cluster does not.
     pub(super) is_constrained: bool,
@@ -72,6 +74,21 @@ impl Proposal {
     pub(super) fn nodes(&self) -> BTreeSet<String> {
         let moves = self.moves.moves.iter();
         moves.flat_map(|made| made.nodes.iter().cloned()).collect()
+    }
+
+    /// Returns Karpenter's word for why nodes that were to go are not among those that go now.
+    pub(super) fn rejection(&self, nodes: &[String]) -> &'static str {
+        let is_asked = |node: &String| self.candidates.contains_key(node);
+        let mut stays = self.moves.stays.iter();
+        let is_over_budget =
+            stays.any(|(node, why)| matches!(why, Stays::Budget) && nodes.contains(node));
+        if !nodes.iter().all(is_asked) {
+            "churn"
+        } else if is_over_budget {
+            "budget"
+        } else {
+            "scheduling"
+        }
     }
 
     /// Sets the metrics that count the candidates that stay, by reason.
@@ -91,6 +108,11 @@ impl Proposal {
         for (reason, count) in refused {
             metrics.set(Metric::Refused, &[("reason", reason)], count as f64);
         }
+    }
+
+    /// Returns what the scores of its commands are reckoned from, and leaves nothing of it behind.
+    pub(super) fn take_scale(&mut self) -> Scale {
+        std::mem::take(&mut self.scale)
     }
 
     /// Returns the commands to carry out: one for all nodes that need no replacement, and one for each set that is replaced.
@@ -214,9 +236,18 @@ pub(super) async fn propose(
     question.pools = pools;
     question.closed = closed(karpenter);
     let moves = ask(karpenter, &question)?;
+    let prices = question.candidates.into_iter();
+    let balances = question.pools.into_iter();
+    let scale = Scale {
+        prices: prices.map(|own| (own.node, own.price_micro_usd)).collect(),
+        balances: balances
+            .filter_map(|(pool, terms)| Some((pool, terms.balance?)))
+            .collect(),
+    };
     Ok(Some(Proposal {
         candidates,
         moves,
+        scale,
         is_constrained,
     }))
 }

@@ -53,6 +53,20 @@ impl DisruptionEvents {
         self.record(claim, "ConsolidationCandidate", what, USUAL);
     }
 
+    /// Records on the claim and its node that a proposal about the node did not stand when it was validated.
+    pub(super) fn rejected(&mut self, node: &Node, claim: &NodeClaim, what: &str) {
+        self.record(node, "ConsolidationRejected", what, USUAL);
+        self.record(claim, "ConsolidationRejected", what, USUAL);
+    }
+
+    /// Records on an object how a move scores under the policy `Balanced`.
+    pub(super) fn approved<K>(&mut self, object: &K, score: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        self.record(object, "ConsolidationApproved", score, USUAL);
+    }
+
     /// Records on a pod until when its `do-not-disrupt` annotation protects it, or why it does not.
     pub(super) fn protection(&mut self, pod: &Pod, protection: &Protection) {
         if let Some((kind, reason, message)) = protection.event() {

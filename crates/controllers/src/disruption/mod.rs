@@ -18,6 +18,7 @@ pub mod emptiness;
 mod events;
 mod expiration;
 pub mod protection;
+mod score;
 
 use std::{sync::Arc, time::Duration};
 
@@ -332,7 +333,7 @@ impl Disruption {
                 return Ok(());
             }
         };
-        let Some(first) = first else {
+        let Some(mut first) = first else {
             return Ok(());
         };
         first.count_refused(&karpenter.metrics);
@@ -345,22 +346,36 @@ impl Disruption {
             return Ok(());
         }
         let mut proposed = Vec::new();
+        let scale = first.take_scale();
         for command in first.into_commands() {
-            proposed.push((command.consolidation_type(), command.node_names()));
-            let what = format!("{} (savings: ${:.2})", command.text(), command.dollars());
-            let what = format!("Consolidation candidate: {what}");
+            scale.record(&command, &mut self.events);
             for own in &command.candidates {
+                let text = command.text_for(&own.node.name_any());
+                let saved = command.dollars();
+                let what = format!("Consolidation candidate: {text} (savings: ${saved:.2})");
                 self.events.candidate(&own.node, &own.claim, &what);
             }
+            proposed.push(command);
         }
         sleep(VALIDATION).await;
         let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.events).await;
         let second = second.ok().flatten();
         let stands = second.as_ref().map(Proposal::nodes).unwrap_or_default();
-        for (kind, nodes) in proposed {
-            let failed = nodes.iter().filter(|node| !stands.contains(*node)).count();
+        for command in proposed {
+            let names = command.node_names();
+            let failed = names.iter().filter(|node| !stands.contains(*node)).count();
             if failed > 0 {
-                let labels = [("consolidation_type", kind)];
+                let second = second.as_ref();
+                let reason = second.map_or("churn", |second| second.rejection(&names));
+                for own in &command.candidates {
+                    let text = command.text_for(&own.node.name_any());
+                    let saved = command.dollars();
+                    let what = format!(
+                        "Consolidation rejected: {text}, reason: {reason} (savings: ${saved:.2})"
+                    );
+                    self.events.rejected(&own.node, &own.claim, &what);
+                }
+                let labels = [("consolidation_type", command.consolidation_type())];
                 karpenter
                     .metrics
                     .add(Metric::FailedValidations, &labels, failed as f64);

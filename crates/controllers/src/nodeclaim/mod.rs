@@ -76,8 +76,6 @@ enum Error {
     ClassUnready,
     #[error(transparent)]
     Deadline(#[from] deadline::ParseError),
-    #[error("missing required startup taint, {}", labels::UNREGISTERED_TAINT)]
-    NoUnregisteredTaint,
 }
 
 /// Starts the controllers of NodeClaims and their nodes.

@@ -31,47 +31,41 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
     if !claim.is(condition::LAUNCHED) || claim.is(condition::REGISTERED) {
         return Ok(());
     }
-    let Some(node) = karpenter.node_of(claim) else {
-        edit(karpenter, claim, |conditions| {
-            let message = "Node not registered with cluster";
-            conditions.set(
-                condition::REGISTERED,
-                Status::Unknown,
-                "NodeNotFound",
-                message,
-            );
-        });
-        return Ok(());
+    let (status, reason, message) = match karpenter.nodes_of(claim).as_slice() {
+        [] => (
+            Status::Unknown,
+            "NodeNotFound",
+            "Node not registered with cluster",
+        ),
+        [node] => return register(karpenter, claim, node.name_any()).await,
+        _ => (
+            Status::False,
+            "MultipleNodesFound",
+            "Invariant violated, matched multiple nodes",
+        ),
     };
-    let name = node.name_any();
+    edit(karpenter, claim, |conditions| {
+        conditions.set(condition::REGISTERED, status, reason, message);
+    });
+    Ok(())
+}
+
+/// Gives the node `name` what it gets from its claim, and the claim the condition `Registered`.
+async fn register(
+    karpenter: &KarpenterContext,
+    claim: &mut NodeClaim,
+    name: String,
+) -> Result<(), Error> {
     for attempt in 1.. {
         let Some(node) = karpenter.node_api().get_opt(&name).await? else {
             return Ok(());
         };
         // Recorded before the node accepts pods, so that the next plan knows the node's real capacity.
         discovered::learn(karpenter, &node, claim);
-        let Some(patch) = synced(&node, claim) else {
-            edit(karpenter, claim, |conditions| {
-                let message = format!(
-                    "Invariant violated, {} taint must be present on Karpenter-managed nodes",
-                    labels::UNREGISTERED_TAINT
-                );
-                conditions.set(
-                    condition::REGISTERED,
-                    Status::False,
-                    "UnregisteredTaintNotFound",
-                    &message,
-                );
-            });
-            let message = format!(
-                "Missing {} taint which prevents registration related race conditions on Karpenter-managed nodes",
-                labels::UNREGISTERED_TAINT
-            );
-            karpenter
-                .recorder
-                .warning(claim, "UnregisteredTaintMissing", message);
-            return Err(Error::NoUnregisteredTaint);
-        };
+        if attempt == 1 && !began_unregistered(&node) {
+            report_missing_taint(karpenter, claim);
+        }
+        let patch = synced(&node, claim);
         let patched = karpenter
             .node_api()
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
@@ -111,20 +105,42 @@ pub(super) fn pool_uid(claim: &NodeClaim) -> Option<&str> {
     pool.map(|pool| pool.uid.as_str())
 }
 
-/// Returns the patch that registers a node; `None` if the node never had the taint with which it must start.
-fn synced(node: &Node, claim: &NodeClaim) -> Option<Value> {
-    let taints = node
-        .spec
-        .iter()
-        .flat_map(|spec| spec.taints.iter().flatten());
-    let unregistered = |taint: &&Taint| taint.key == labels::UNREGISTERED_TAINT;
-    if !taints.clone().any(|taint| unregistered(&taint))
-        && !node.labels().contains_key(labels::REGISTERED)
-    {
-        return None;
-    }
-    let mut merged: Vec<Taint> = taints
-        .filter(|taint| !unregistered(taint))
+/// Returns whether a node has the taint with which nodes must join, or had it before it was registered.
+fn began_unregistered(node: &Node) -> bool {
+    taints(node).any(is_unregistered) || node.labels().contains_key(labels::REGISTERED)
+}
+
+/// Says that the node of a claim joined without the taint. It is registered all the same, but pods may have been
+/// scheduled to it before it had the taints of its claim.
+fn report_missing_taint(karpenter: &KarpenterContext, claim: &NodeClaim) {
+    let message = format!(
+        "Missing {} taint which prevents registration related race conditions on Karpenter-managed nodes",
+        labels::UNREGISTERED_TAINT
+    );
+    karpenter
+        .recorder
+        .warning(claim, "UnregisteredTaintMissing", message);
+    pass(karpenter, "nodeclaim.lifecycle", claim)
+        .with("taint", labels::UNREGISTERED_TAINT)
+        .error(
+            "node claim registration error",
+            &"missing taint prevents registration-related race conditions on Karpenter-managed nodes",
+        );
+}
+
+fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
+    let spec = node.spec.iter();
+    spec.flat_map(|spec| spec.taints.iter().flatten())
+}
+
+fn is_unregistered(taint: &Taint) -> bool {
+    taint.key == labels::UNREGISTERED_TAINT
+}
+
+/// Returns the patch that registers a node.
+fn synced(node: &Node, claim: &NodeClaim) -> Value {
+    let mut merged: Vec<Taint> = taints(node)
+        .filter(|taint| !is_unregistered(taint))
         .cloned()
         .collect();
     if claim.label(labels::DO_NOT_SYNC_TAINTS) != Some("true") {
@@ -145,7 +161,7 @@ fn synced(node: &Node, claim: &NodeClaim) -> Option<Value> {
     owners.push(owner);
     let mut own_labels = claim.labels().clone();
     own_labels.insert(labels::REGISTERED.to_owned(), "true".to_owned());
-    Some(json!({
+    json!({
         "metadata": {
             "resourceVersion": node.resource_version(),
             "labels": own_labels,
@@ -154,7 +170,7 @@ fn synced(node: &Node, claim: &NodeClaim) -> Option<Value> {
             "ownerReferences": owners,
         },
         "spec": { "taints": merged },
-    }))
+    })
 }
 
 fn owner(claim: &NodeClaim) -> OwnerReference {
@@ -198,7 +214,7 @@ mod tests {
             { "key": "karpenter.sh/unregistered", "effect": "NoExecute" },
             { "key": "os", "value": "windows", "effect": "NoSchedule" }
         ]));
-        let patch = synced(&node, &claim()).expect("the taint is there");
+        let patch = synced(&node, &claim());
         let keys: Vec<_> = patch["spec"]["taints"]
             .as_array()
             .expect("a list")
@@ -214,8 +230,18 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_was_unregistered_is_not_ours_to_register() {
-        assert!(synced(&node(json!([])), &claim()).is_none());
+    fn a_node_that_never_was_unregistered_is_found_out_and_registered() {
+        let joined = node(json!([]));
+        assert!(!began_unregistered(&joined));
+        let patch = synced(&joined, &claim());
+        assert_eq!(
+            patch["metadata"]["labels"]["karpenter.sh/registered"],
+            "true"
+        );
+        let mut registered = node(json!([]));
+        let labels = registered.labels_mut();
+        labels.insert(labels::REGISTERED.to_owned(), "true".to_owned());
+        assert!(began_unregistered(&registered));
     }
 
     #[test]
@@ -225,7 +251,7 @@ mod tests {
             .labels_mut()
             .insert(labels::DO_NOT_SYNC_TAINTS.to_owned(), "true".to_owned());
         let node = node(json!([{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }]));
-        let patch = synced(&node, &claim).expect("the taint is there");
+        let patch = synced(&node, &claim);
         assert_eq!(patch["spec"]["taints"], json!([]));
     }
 }

@@ -27,7 +27,7 @@ use super::{
     risk::SpotRisks,
 };
 use crate::{
-    Context, Informer, Recorder, api_error, buffers, disruption::Disrupting,
+    Context, Informer, Recorder, api_error, buffers, disruption::Disrupting, informers,
     nodepool::health::Registrations, overlays, state::SharedState, static_pools,
 };
 
@@ -252,18 +252,19 @@ impl KarpenterContext {
         }
     }
 
-    /// Returns the node of a claim, by provider id.
+    /// Returns the node of a claim: the one that the claim names, or the first with its provider id.
     pub fn node_of(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
-        let id = claim.provider_id()?;
+        claim.provider_id()?;
         let nodes = &self.base.informers.nodes;
-        // The claim's node name is tried first because nodes are not indexed by provider id.
-        if let Some(node) = claim.node_name().and_then(|name| nodes.get("", name)) {
-            return Some(node);
-        }
-        nodes.list().into_iter().find(|node| {
-            let spec = node.spec.as_ref();
-            spec.and_then(|spec| spec.provider_id.as_deref()) == Some(id)
-        })
+        let named = claim.node_name().and_then(|name| nodes.get("", name));
+        named.or_else(|| self.nodes_of(claim).into_iter().next())
+    }
+
+    /// Returns the nodes that have the provider id of a claim; more than one is an error of whoever registered them.
+    pub(crate) fn nodes_of(&self, claim: &NodeClaim) -> Vec<Arc<Node>> {
+        let nodes = &self.base.informers.nodes;
+        let with_id = |id| nodes.by_index(informers::BY_PROVIDER_ID, id);
+        claim.provider_id().map(with_id).unwrap_or_default()
     }
 
     /// Returns the node of a claim if it holds room for chunks of CapacityBuffers.

@@ -120,6 +120,42 @@ async fn a_node_that_is_too_large_is_replaced_by_a_cheaper_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_balanced_pool_says_how_a_move_scores_and_who_changes_its_mind_is_told() {
+    let whole =
+        one_large_node(json!({ "consolidateAfter": "30s", "consolidationPolicy": "Balanced" }))
+            .await;
+    let old = whole.bought()[0].name_any();
+    let is_candidate = |event: &(String, String)| event.0 == "ConsolidationCandidate";
+    for _ in 0..600 {
+        if whole.events(&old).await.iter().any(is_candidate) {
+            break;
+        }
+        whole.pass(1).await;
+    }
+    // The only node is all of the disruption of its pool. Both nodes have the same root volume, so less than 75 % is saved.
+    let events = whole.events(&old).await;
+    let said = "score 0.75 >= threshold 0.50 (k: 2, savings 74.6%, disruption 100.0%)";
+    assert!(
+        events.contains(&("ConsolidationApproved".to_owned(), said.to_owned())),
+        "{events:#?}"
+    );
+    let annotation =
+        json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": "true" } } });
+    let nodes: Api<Node> = Api::all(whole.context.client.clone());
+    whole.patch(nodes, &old, annotation).await;
+    whole.pass(30).await;
+    let events = whole.events(&old).await;
+    let said = format!(
+        "Consolidation rejected: replace: nodepools=[linux]: [{old}] -> [1 replacement], reason: churn (savings: $0.29)"
+    );
+    assert!(
+        events.contains(&("ConsolidationRejected".to_owned(), said)),
+        "{events:#?}"
+    );
+    assert_eq!(types(&whole), ["m5.2xlarge"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_settled_cluster_stays_as_it_is() {
     let whole = one_large_node(json!({ "consolidateAfter": "30s" })).await;
     whole

@@ -12,6 +12,7 @@ mod worth;
 
 pub use answer::{Move, Moves, Stays};
 pub use question::{Balance, Candidate, Consolidation, PoolTerms};
+pub use worth::BALANCED_K;
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};

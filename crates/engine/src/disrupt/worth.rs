@@ -6,7 +6,7 @@ use super::question::{Candidate, PoolTerms};
 use crate::provision::PlannedNode;
 
 /// Karpenter's `BalancedK`: a share of the pool's price may cost twice the share of its disturbance.
-const BALANCED_K: u128 = 2;
+pub const BALANCED_K: u128 = 2;
 /// A move earns back within so long what it costs to pay old and new nodes at once.
 const HORIZON_SECONDS: u128 = 3600;
 /// What replacing spot nodes must save, in thousandths: prices of spot move.
