@@ -63,6 +63,9 @@ pub fn read(body: &str) -> Option<Event> {
     }
     let kind = match (source.as_str(), detail_type.as_str()) {
         ("aws.ec2", "EC2 Spot Instance Interruption Warning") => MessageKind::SpotInterruption,
+        ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning") => {
+            MessageKind::ReservationInterruption
+        }
         ("aws.ec2", "EC2 Instance Rebalance Recommendation") => {
             MessageKind::RebalanceRecommendation
         }
@@ -115,6 +118,9 @@ mod tests {
         let id = || json!({ "instance-id": "i-1", "instance-action": "terminate" });
         let spot = kind("aws.ec2", "EC2 Spot Instance Interruption Warning", id());
         assert_eq!(spot, Some(MessageKind::SpotInterruption));
+        let reserved = "EC2 Capacity Reservation Instance Interruption Warning";
+        let reserved = kind("aws.ec2", reserved, id());
+        assert_eq!(reserved, Some(MessageKind::ReservationInterruption));
         let rebalance = kind("aws.ec2", "EC2 Instance Rebalance Recommendation", id());
         assert_eq!(rebalance, Some(MessageKind::RebalanceRecommendation));
         let state = |state: &str| {

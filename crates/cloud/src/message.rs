@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum MessageKind {
     /// EC2 interrupts a spot instance in two minutes.
     SpotInterruption,
+    /// EC2 interrupts an instance of an interruptible capacity reservation in two minutes.
+    ReservationInterruption,
     /// A spot instance has a higher risk of interruption than others.
     RebalanceRecommendation,
     /// AWS Health has scheduled maintenance of the instance or its host.

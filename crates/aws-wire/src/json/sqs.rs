@@ -165,6 +165,11 @@ fn event(endpoint: &Endpoint, own: &Message) -> Value {
             "EC2 Spot Instance Interruption Warning",
             json!({ "instance-id": id, "instance-action": "terminate" }),
         ),
+        MessageKind::ReservationInterruption => (
+            "aws.ec2",
+            "EC2 Capacity Reservation Instance Interruption Warning",
+            json!({ "instance-id": id, "instance-action": "terminate" }),
+        ),
         MessageKind::RebalanceRecommendation => (
             "aws.ec2",
             "EC2 Instance Rebalance Recommendation",

@@ -36,12 +36,20 @@ impl SimulatedEc2 {
         started
     }
 
-    /// Sends the interruption notice for a spot instance and terminates it after [`NOTICE`].
+    /// Sends the interruption notice for a spot instance, or one of an interruptible capacity reservation, and terminates it
+    /// after [`NOTICE`].
     pub fn interrupt(&self, id: &InstanceId) {
         let until = Instant::now() + NOTICE;
+        let instance = self.instance(id);
+        let reservation = instance.and_then(|instance| instance.reservation.clone());
+        let kind = if reservation.is_some_and(|own| own.interruptible) {
+            MessageKind::ReservationInterruption
+        } else {
+            MessageKind::SpotInterruption
+        };
         {
             let state = &mut *self.state();
-            state.queue.send(MessageKind::SpotInterruption, id);
+            state.queue.send(kind, id);
             state.interrupted.insert(id.clone(), until);
         }
         let (weak, id) = (Arc::downgrade(&self.inner), id.clone());

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use mullion_api::{karpenter::NodeClaim, labels};
-use mullion_cloud::{CapacityType, InstanceId, LaunchOption};
+use mullion_cloud::{CapacityType, InstanceId, LaunchOption, MessageKind};
 
 use super::kind::{Action, Kind};
 use crate::{
@@ -48,8 +48,9 @@ async fn act_on(
     if let Some(node) = node {
         record(karpenter, node, action, reason, message);
     }
-    if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
-        if claim.metadata.deletion_timestamp.is_none() {
+    if let Some(option) = taken_back(kind, claim) {
+        let is_spot = option.capacity_type == CapacityType::Spot;
+        if is_spot && claim.metadata.deletion_timestamp.is_none() {
             let now = karpenter.base.clock.now();
             if karpenter.risks.taken_back(claim, now) {
                 karpenter.discovered.keep_news();
@@ -102,13 +103,21 @@ fn record<K: Resource<DynamicType = ()>>(
     }
 }
 
-/// Returns the spot offering from which a claim's instance was bought.
-fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
+/// Returns the offering of a claim's instance if the cloud takes that back: spot capacity, or capacity of a reservation.
+fn taken_back(kind: Kind, claim: &NodeClaim) -> Option<LaunchOption> {
+    let (capacity_type, reservation) = match kind {
+        Kind::Message(MessageKind::SpotInterruption) => (CapacityType::Spot, None),
+        Kind::Message(MessageKind::ReservationInterruption) => {
+            let id = claim.label(labels::CAPACITY_RESERVATION_ID)?;
+            (CapacityType::Reserved, Some(id.to_owned()))
+        }
+        _ => return None,
+    };
     Some(LaunchOption {
         instance_type: claim.label(labels::INSTANCE_TYPE)?.to_owned(),
         zone: claim.label(labels::ZONE)?.to_owned(),
-        capacity_type: CapacityType::Spot,
-        reservation: None,
+        capacity_type,
+        reservation,
         placement: None,
     })
 }

@@ -44,12 +44,12 @@ impl Action {
 }
 
 impl Kind {
-    /// The interruption notice of a spot instance.
-    pub(super) const SPOT: Self = Self::Message(MessageKind::SpotInterruption);
-
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Message(MessageKind::SpotInterruption) => "spot_interrupted",
+            Self::Message(MessageKind::ReservationInterruption) => {
+                "capacity_reservation_interrupted"
+            }
             Self::Message(MessageKind::RebalanceRecommendation) => "rebalance_recommendation",
             Self::Message(MessageKind::ScheduledChange) => "scheduled_change",
             Self::Message(MessageKind::InstanceStopped) => "instance_stopped",
@@ -74,6 +74,10 @@ impl Kind {
             Self::Message(MessageKind::SpotInterruption) => {
                 ("SpotInterrupted", "Spot interruption warning was triggered")
             }
+            Self::Message(MessageKind::ReservationInterruption) => (
+                "CapacityReservationInstanceInterrupted",
+                "Capacity Reservation interruption warning was triggered",
+            ),
             Self::Message(MessageKind::RebalanceRecommendation) => (
                 "SpotRebalanceRecommendation",
                 "Spot rebalance recommendation was triggered",

@@ -252,8 +252,12 @@ fn status_of(
         Ok(images) => images.is_empty().then_some(no_image),
         Err(message) => Some(message.clone()),
     };
-    judge(AMIS, no_image.map(|message| ("AMINotFound", message)));
     let no_profile = found.instance_profile.as_ref().err();
+    let is_incomplete = found.subnets.is_empty()
+        || found.security_groups.is_empty()
+        || no_image.is_some()
+        || no_profile.is_some();
+    judge(AMIS, no_image.map(|message| ("AMINotFound", message)));
     judge(
         INSTANCE_PROFILE,
         no_profile.map(|error| ("InstanceProfileNotReady", error.to_string())),
@@ -267,9 +271,13 @@ fn status_of(
     let invalid = template
         .err()
         .map(|error| ("InvalidNodeClass", error.to_string()));
+    let invalid = invalid.or_else(|| unsupported_kubelet(&class.spec));
     judge(
         VALIDATION,
-        invalid.or_else(|| unsupported_kubelet(&class.spec)),
+        invalid.or_else(|| {
+            let message = "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution";
+            none(is_incomplete, "DependenciesNotReady", message)
+        }),
     );
     inert::set_condition(&mut conditions, &found.ignored);
     let mut summarized = vec![
@@ -515,7 +523,10 @@ mod tests {
         );
         assert_eq!(
             condition(&status, "Ready"),
-            ("False", "SecurityGroupsReady=False, SubnetsReady=False")
+            (
+                "False",
+                "SecurityGroupsReady=False, SubnetsReady=False, ValidationSucceeded=False"
+            )
         );
     }
 

@@ -269,3 +269,33 @@ async fn nothing_is_reserved_while_the_gate_is_closed() {
     let mut conditions = status.conditions.iter();
     assert!(!conditions.any(|own| own.type_ == "CapacityReservationsReady"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_reservation_is_interrupted_is_replaced_elsewhere() {
+    let whole = Whole::start().await;
+    let own = CapacityReservation {
+        interruptible: true,
+        ..of_two()
+    };
+    pool(&whole, own, json!({})).await;
+    pods(&whole, 1).await;
+    let old = bought_as(&whole, "reserved")[0].clone();
+    let id = old.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+    let id = id.as_deref().and_then(mullion_cloud::instance_id);
+    whole.ec2.interrupt(&id.expect("an instance"));
+    // What is left of the reservation is not bought again for a while.
+    whole
+        .until("the node is replaced on demand", || {
+            let is_left = bought_as(&whole, "reserved").is_empty();
+            (is_left && bought_as(&whole, "on-demand").len() == 1).then_some(())
+        })
+        .await;
+    let line = whole.line("initiating delete from interruption message");
+    assert_eq!(line["messageKind"], "capacity_reservation_interrupted");
+    let said = (
+        "CapacityReservationInstanceInterrupted".to_owned(),
+        "Capacity Reservation interruption warning was triggered".to_owned(),
+    );
+    let events = whole.events(&old.name_any()).await;
+    assert!(events.contains(&said), "{events:#?}");
+}
