@@ -359,7 +359,7 @@ impl Choice<'_> {
         Some((Plugin::InterPodAffinity, reason))
     }
 
-    /// The total of each row's best node.
+    /// Returns the total of each row's best node.
     fn totals(&self, rows: &[Row]) -> Vec<i64> {
         let (question, view) = (self.question, self.question.view);
         let groups = || rows.iter().map(|row| &self.index.groups[row.group]);
@@ -400,7 +400,7 @@ impl Choice<'_> {
         totals
     }
 
-    /// The sum of preferences for a row.
+    /// Returns the sum of preferences for a row.
     fn preference(&self, row: &Row) -> i64 {
         let group = &self.index.groups[row.group];
         let places = self.index.keys.iter().zip(&group.values);
