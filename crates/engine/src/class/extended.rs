@@ -111,8 +111,7 @@ impl ExtendedResource {
         let mut of_largest = Vec::new();
         for ask in short {
             let first = staying.partition_point(|other| other.container < ask.container);
-            // The API server refuses a claim with more requests than this, so nobody reads the uses; stopping here saves work that grows
-            // with the square of the requests.
+            // A claim with more requests than this is refused, so its uses are never read.
             if requests.len() <= MOST_REQUESTS {
                 let mut missing = ask.count;
                 for (other, request) in staying.iter().zip(&requests).skip(first) {
