@@ -180,7 +180,7 @@ pub struct LaunchOption {
     pub capacity_type: CapacityType,
     /// Id of the capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<String>,
-    /// Where in a placement group the instance is to be.
+    /// The placement of the instance in a placement group.
     pub placement: Option<Placement>,
 }
 

@@ -132,7 +132,7 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        // Karpenter leaves no reserved interface out here.
+        // Unlike the pod limit above, Karpenter counts reserved interfaces here too.
         _ => eni_limited_pods(instance_type, template.without_addresses()),
     };
     let kube = &kubelet.kube_reserved;

@@ -88,7 +88,7 @@ pub struct InstanceType {
     pub network_mbps: Option<u64>,
     /// Maximum bandwidth to EBS in Mbit/s, if it is guaranteed to every instance and known.
     pub ebs_mbps: Option<u64>,
-    /// Clock speed that all cores keep, in MHz, if known; 0 where EC2 tells none.
+    /// Clock speed that all cores sustain, in MHz; 0 if EC2 reports none, `None` if unknown.
     pub clock_mhz: Option<u64>,
     /// Whether it is sold as spot.
     pub supports_spot: bool,
@@ -194,7 +194,7 @@ impl InstanceType {
         self.hypervisor == "nitro" || self.bare_metal
     }
 
-    /// Returns what its Neuron devices are, if it has any.
+    /// Returns the model of its Neuron devices, if it has any.
     pub fn neuron_device(&self) -> Option<NeuronDevice> {
         let device = |name, cores, core_version, memory_mib| NeuronDevice {
             name,
