@@ -337,7 +337,7 @@ fn system(machine: &InstanceType) -> String {
     }
 }
 
-/// Processor, memory and pods, and whatever else is asked for.
+/// Returns the amounts of CPU, memory and pods, and of every other requested resource.
 fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Amount> {
     let always = [labels::CPU, labels::MEMORY, labels::PODS];
     let asked = planned

@@ -369,7 +369,7 @@ impl Cluster {
         let orderly = async {
             self.context.stop().await;
             self.stop_serving.cancel();
-            // A panic of the task was printed already, and stopping goes on.
+            // A panic of the task was printed already and must not stop the rest of the shutdown.
             let _ = serving.await;
         };
         // Tasks that do not end in time end with the process.
