@@ -82,6 +82,7 @@ impl CandidateAllocation<'_> {
         let mut term = NodeSelectorTerm::default();
         for candidate in &self.devices {
             let nodes = candidate.nodes();
+            // A device of one node restricts the whole allocation to that node, so other selectors no longer matter.
             if matches!(nodes, DeviceNodes::Node(_)) || candidate.device().binds_to_node {
                 let name = NodeSelectorRequirement {
                     key: "metadata.name".to_owned(),

@@ -137,6 +137,7 @@ impl Allocation {
             admin_access: device.admin_access.unwrap_or_default(),
             portions: match &device.consumed_capacity {
                 Some(parts) => Some(Portions::of(parts)),
+                // A share without counted capacity is shown only by its ID.
                 None => device.share_id.as_ref().map(|_| Portions::default()),
             },
         };

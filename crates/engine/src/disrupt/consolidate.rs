@@ -144,6 +144,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             let mut pods = self.cluster.movable_pods(id);
+            // A pod that came from a node removed in this pass is reported with that node.
             pods.retain(|(key, _)| !moved.contains(key));
             match self.cluster.empty_out(id, self.question.market.seed) {
                 Ok(()) => {

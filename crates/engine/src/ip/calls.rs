@@ -192,12 +192,14 @@ impl Interface {
         } else {
             self.recent.list_at().map(|at| at.max(retry))
         };
+        // While a listing is due no other call begins, so that those in progress end and the listing can start.
         if must_list || list.is_some_and(|at| at <= now) {
             let idle = self.calls.assign.is_none() && self.calls.give_back.is_none();
             due_calls.list = list.filter(|_| idle);
             return due_calls;
         }
         due_calls.list = list;
+        // The active kind comes first, because its pods wait; the other kind only drains.
         for kind in [self.active, self.active.other()] {
             let (goal, waiting) = self.goal(kind);
             let (capacity, _) = self.room_for(kind);

@@ -165,6 +165,7 @@ impl Interface {
         recent.confirm_at = confirm_at.max(unconfirmed.filter(|_| restarted));
         let doubt = Some(recent.doubt_until).filter(|until| *until > begun);
         let again = compared.iter().filter_map(|(_, again)| *again);
+        // One listing at the latest of these times settles the earlier doubts too.
         recent.list_at = again.chain(doubt).chain(recent.confirm_at).max();
         self.tell_losses(answers);
     }

@@ -179,6 +179,7 @@ impl Pool {
             return Err(Refusal::AlreadyAssigned);
         }
         self.check(capacity, freeing).map_err(Refusal::Waits)?;
+        // The fullest prefix is used first, so that other prefixes become free and can be given back.
         let with_warm = |(at, block): (usize, &Block)| Some((block.warm(), at)).filter(|x| x.0 > 0);
         let fewest = self.blocks.iter().enumerate().filter_map(with_warm).min();
         let empty = Refusal::Waits(WaitReason::Empty);
@@ -193,6 +194,7 @@ impl Pool {
         let counts = self.counts();
         let size = self.kind.size();
         let all = (capacity + freeing) * size;
+        // Slots that the other pool still holds cannot be used yet, so the pod waits as for a creation.
         let taken = counts.used + freeing * size;
         if counts.used >= all {
             Err(WaitReason::AtCapacity)
@@ -263,8 +265,10 @@ impl Pool {
     pub fn plan(&self, goal: Goal, waiting: usize, capacity: usize) -> Option<Step> {
         let counts = self.counts();
         if self.must_list {
+            // A listing can be compared with the pool only while no other call is in progress.
             return (counts.creating + counts.deleting == 0).then_some(Step::List);
         }
+        // If no more addresses can become available, nothing is planned, as in VRC; only draining goes on.
         let unchangeable = counts.total() - counts.warm;
         if unchangeable >= capacity * self.kind.size() && goal != Goal::Drain {
             return None;
@@ -310,6 +314,7 @@ impl Pool {
     pub fn not_created(&mut self, asked: u32, failure: Failure) {
         self.creating = self.creating.saturating_sub(asked);
         self.no_prefix = failure == Failure::NoPrefix;
+        // Throttling and shortage are clear answers; any other failure may mean that the pool is wrong about EC2.
         self.must_list |= matches!(failure, Failure::Other | Failure::NoAnswer);
     }
 

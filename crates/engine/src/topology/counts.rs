@@ -63,6 +63,7 @@ impl PairScores {
         let weighed = self.sums.entry((key, value)).or_default();
         weighed.sum += weight * delta;
         weighed.terms += delta;
+        // The sum alone does not tell: weights of affinity and anti-affinity can add up to zero.
         if weighed.terms == 0 {
             self.sums.remove(&(key, value));
         }
@@ -144,6 +145,7 @@ impl SpreadCounts {
         if after.nodes == 0 {
             self.places.remove(&key);
         }
+        // Only domains with nodes are in the histogram, because only they can be the minimum.
         if before.nodes > 0 {
             self.tally(before.pods, -1);
         }

@@ -39,6 +39,8 @@ impl Effect {
         let mut effects = Vec::new();
         if own.namespace == other.namespace {
             let spreads = |counts: &super::SpreadCounts| {
+                // kube-scheduler counts no pods for an empty selector (`countPodsMatchSelector`), although it matches
+                // everything.
                 !counts.rule.query.is_everything()
                     && counts.rule.query.matches(&other.labels, names)
             };
@@ -47,6 +49,7 @@ impl Effect {
                     .filter(|&i| spreads(&view.hard[i]))
                     .map(Effect::Hard),
             );
+            // AddPod and RemovePod lack that exception, so trials do count pods for an empty selector.
             let counts_all = |i: &usize| view.hard[*i].rule.query.is_everything();
             let of_thought = (0..view.hard.len()).filter(counts_all);
             effects.extend(of_thought.map(Effect::HardInThought));
@@ -56,6 +59,7 @@ impl Effect {
                     .map(Effect::Soft),
             );
         }
+        // A pod counts for required affinity only if it matches all terms together.
         if !own.affinity.is_empty()
             && own
                 .affinity

@@ -105,6 +105,7 @@ impl View {
             SpreadCounts::new(rule, self_match)
         });
         let (mut hard, mut soft): (Vec<_>, Vec<_>) = counts.partition(|counts| counts.rule.hard);
+        // Counts that no enabled plugin reads are dropped, so that no pod pays for updating them.
         if !profile.filters(Plugin::PodTopologySpread) {
             hard.clear();
         }
@@ -203,6 +204,7 @@ impl View {
             return;
         };
         let host = (spot.id, spot.labels.value(Symbol::HOSTNAME));
+        // Only the last entry is compared: pods often come to one host in a row, and other duplicates do no harm.
         if nodes.len() >= MAX_CHANGED_HOSTS {
             self.changed_hosts = ChangedHosts::Any;
         } else if nodes.last() != Some(&host) {
@@ -235,6 +237,7 @@ impl View {
                         .iter()
                         .all(|taint| !taint.is_hard() || class.shape.tolerates(*taint)))
         };
+        // kube-scheduler counts a node only if it has the keys of all hard constraints.
         if has_all(&self.hard) {
             for counts in &mut self.hard {
                 if honored(&counts.rule) {
@@ -245,6 +248,8 @@ impl View {
         let all_soft = !self.soft_declared || has_all(&self.soft);
         for counts in &mut self.soft {
             let by_host = counts.rule.key == Symbol::HOSTNAME;
+            // For scoring, kube-scheduler counts the pods on the node itself for a constraint over hosts, whatever the inclusion policies
+            // say.
             if by_host || (all_soft && honored(&counts.rule)) {
                 counts.join(spot.id, soft_place(counts.rule.key, spot));
             }
