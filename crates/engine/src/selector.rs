@@ -82,6 +82,7 @@ impl Requirement {
             Operator::Exists | Operator::DoesNotExist => return None,
             Operator::Gt => Test::Above(number()?),
             Operator::Lt => Test::Below(number()?),
+            // Values are integers, so `>= n` is `> n - 1`.
             Operator::Gte => Test::Above(number()?.checked_sub(1)?),
             Operator::Lte => Test::Below(number()?.checked_add(1)?),
         };
@@ -336,6 +337,8 @@ impl NamedNodes {
         }
         let mut union: Vec<Symbol> = Vec::new();
         for term in terms {
+            // The fields of a term must all match, so their names are intersected. Terms are alternatives, so
+            // theirs are united.
             let mut named: Option<Vec<Symbol>> = None;
             for field in &term.match_fields {
                 if field.key != NAME_FIELD || field.operator != Operator::In {

@@ -37,6 +37,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Returns whether the budget may cover pods of a class; whether it covers one pod also depends on the pod's name.
     pub(crate) fn may_cover(&self, class: &PodClass, names: &Interner) -> bool {
+        // kube-scheduler matches neither pods without labels nor budgets with an empty selector.
         self.namespace == class.namespace
             && !class.labels.is_empty()
             && !self.query.is_everything()
@@ -84,6 +85,7 @@ impl Objects {
         {
             query.and(more);
         }
+        // Without a service or workload no other pods belong to this one, so there is nothing to spread.
         if query.is_everything() {
             Vec::new()
         } else {

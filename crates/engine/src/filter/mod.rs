@@ -203,6 +203,7 @@ impl Question<'_> {
             Plugin::VolumeBinding | Plugin::VolumeZone => {
                 return self.reach(plugin, fixed.name, &fixed.labels);
             }
+            // Mullion's own filter is in no profile, so an option turns it on and not the next arm.
             Plugin::OperatingSystem => self.ask_static(plugin, id),
             off if !self.rules.filters(off) => None,
             Plugin::NodePorts => node_ports::check(&self.class.shape, &node.ports),
