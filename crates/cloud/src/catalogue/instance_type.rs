@@ -70,7 +70,7 @@ pub struct InstanceType {
     pub hypervisor: String,
     /// Whether it is bare metal, a whole machine.
     pub bare_metal: bool,
-    /// Network interfaces of the first network card, which pods get their addresses from, and of each other one.
+    /// The maximum number of network interfaces of each network card. Pods get addresses only from those of the first card.
     pub max_enis: u64,
     /// Network cards.
     pub network_cards: u64,
