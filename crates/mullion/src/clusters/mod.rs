@@ -72,6 +72,7 @@ impl NamedCluster {
         let Some(name) = &self.name else {
             return running;
         };
+        // A cluster of this name takes precedence over one with this process id or port.
         let is_name = running.iter().any(|record| record.name == *name)
             || kept(&running).iter().any(|kept| kept.name == *name);
         running.retain(|record| match is_name {

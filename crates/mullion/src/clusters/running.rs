@@ -123,6 +123,7 @@ fn all_in(place: &Path) -> Vec<Record> {
             continue;
         }
         let lock = path.with_extension("lock");
+        // A lock that nobody holds belongs to a process that ended without removing its files.
         if !is_held(&lock) {
             let _ = fs::remove_file(&path);
             let _ = fs::remove_file(&lock);
