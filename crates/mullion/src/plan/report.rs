@@ -263,7 +263,7 @@ fn gap(price: u64, bound: u64) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentPrice {
     micro_usd: u64,
-    /// The part of it that the nodes cost which the plan removes.
+    /// The part of the price that belongs to nodes which the plan removes.
     removed_micro_usd: u64,
     unpriced: Vec<String>,
 }

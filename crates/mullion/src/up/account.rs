@@ -282,7 +282,7 @@ impl Follower {
         }
     }
 
-    /// Writes the status if it is another one; returns how many instances it has.
+    /// Writes the status if it has changed; returns how many instances the status has.
     async fn write(&self) -> Result<u32, kube::Error> {
         let api: Api<SimulatedAccount> = Api::all(self.client.clone());
         let status = self.ec2.facts(|instance| profile(&self.cluster, instance));

@@ -74,17 +74,17 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running cluster.
 pub(crate) struct Cluster {
-    /// The plan that it was started from.
+    /// The plan from which the cluster was started.
     pub(crate) plan: Plan,
     /// The address of the API server.
     pub(crate) address: SocketAddr,
     /// The time between the start of the process's work and the first response of the API server.
     pub(crate) api_ready_in: Duration,
-    /// Its certificates.
+    /// The cluster's certificates.
     pub(crate) certs: Certs,
-    /// Whether it continues an earlier start.
+    /// Whether the cluster continues an earlier start.
     pub(crate) resumed: bool,
-    /// The log file, if it will run in the background.
+    /// The log file, if the cluster will run in the background.
     pub(crate) log: Option<PathBuf>,
     server: Arc<ApiServer>,
     ec2: SimulatedEc2,

@@ -77,7 +77,7 @@ pub(crate) struct Plan {
     pub(crate) fresh: bool,
     /// Name, region, version, node groups.
     pub(crate) spec: eksctl::Cluster,
-    /// The config file that it was read from.
+    /// The config file from which `spec` was read.
     pub(crate) file: Option<PathBuf>,
     /// The text of that file.
     pub(crate) config: String,
@@ -117,7 +117,7 @@ pub(crate) struct Plan {
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the scheduler's configuration file.
     pub(crate) scheduler_text: Option<String>,
-    /// Whether it runs in the background, with a log.
+    /// Whether the cluster runs in the background, with a log.
     pub(crate) detached: bool,
     /// Remarks for the user about the limits of this cluster.
     pub(crate) remarks: Vec<String>,
