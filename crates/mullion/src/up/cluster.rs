@@ -306,7 +306,7 @@ impl Cluster {
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
         account::follow_spec(context, ec2);
-        // Without the flag too: pods of an earlier start may have the gate.
+        // This runs without the flag too, because pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);
         self.check_policies();
