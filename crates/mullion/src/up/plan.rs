@@ -237,6 +237,7 @@ impl Plan {
                 eksctl::Cluster::from_yaml(text).map_err(|error| config_failure(None, &error))?
             }
         };
+        // A kept cluster goes on with its own config, so a different file would have no effect and is refused.
         if let Some(file) = self.file.as_ref().filter(|_| kept != self.spec) {
             return Err(Failure::input(format!(
                 "cluster {} was made from another config than {}",
@@ -245,6 +246,7 @@ impl Plan {
             ))
             .hint("leave --config out to go on with it, or start anew with --fresh"));
         }
+        // The config is empty if the cluster was created without a file; only then it has the default NodePools.
         self.default_pools = config.is_empty();
         self.spec = kept;
         self.config = config;
