@@ -278,6 +278,7 @@ impl CurrentPrice {
         let leaving = &question.pools.leaving;
         for node in nodes.chain(coming) {
             let is_removed = question.removed.contains(&node.name);
+            // Nodes that are being removed anyway do not count, but those that only the plan removes do.
             if leaving.contains(&node.name) && !is_removed {
                 continue;
             }

@@ -175,6 +175,7 @@ impl Watch {
         for machine in self.registered.remaining(machines) {
             let last = before.remove(&machine.name);
             let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
+            // The launch of a node that was shown before this watch began was not seen.
             let bought = match &last {
                 Some(last) => last.bought,
                 None => Some(now),
