@@ -7,7 +7,7 @@ pub(super) const STEPS_OF_A_CALL: u64 = 1_000_000;
 /// The most steps of all expressions for one object (RuntimeCELCostBudget).
 const STEPS_OF_AN_OBJECT: u64 = 10_000_000;
 
-/// The remaining steps.
+/// The steps that expressions may still take.
 #[derive(Debug)]
 pub struct Budget {
     left: u64,

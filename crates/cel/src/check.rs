@@ -121,6 +121,7 @@ impl<'e> Checker<'e> {
 
     /// Returns the type of an expression inside the enclosing macros.
     pub(super) fn of(&mut self, expression: &Expr) -> Type {
+        // The flag holds for this expression alone; a list or map sets it again for its items.
         let mixed = std::mem::take(&mut self.mixed);
         let kind = self.found(expression, mixed);
         if let Some(noted) = &mut self.noted {
@@ -342,6 +343,8 @@ impl<'e> Checker<'e> {
         if let Some(target) = target {
             types.push(self.of(target));
         }
+        // A call of `format` inside the arguments of another one must not end the outer one's collection
+        // of types.
         let notes = self.noted.is_some();
         if name == "format" && target.is_some() {
             self.noted.get_or_insert_default();

@@ -45,7 +45,7 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
             .map(Value::Int)
             .map_err(|_| INT_OVERFLOW.to_owned()),
         ("int", Value::Float(number)) => {
-            // The ends themselves are refused too.
+            // cel-go refuses the bounds themselves too.
             let fits = *number > i64::MIN as f64 && *number < i64::MAX as f64;
             fits.then_some(Value::Int(*number as i64))
                 .ok_or_else(|| INT_OVERFLOW.to_owned())

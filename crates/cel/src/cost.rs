@@ -174,9 +174,11 @@ impl<'s> Coster<'s, '_> {
                 test,
             } => {
                 let operand = self.part(operand);
+                // cel-go charges nothing for `has` itself.
                 if *test {
                     return (operand.cost, None, None);
                 }
+                // cel-go charges a selection only if the operand is known to be a map or an object.
                 let selects = matches!(operand.kind, Type::Map(..) | Type::Object(_));
                 let place = operand.place.and_then(|place| {
                     let known = place.fields.get(field);

@@ -188,6 +188,7 @@ impl Run<'_> {
                 Ok(truth) if truth == decisive => return Ok(Value::Bool(decisive)),
                 Ok(_) => {}
                 Err(Failure::Error(message)) => failure = failure.or(Some(message)),
+                // No other operand can make up for an exhausted budget.
                 Err(over) => return Err(over),
             }
         }

@@ -129,6 +129,7 @@ pub(super) fn named_type(name: &str) -> Option<Type> {
 
 /// Returns whether a name stands for a type, unless a variable has that name.
 pub(super) fn is_type_name(name: &str) -> bool {
+    // In expressions these three names are functions, not types.
     !matches!(name, "dyn" | "timestamp" | "duration") && named_type(name).is_some()
 }
 

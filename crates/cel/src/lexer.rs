@@ -96,6 +96,7 @@ impl Lexer {
         let Some(first) = self.peek(0) else {
             return Ok(Token::End);
         };
+        // A string literal may start with letters (`r"..."`), so strings are tried before names.
         if let Some(text) = self.text_start() {
             return self.text(text);
         }
@@ -112,6 +113,7 @@ impl Lexer {
             self.at += name.len();
             return Ok(Token::Name(name));
         }
+        // The list has longer operators first, so that `<=` is not taken for `<`.
         for mark in MARKS {
             if mark
                 .chars()

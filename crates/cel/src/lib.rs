@@ -265,6 +265,7 @@ impl Issues {
 
     fn new(source: &str, mut problems: Vec<Problem>) -> Self {
         let more = problems.len().saturating_sub(MOST_PROBLEMS);
+        // cel-go keeps the first errors that it finds, and sorts only those.
         problems.truncate(MOST_PROBLEMS);
         problems.sort_by_key(|problem| problem.at);
         let mut texts: Vec<String> = problems

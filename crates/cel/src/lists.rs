@@ -162,6 +162,7 @@ fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
     let Some(first) = keys.first() else {
         return Ok(items.to_vec());
     };
+    // NaN does not compare with itself, although doubles can be sorted.
     if compare(first, first).is_none() && !matches!(first, Value::Float(_)) {
         return Err("list elements must be comparable".to_owned());
     }

@@ -7,7 +7,7 @@ use super::{
     syntax::Parsed,
 };
 
-/// Builds a call with a target: a macro or a method. `binds` says whether `cel.bind` is available.
+/// Builds a call with a target, which is a macro or a method. `cel.bind` is a macro only if `binds` is true.
 pub(super) fn method(
     at: usize,
     target: Expr,

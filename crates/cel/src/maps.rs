@@ -90,6 +90,7 @@ impl Entries {
             let other = other.is_some_and(|other| self.plain.contains_key(&other));
             return other || self.plain.contains_key(&key);
         }
+        // No entry has this number, so a NaN is never found.
         let same = identity(key, usize::MAX);
         let mut wholes = wholes(key);
         same.is_ok_and(|same| self.others.contains_key(&same))

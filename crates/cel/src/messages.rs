@@ -14,7 +14,7 @@ pub const OBJECT: &str = "Object";
 /// The type of an operation of a JSON patch.
 pub const JSON_PATCH: &str = "JSONPatch";
 
-/// A value of such a type.
+/// An object that an expression of a mutating policy builds.
 #[derive(Debug, PartialEq)]
 pub struct Message {
     /// The type's name, for example `Object.spec`.

@@ -70,6 +70,7 @@ impl Planner<'_> {
             Node::List(items) => {
                 let mut list = Some(Vec::with_capacity(items.len()));
                 for (is_optional, item) in items {
+                    // An item after a question mark may be absent, so the list is not constant.
                     let value = self.known(item)?.filter(|_| !is_optional);
                     keep(&mut list, value);
                 }

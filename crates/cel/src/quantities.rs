@@ -45,7 +45,7 @@ pub(super) fn call(
         ("isQuantity", None, [Value::String(text)]) => {
             Some(Ok(Value::Bool(Amount::read(text).is_ok())))
         }
-        // The only function that is not a method.
+        // `sign` takes the quantity as an argument; all functions below are methods.
         ("sign", None, [amount]) => {
             let amount = Amount::of(amount)?;
             Some(Ok(Value::Int(amount.quantity.nano().cmp(&0) as i64)))

@@ -89,7 +89,7 @@ struct Parser {
     next: usize,
     /// The current nesting of each [`Rule`].
     depths: [usize; 5],
-    /// The largest sum of them so far.
+    /// The largest sum of `depths` so far.
     deepest: usize,
 }
 
@@ -235,6 +235,7 @@ impl Parser {
         while let Some(function) = operator(self.peek()) {
             let at = self.at();
             self.next += 1;
+            // In cel-go's grammar, which is left-recursive, each operator of a chain is one level deeper.
             self.deeper(*rule)?;
             let right = self.binary(level + 1)?;
             left = call(at, function, vec![left, right]);
@@ -255,6 +256,7 @@ impl Parser {
         while self.mark(mark).is_some() {
             count += 1;
         }
+        // A minus before a number is part of the literal, because the lowest int has no positive counterpart.
         if mark == "-" && count == 1 {
             let literal = match self.peek() {
                 Token::Int(number) => Some(Literal::Int(-number)),

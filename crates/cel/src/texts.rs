@@ -93,6 +93,7 @@ fn between(given: &str, from: i64, to: i64) -> Result<&str, String> {
 }
 
 fn index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
+    // cel-go returns the index itself for an empty text, without checking it.
     if wanted.is_empty() {
         return Ok(Value::Int(from));
     }

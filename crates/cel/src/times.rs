@@ -58,7 +58,7 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
         true => hours.saturating_mul(60).saturating_sub(minutes),
         false => hours.saturating_mul(60).saturating_add(minutes),
     };
-    // No time zone is as far away as the years that have no calendar here.
+    // A huge offset can lead beyond the years that jiff represents; no real time zone has such an offset.
     let moved = time.checked_add(SignedDuration::from_secs(minutes.saturating_mul(60)));
     let moved = moved.map_err(|_| TIMESTAMP_OVERFLOW.to_owned())?;
     Ok(TimeZone::UTC.to_datetime(moved))

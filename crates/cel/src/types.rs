@@ -151,7 +151,7 @@ impl Type {
         })
     }
 
-    /// Returns the type with what is still undetermined made dynamic.
+    /// Returns the type in which all undetermined parts are dynamic.
     pub(crate) fn closed(&self) -> Type {
         self.replaced(&|part| (*part == Type::Open).then_some(Type::Dyn))
     }

@@ -348,6 +348,7 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
     let int = |result: Option<i64>| result.map(Int).ok_or_else(|| INT.to_owned());
     let uint = |result: Option<u64>| result.map(UInt).ok_or_else(|| UINT.to_owned());
     let zero = |what: &str| Err(format!("{what} by zero"));
+    // The list type of the left operand decides how lists are joined.
     if let ("_+_", Some(left)) = (operator, keyed(left)) {
         return left.with(right);
     }

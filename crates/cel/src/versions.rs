@@ -56,7 +56,7 @@ pub(super) fn call(
         }
         (function, Some(target), arguments) => {
             let version = of(target)?;
-            // Converted as in Go.
+            // Like Go's conversion, this wraps around for numbers beyond `i64`.
             let part = |number: u64| Value::Int(number as i64);
             let value = match (function, arguments) {
                 ("major", []) => part(version.major),

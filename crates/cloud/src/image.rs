@@ -146,8 +146,8 @@ impl NodeImage {
         }
     }
 
-    /// Returns whether a term of an EC2NodeClass that names no SSM parameter selects this image: by an alias of any release or of the image's own, by
-    /// its id, or by its name, in which `*` and `?` stand for any characters, and its tags. Amazon owns it.
+    /// Returns whether a term of an EC2NodeClass without an SSM parameter selects this image: by an alias of the newest or the image's own release,
+    /// by its id, or by its name and tags; `*` and `?` in the name match any characters. The owner of the image is Amazon.
     pub fn is_selected_by(&self, term: &AmiSelectorTerm, tags: &BTreeMap<String, String>) -> bool {
         if let Some(alias) = &term.alias {
             let release = alias.split_once('@').map(|(_, release)| release);
@@ -266,7 +266,7 @@ pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     }
 }
 
-/// Returns what the names of Bottlerocket's images for NVIDIA GPUs have after the version.
+/// Returns the suffix of the names of Bottlerocket's images for NVIDIA GPUs.
 pub(crate) fn nvidia_suffix(variant: ImageVariant) -> &'static str {
     match variant {
         ImageVariant::Nvidia => "-nvidia",

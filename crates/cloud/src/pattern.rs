@@ -17,6 +17,7 @@ pub fn is_like(pattern: &str, text: &str) -> bool {
                 t += 1;
             }
             _ => {
+                // The last star matches one more character, and matching continues after that star.
                 let Some((at, from)) = star else { return false };
                 star = Some((at, from + 1));
                 p = at + 1;

@@ -1,4 +1,4 @@
-//! Placement groups: how near to each other EC2 puts the instances of a group.
+//! Placement groups, which decide how close together EC2 places the instances of a group.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LaunchOption, catalogue::InstanceType};
 
-/// The most instances that a spread group has in one zone (EC2).
+/// The maximum number of instances of a spread group in one zone (EC2).
 pub const MOST_SPREAD: usize = 7;
 
 /// How a group places its instances.
@@ -15,9 +15,9 @@ pub const MOST_SPREAD: usize = 7;
 pub enum PlacementStrategy {
     /// Close together, in one zone.
     Cluster,
-    /// In so many partitions, which share no hardware.
+    /// In this many partitions, which share no hardware.
     Partition(u32),
-    /// Each on hardware of its own.
+    /// Each instance on its own hardware.
     Spread,
 }
 
@@ -28,9 +28,9 @@ pub struct PlacementGroup {
     pub id: Arc<str>,
     /// Name.
     pub name: String,
-    /// How it places instances.
+    /// The way in which it places instances.
     pub strategy: PlacementStrategy,
-    /// Launches into the group that were refused lately.
+    /// Recent launches into the group that EC2 refused.
     pub refused: Vec<LaunchOption>,
 }
 
@@ -62,7 +62,7 @@ impl PlacementGroup {
         }
     }
 
-    /// Returns the place in a partition; `None`: EC2 chooses the partition, if the group has some.
+    /// Returns the placement in a partition. With `None` EC2 chooses the partition, if the group has any.
     pub fn place(&self, partition: Option<u32>) -> Placement {
         Placement {
             group: Arc::clone(&self.id),
@@ -70,7 +70,7 @@ impl PlacementGroup {
         }
     }
 
-    /// Returns whether a launch of this option was refused lately, in the same partition or in whichever EC2 chose.
+    /// Returns whether a launch of this option was refused recently, in the same partition or in one that EC2 chose.
     pub fn has_refused(&self, option: &LaunchOption) -> bool {
         self.refused.iter().any(|own| {
             let partition = own.placement.as_ref().and_then(|own| own.partition);
@@ -84,7 +84,7 @@ impl PlacementGroup {
     }
 }
 
-/// Where in a placement group an instance is to be, or is.
+/// The placement of an instance in a placement group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// Id of the group.
@@ -94,7 +94,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Returns the labels of a node that is placed so.
+    /// Returns the labels of a node with this placement.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, String)> {
         let partition = self.partition.map(|number| number.to_string());
         [(labels::PLACEMENT_GROUP_ID, self.group.to_string())]

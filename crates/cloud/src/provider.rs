@@ -116,7 +116,7 @@ pub struct SelectedImages {
     pub is_fallback: bool,
 }
 
-/// A subnet nodes can be in.
+/// A subnet that nodes can be in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subnet {
     /// Subnet id.
@@ -127,7 +127,7 @@ pub struct Subnet {
     pub zone_id: Arc<str>,
     /// CIDR block.
     pub cidr: String,
-    /// Addresses left.
+    /// The number of free addresses.
     pub free_addresses: usize,
     /// Tags.
     pub tags: BTreeMap<String, String>,
@@ -180,7 +180,7 @@ pub struct LaunchOption {
     pub capacity_type: CapacityType,
     /// Id of the capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<String>,
-    /// Where in a placement group the instance is to be.
+    /// The placement of the instance in a placement group.
     pub placement: Option<Placement>,
 }
 

@@ -40,7 +40,7 @@ pub trait Wire: Debug + Send + Sync + 'static {
     fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>>;
 }
 
-/// One call.
+/// A call to a cloud in another process.
 #[derive(Debug, Deserialize, Serialize)]
 enum Call {
     Region,

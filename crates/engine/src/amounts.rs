@@ -2,26 +2,30 @@
 
 const MEBIBYTE: i64 = 1 << 20;
 const GIBIBYTE: i64 = 1 << 30;
-/// Bytes are rounded to a multiple of the second from the first on.
+/// Rounding of byte amounts: from the first number of a pair on, amounts are rounded to a multiple of the
+/// second.
 const ROUNDED: [(i64, i64); 2] = [(1 << 40, GIBIBYTE), (16 << 20, MEBIBYTE)];
 
-/// Returns an amount that is there, in thousandths of `cpu` and else in whole units; never as more than it is.
+/// Formats an available amount, rounded down. `cpu` is in thousandths, all other resources in whole units.
 pub(crate) fn at_most(resource: &str, amount: i64) -> String {
     said(resource, rounded_down(resource, amount))
 }
 
-/// Returns an amount that is asked for; never as less than it is.
+/// Formats a requested amount, rounded up.
 pub(crate) fn at_least(resource: &str, amount: i64) -> String {
     said(resource, rounded_up(resource, amount))
 }
 
-/// Returns the difference between what is asked for and what is there, of the amounts as they are written.
+/// Formats the difference between a requested and an available amount, both rounded as [`at_least`] and
+/// [`at_most`] round them.
 pub(crate) fn between(resource: &str, asked: i64, there: i64) -> String {
+    // Users see all three numbers, so the difference is computed from the rounded ones: then the subtraction
+    // comes out.
     let difference = rounded_up(resource, asked).saturating_sub(rounded_down(resource, there));
     said(resource, difference)
 }
 
-/// Returns what an amount is rounded to a multiple of.
+/// Returns the unit to whose multiples an amount is rounded.
 fn step(resource: &str, amount: i64) -> i64 {
     let mut rounded = ROUNDED.iter().filter(|(from, _)| amount >= *from);
     match rounded.next() {
@@ -42,7 +46,7 @@ fn rounded_up(resource: &str, amount: i64) -> i64 {
     }
 }
 
-/// Writes an amount in the largest unit in which it is whole.
+/// Formats an amount in the largest unit that divides it evenly.
 fn said(resource: &str, amount: i64) -> String {
     let units: &[(i64, &str)] = match resource {
         "cpu" => &[(1_000, ""), (1, "m")],

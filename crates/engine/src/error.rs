@@ -1,40 +1,41 @@
-//! Why the model refuses an input.
+//! The errors of the model: inputs that it refuses.
 //!
-//! A pod that does not fit is not an error but a [`crate::Reason`]; these are inputs that cannot be true.
+//! A pod that does not fit is no error but has a [`crate::Reason`]; the errors here are about invalid
+//! input.
 
 use thiserror::Error;
 
 use crate::quantity::Quantity;
 
-/// An input the model cannot take in. The model is unchanged.
+/// An input that the model refuses. The model is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ModelError {
-    /// An amount below zero.
+    /// An amount is negative.
     #[error("{owner}: {resource} is {quantity}, below zero")]
     NegativeQuantity {
-        /// Which object.
+        /// The object that has the amount.
         owner: String,
-        /// Which resource.
+        /// The name of the resource.
         resource: String,
-        /// What was given.
+        /// The negative amount.
         quantity: Quantity,
     },
-    /// A node or pod without a name.
+    /// A node or pod has no name.
     #[error("an object without a name")]
     NoName,
-    /// `add_node` of a name that is there.
+    /// `add_node` was called for a node that exists already.
     #[error("node {0} is there already")]
     DuplicateNode(String),
-    /// A node that is not there.
+    /// There is no node of that name.
     #[error("node {0} is not known")]
     UnknownNode(String),
-    /// `add_pod` or `bind` of a pod that is there.
+    /// `add_pod` or `bind` was called for a pod that exists already.
     #[error("pod {0} is there already")]
     DuplicatePod(String),
-    /// A pod that is not there.
+    /// There is no pod with that key.
     #[error("pod {0} is not known")]
     UnknownPod(String),
-    /// A pod that names no node.
+    /// A pod that must be bound names no node.
     #[error("pod {0} is not bound to a node")]
     NotBound(String),
 }

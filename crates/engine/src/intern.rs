@@ -1,7 +1,7 @@
-//! Every name the engine compares, as a number.
+//! Interned names: each name that the engine compares has a number.
 //!
-//! Invariant: equal texts have equal [`Symbol`]s within one cluster, and a symbol is never reused. Order of symbols
-//! is order of first sight, so nothing that a caller can see may be sorted by it.
+//! Invariant: within one cluster equal texts have equal [`Symbol`]s, and a symbol is never reused. Symbols are
+//! ordered by when their text was first seen, so nothing that a caller can see may be sorted by symbol.
 
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
@@ -33,13 +33,13 @@ impl Symbol {
     pub const UNSCHEDULABLE: Symbol = Symbol(8);
     /// `topology.kubernetes.io/region`.
     pub const REGION: Symbol = Symbol(9);
-    /// `failure-domain.beta.kubernetes.io/zone`, what the zone was called before.
+    /// `failure-domain.beta.kubernetes.io/zone`, the former label for the zone.
     pub const BETA_ZONE: Symbol = Symbol(10);
-    /// `failure-domain.beta.kubernetes.io/region`, what the region was called before.
+    /// `failure-domain.beta.kubernetes.io/region`, the former label for the region.
     pub const BETA_REGION: Symbol = Symbol(11);
 }
 
-/// The texts behind the symbols of [`Symbol`]'s constants, in their order.
+/// The texts of the constants of [`Symbol`], in their order.
 const KNOWN: [&str; 12] = [
     "",
     label::HOSTNAME,
@@ -55,7 +55,7 @@ const KNOWN: [&str; 12] = [
     label::BETA_REGION,
 ];
 
-/// The table of texts of one cluster.
+/// The texts of one cluster with their symbols.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner {
     texts: IndexSet<Box<str>, FxBuildHasher>,
@@ -70,7 +70,7 @@ impl Default for Interner {
 }
 
 impl Interner {
-    /// The symbol of a text, made if there is none.
+    /// Returns the symbol of a text, and creates it if needed.
     pub(crate) fn intern(&mut self, text: &str) -> Symbol {
         if let Some(symbol) = self.find(text) {
             return symbol;
@@ -79,14 +79,14 @@ impl Interner {
         Symbol(u32::try_from(index).expect("fewer than four billion distinct names fit in memory"))
     }
 
-    /// The symbol of a text, if anything ever had it.
+    /// Returns the symbol of a text, if the text was ever interned.
     pub(crate) fn find(&self, text: &str) -> Option<Symbol> {
         self.texts
             .get_index_of(text)
             .map(|index| Symbol(index as u32))
     }
 
-    /// The text of a symbol.
+    /// Returns the text of a symbol.
     pub(crate) fn text(&self, symbol: Symbol) -> &str {
         self.texts
             .get_index(symbol.0 as usize)

@@ -1,6 +1,6 @@
 //! Interned label sets.
 //!
-//! Invariant: sorted by key symbol, each key once.
+//! Invariant: the pairs are sorted by key symbol, and each key occurs once.
 
 use crate::intern::{Interner, Symbol};
 use crate::model::StringMap;
@@ -12,7 +12,7 @@ pub(crate) struct LabelSet {
 }
 
 impl LabelSet {
-    /// Interns keys and values.
+    /// Interns labels.
     pub(crate) fn intern(labels: &StringMap, names: &mut Interner) -> Self {
         let mut pairs: Vec<_> = labels
             .iter()
@@ -24,7 +24,7 @@ impl LabelSet {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn value(&self, key: Symbol) -> Option<Symbol> {
         self.pairs
             .binary_search_by_key(&key, |pair| pair.0)
@@ -32,24 +32,24 @@ impl LabelSet {
             .map(|index| self.pairs[index].1)
     }
 
-    /// All pairs, in an order that means nothing.
+    /// Returns all pairs, in an unspecified order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, Symbol)> + '_ {
         self.pairs.iter().copied()
     }
 
-    /// No labels at all.
+    /// Returns whether there are no labels.
     pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// The same labels but for one key.
+    /// Returns the labels without one key.
     pub(crate) fn without(&self, key: Symbol) -> Self {
         LabelSet {
             pairs: self.iter().filter(|pair| pair.0 != key).collect(),
         }
     }
 
-    /// The same labels and these, which come in place of those with the same keys.
+    /// Returns the labels with others added; a new value replaces the old one of the same key.
     pub(crate) fn with_all(
         &self,
         labels: impl Iterator<Item = (String, String)>,
@@ -70,7 +70,7 @@ impl LabelSet {
         }
     }
 
-    /// The same labels and one more.
+    /// Returns the labels with one label added or replaced.
     pub(crate) fn with(&self, key: Symbol, value: Symbol) -> Self {
         let mut pairs: Vec<_> = self.iter().filter(|pair| pair.0 != key).collect();
         pairs.push((key, value));

@@ -1,4 +1,5 @@
-//! The engine: which node for this pod, which node to buy, can this node go, and why. Pure: values in, values out.
+//! The scheduling engine: chooses nodes for pods, plans which nodes to buy and which to remove, and explains its
+//! decisions. It is pure: values in, values out.
 //!
 //! ```
 //! use mullion_engine::{Cluster, Decision, Options};
@@ -15,25 +16,26 @@
 //! ```
 //!
 //! The map:
-//! - [`model`]: what callers say. [`Quantity`](model::Quantity) is exact.
-//! - [`Cluster`]: the one mutable model. `add_node`, `set_pod`, `bind`, `remove_pod`, ... are its deltas;
-//!   `checkpoint` and `rollback` make what-ifs cost what they change.
-//! - [`schedule`]: [`Cluster::schedule`] gives a [`Decision`], [`Cluster::answer`] every node's word.
-//! - [`preempt`]: [`Cluster::preempt`], what to evict for a pod that fits nowhere.
-//! - [`Reason`], [`Plugin`], [`Refusal`]: closed enums; text by [`Cluster::message`] and its siblings in [`explain`].
-//! - [`provision`]: [`Cluster::plan`], what to buy for pods that fit nowhere.
+//! - [`model`]: the input types. [`Quantity`](model::Quantity) is exact.
+//! - [`Cluster`]: the one mutable model. `add_node`, `set_pod`, `bind`, `remove_pod`, ... are its deltas; with
+//!   `checkpoint` and `rollback` a what-if question costs only what it changes.
+//! - [`schedule`]: [`Cluster::schedule`] returns a [`Decision`], [`Cluster::answer`] the verdict of every node.
+//! - [`preempt`]: [`Cluster::preempt`] finds pods to evict for a pod that fits nowhere.
+//! - [`Reason`], [`Plugin`], [`Refusal`]: closed enums; [`Cluster::message`] and the other functions of [`explain`]
+//!   turn them into text.
+//! - [`provision`]: [`Cluster::plan`] decides what to buy for pods that fit nowhere.
 //! - [`profile`]: which filters and scorers are on, by scheduler name.
-//! - [`disrupt`]: whether a node can go.
-//! - [`remedy`]: [`Cluster::remedies`], the smallest change that would place a pod.
-//! - [`scenario`]: the loads it is measured under.
+//! - [`disrupt`]: whether a node can be removed.
+//! - [`remedy`]: [`Cluster::remedies`] finds the smallest change that would place a pod.
+//! - [`scenario`]: the workloads that benchmarks use.
 //! - [`ip`]: the addresses of a Windows node's network interface.
-//! - [`images`]: names of container images, and what they run on.
-//! - [`windows`]: builds, and which image build runs on which host build.
+//! - [`images`]: names of container images and the platforms that they run on.
+//! - [`windows`]: Windows builds, and which image build runs on which host build.
 //!
-//! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
-//! decisions do not depend on the order in which nodes and pods arrived.
+//! Architecture invariant: the engine has no clock, I/O, async, threads or randomness of its own. Its maps have no
+//! random seeds, and decisions do not depend on the order in which nodes and pods were added.
 
-// An `expect` says which invariant holds; tests may do without.
+// In production code an `expect` states the invariant that makes it safe; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod amounts;

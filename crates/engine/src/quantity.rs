@@ -1,8 +1,8 @@
-//! Kubernetes quantities ("100m", "6012Mi", "1e3"), kept exactly.
+//! Kubernetes quantities ("100m", "6012Mi", "1e3"), stored exactly.
 //!
-//! Invariant: a [`Quantity`] is a whole number of nano-units, so equal amounts written differently are equal and hash
-//! alike. What the scheduler counts with are [`Quantity::value`] (whole units) and [`Quantity::milli_value`], both
-//! rounded up, as `resource.Quantity` rounds them.
+//! Invariant: a [`Quantity`] is a whole number of nano-units, so equal amounts in different notations are equal and have
+//! equal hashes. The scheduler uses [`Quantity::value`] (whole units) and [`Quantity::milli_value`]; both round up, as
+//! `resource.Quantity` does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,68 +10,68 @@ use std::str::FromStr;
 use thiserror::Error;
 
 const NANOS: i128 = 1_000_000_000;
-/// Upstream caps every quantity at this many units.
+/// The largest quantity in units; apimachinery caps quantities at it.
 const MAX_UNITS: i128 = i64::MAX as i128;
 
-/// An amount of a resource. Parsed from and printed in Kubernetes' notation.
+/// An amount of a resource, parsed from and printed in Kubernetes' notation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity {
     nanos: i128,
 }
 
-/// Why a text is not a quantity.
+/// The error for a text that is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{text}` is not a quantity: expected digits and an optional suffix such as m, k, M, G, Ki, Mi, Gi or e3"
 )]
 pub struct QuantityError {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
 impl Quantity {
-    /// A whole number of units: bytes, pods, devices, cores.
+    /// Creates a quantity of whole units: bytes, pods, devices, cores.
     pub const fn from_units(units: i64) -> Self {
         Quantity {
             nanos: units as i128 * NANOS,
         }
     }
 
-    /// Thousandths of a unit: milli-cores.
+    /// Creates a quantity of thousandths of a unit, such as millicores.
     pub const fn from_milli(milli: i64) -> Self {
         Quantity {
             nanos: milli as i128 * 1_000_000,
         }
     }
 
-    /// Whole units, rounded up.
+    /// Returns the amount in whole units, rounded up.
     pub fn value(self) -> i64 {
         round_up(self.nanos, 1_000_000_000)
     }
 
-    /// Thousandths of a unit, rounded up.
+    /// Returns the amount in thousandths of a unit, rounded up.
     pub fn milli_value(self) -> i64 {
         round_up(self.nanos, 1_000_000)
     }
 
-    /// Below zero: no request or capacity may be.
+    /// Returns whether the amount is negative, which no request or capacity may be.
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    /// Nothing at all.
+    /// Returns whether the amount is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// Sum, saturating at the largest quantity there is.
+    /// Returns the sum, at most the largest quantity.
     pub fn saturating_add(self, other: Self) -> Self {
         Quantity {
             nanos: cap(self.nanos.saturating_add(other.nanos)),
         }
     }
 
-    /// Difference; it may be below zero.
+    /// Returns the difference, which may be negative.
     pub fn saturating_sub(self, other: Self) -> Self {
         Quantity {
             nanos: cap(self.nanos.saturating_sub(other.nanos)),
@@ -79,8 +79,8 @@ impl Quantity {
     }
 }
 
-/// How many units there are in nanos, in 64 bits as far as they reach: dividing 128 takes many times as long. Without
-/// the twos of both, binary amounts of up to 9 TB fit.
+/// Divides nanos by `unit` and rounds up. It uses 64 bits where they suffice, because a 128-bit division takes many times as
+/// long. Without the common factors of two, binary amounts of up to 9 TB fit into 64 bits.
 fn round_up(nanos: i128, unit: i64) -> i64 {
     let twos = unit.trailing_zeros();
     let (nanos, unit) = match nanos.trailing_zeros() >= twos {
@@ -110,7 +110,7 @@ fn cap(nanos: i128) -> i128 {
     nanos.clamp(-MAX_UNITS * NANOS, MAX_UNITS * NANOS)
 }
 
-/// The multiplier of a suffix as (numerator, denominator) in units.
+/// Returns the multiplier of a suffix as numerator and denominator in units.
 fn multiplier(suffix: &str) -> Option<(i128, i128)> {
     let scale = match suffix {
         "n" => (1, 1_000_000_000),
@@ -140,7 +140,7 @@ fn multiplier(suffix: &str) -> Option<(i128, i128)> {
     Some(scale)
 }
 
-/// The nanos that a suffix stands for, for the suffixes that nearly all amounts have.
+/// Returns the nanos of one unit with this suffix, for the most frequent suffixes.
 fn whole_nanos(suffix: &str) -> Option<i128> {
     Some(match suffix {
         "" => NANOS,
@@ -187,7 +187,7 @@ fn parse(text: &str) -> Option<Quantity> {
         return None;
     }
     let (numerator, denominator) = multiplier(suffix)?;
-    // Digits past the 18th of a fraction cannot change a nano of anything below the cap but by rounding up.
+    // Below the cap, digits after the 18th of a fraction can change the result only by rounding it up.
     let kept = &fraction[..fraction.len().min(18)];
     let lost = fraction[kept.len()..].bytes().any(|digit| digit != b'0');
     let scale = 10_i128.pow(kept.len() as u32);
@@ -205,7 +205,7 @@ fn parse(text: &str) -> Option<Quantity> {
     })
 }
 
-/// `a * numerator / denominator` rounded up, or `None` where it is beyond 128 bits.
+/// Returns `a * numerator / denominator` rounded up; `None` if the result exceeds 128 bits.
 fn reduce(a: i128, numerator: i128, denominator: i128) -> Option<i128> {
     let common = gcd(numerator, denominator);
     let (numerator, denominator) = (numerator / common, denominator / common);

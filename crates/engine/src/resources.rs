@@ -1,13 +1,13 @@
-//! Resource vectors: what pods request and nodes offer.
+//! Resource vectors: the amounts that pods request and nodes offer.
 //!
-//! Invariant: amounts are what the scheduler counts in (milli-cores, bytes, pieces), never negative in what a caller
-//! gave. Sums wrap instead of saturating, so that taking a pod away restores exactly what was there before it.
+//! Invariant: amounts have the scheduler's units (millicores, bytes, pieces), and amounts from callers are never
+//! negative. Sums wrap instead of saturating, so that subtracting a pod restores exactly the earlier sum.
 
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::model::{Quantity, ResourceMap};
 
-/// Amounts of the native resources and of everything else by name.
+/// Amounts of the native resources, and of all others by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Amounts {
     /// CPU in thousandths of a core.
@@ -16,17 +16,17 @@ pub(crate) struct Amounts {
     pub(crate) memory_bytes: i64,
     /// Local storage in bytes.
     pub(crate) ephemeral_bytes: i64,
-    /// Number of pods; of a request always 0.
+    /// Number of pods; always 0 in a request.
     pub(crate) pods: i64,
     /// Extended resources, huge pages and attachable volumes, sorted by symbol.
     pub(crate) scalars: Vec<(Symbol, i64)>,
 }
 
 impl Amounts {
-    /// Reads a resource map. Names the scheduler does not count are left out.
+    /// Reads a resource map. Resources that the scheduler does not count are left out.
     ///
     /// # Errors
-    /// [`ModelError::NegativeQuantity`] where an amount is below zero.
+    /// [`ModelError::NegativeQuantity`] if an amount is negative.
     pub(crate) fn read(
         map: &ResourceMap,
         owner: &str,
@@ -50,8 +50,10 @@ impl Amounts {
         Ok(amounts)
     }
 
+    /// Checks that no amount is negative.
+    ///
     /// # Errors
-    /// [`ModelError::NegativeQuantity`] where an amount is below zero.
+    /// [`ModelError::NegativeQuantity`] if one is.
     pub(crate) fn refuse_negative(map: &ResourceMap, owner: &str) -> Result<(), ModelError> {
         match map.iter().find(|(_, quantity)| quantity.is_negative()) {
             None => Ok(()),
@@ -63,22 +65,22 @@ impl Amounts {
         }
     }
 
-    /// Adds in place.
+    /// Adds the other amounts to these.
     pub(crate) fn add(&mut self, other: &Amounts) {
         self.combine(other, i64::wrapping_add);
     }
 
-    /// Takes away in place.
+    /// Subtracts the other amounts from these.
     pub(crate) fn subtract(&mut self, other: &Amounts) {
         self.combine(other, i64::wrapping_sub);
     }
 
-    /// The larger of each, in place.
+    /// Sets each amount to the larger of the two.
     pub(crate) fn maximize(&mut self, other: &Amounts) {
         self.combine(other, i64::max);
     }
 
-    /// The smaller of each, in place.
+    /// Sets each amount to the smaller of the two.
     pub(crate) fn minimize(&mut self, other: &Amounts) {
         self.cpu_milli = self.cpu_milli.min(other.cpu_milli);
         self.memory_bytes = self.memory_bytes.min(other.memory_bytes);
@@ -102,14 +104,14 @@ impl Amounts {
         }
     }
 
-    /// The amount of an extended resource; 0 where there is none.
+    /// Returns the amount of an extended resource, 0 if it is absent.
     pub(crate) fn scalar(&self, name: Symbol) -> i64 {
         self.scalars
             .binary_search_by_key(&name, |scalar| scalar.0)
             .map_or(0, |index| self.scalars[index].1)
     }
 
-    /// Puts the amount of an extended resource in place of the one there is.
+    /// Sets the amount of an extended resource.
     pub(crate) fn set_scalar(&mut self, name: Symbol, amount: i64) {
         match self.scalars.binary_search_by_key(&name, |scalar| scalar.0) {
             Ok(index) => self.scalars[index].1 = amount,
@@ -117,13 +119,13 @@ impl Amounts {
         }
     }
 
-    /// Whether an extended resource is told of, even if there is none.
+    /// Returns whether an extended resource is listed, even with the amount 0.
     pub(crate) fn knows(&self, name: Symbol) -> bool {
         let place = self.scalars.binary_search_by_key(&name, |scalar| scalar.0);
         place.is_ok()
     }
 
-    /// The amount of any resource by name.
+    /// Returns the amount of any resource by name.
     pub(crate) fn amount(&self, name: Symbol) -> i64 {
         match name {
             Symbol::CPU => self.cpu_milli,
@@ -134,7 +136,7 @@ impl Amounts {
         }
     }
 
-    /// The first resource of which there is more here than there.
+    /// Returns the first resource of which there is more here than in `bound`.
     pub(crate) fn exceeds(&self, bound: &Amounts) -> Option<Symbol> {
         let native = [
             Symbol::CPU,
@@ -149,12 +151,12 @@ impl Amounts {
             .find(|name| self.amount(*name) > bound.amount(*name))
     }
 
-    /// Whether there is less than nothing of a resource.
+    /// Returns whether any amount is negative.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.iter().any(|(_, amount)| amount < 0)
     }
 
-    /// Non-zero amounts by name, native ones first.
+    /// Returns the non-zero amounts by name, native resources first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, i64)> + '_ {
         [
             (Symbol::CPU, self.cpu_milli),
@@ -179,7 +181,7 @@ impl Amounts {
     }
 }
 
-/// Whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
+/// Returns whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
 fn is_scalar(name: &str) -> bool {
     let native = name.contains("kubernetes.io/");
     let qualified = name.contains('/') && !name.starts_with("requests.");

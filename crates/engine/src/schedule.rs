@@ -132,8 +132,8 @@ impl Cluster {
         }
     }
 
-    /// What [`Cluster::schedule_pod`] says about a pod that an answer has no node for, if no room is held for the pod
-    /// itself; none if the answer has one.
+    /// Returns what [`Cluster::schedule_pod`] reports for a pod if the answer has no node for it and no room is held for the pod itself;
+    /// `None` if the answer has a node.
     pub fn unschedulable(&self, answer: &Answer) -> Option<Unschedulable> {
         if !answer.best.is_empty() {
             return None;
@@ -154,12 +154,12 @@ impl Cluster {
         })
     }
 
-    /// Every node with its refusal, in order of their names, for a pod that fits nowhere.
+    /// Returns every node with its refusal, sorted by name, for a pod that fits nowhere.
     pub fn refusals(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
         self.refusals_among(None, class, key)
     }
 
-    /// [`Cluster::refusals`] of some nodes only.
+    /// Returns the refusals like [`Cluster::refusals`], of the given nodes only.
     pub(crate) fn refusals_among(
         &mut self,
         nodes: Option<Vec<NodeId>>,
@@ -172,7 +172,7 @@ impl Cluster {
         refused
     }
 
-    /// Why pods of a class are refused before any node is looked at.
+    /// Returns why pods of a class are refused before any node is examined.
     fn conflict(&mut self, class: PodClassId) -> Option<Veto> {
         let own = self.class(class);
         if own.volumes.is_empty()
@@ -184,7 +184,7 @@ impl Cluster {
         self.question(class).conflict()
     }
 
-    /// [`Cluster::schedule_pod`] by class and key.
+    /// Schedules like [`Cluster::schedule_pod`], by class and key.
     pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
         if let Some(conflict) = self.conflict(class) {
             return Decision::Unschedulable(Unschedulable {
@@ -197,9 +197,9 @@ impl Cluster {
         }
         let own = self.class(class);
         let has_volumes = !own.volumes.is_empty();
-        // Boards know one order of filters.
+        // Boards report refusals in the default order of filters.
         let is_usual = self.rules(own.shape.profile).order().is_none();
-        // They score at once, and know no errors.
+        // Boards choose a node even if the preferred node affinity has an error, which must end the attempt instead.
         if own.shape.preference_error.is_some() || (has_volumes && !is_usual) {
             return self.schedule_by_asking_all(class, key, seed);
         }
@@ -213,8 +213,8 @@ impl Cluster {
                 Some(BoardDecision::Refused(tallies)) if !has_volumes && is_usual => {
                     return Decision::Unschedulable(Unschedulable::of(self, tallies));
                 }
-                // Boards do not know all about volumes: a node that they keep away goes, and the next best is the best of
-                // the rest, as long as no node's score depends on which others there are.
+                // Boards do not know all rules about volumes. If the volumes exclude the chosen node, the node is held out and the boards
+                // are asked again. That is right only if no node's score depends on which others are feasible (`apart`).
                 Some(BoardDecision::Node { node, apart: true }) => {
                     match self.question(class).check_volumes(node) {
                         None => return Decision::Node(node),
@@ -227,7 +227,7 @@ impl Cluster {
         self.schedule_by_asking_all(class, key, seed)
     }
 
-    /// The nodes that are there of those that a pod names; none if it names none.
+    /// Returns the existing nodes among those that a pod names; `None` if it names none.
     pub(crate) fn named_nodes(&self, class: PodClassId) -> Option<Vec<NodeId>> {
         let NamedNodes::Only(names) = &self.class(class).shape.named_nodes else {
             return None;
@@ -239,7 +239,7 @@ impl Cluster {
         Some(nodes)
     }
 
-    /// [`Cluster::schedule_key`] without boards: every node is asked.
+    /// Schedules like [`Cluster::schedule_key`], but checks every node instead of using boards.
     pub(crate) fn schedule_by_asking_all(
         &mut self,
         class: PodClassId,
@@ -250,7 +250,7 @@ impl Cluster {
         self.schedule_among(&nodes, class, key, seed)
     }
 
-    /// The best of some nodes; all others are not among those that the pod names.
+    /// Returns the best of the given nodes. All other nodes count as refused because the pod does not name them.
     fn schedule_among(
         &mut self,
         nodes: &[NodeId],
@@ -289,7 +289,8 @@ impl Cluster {
         }
     }
 
-    /// The error that ends the attempt, if a node could not be asked or those that fit cannot be told apart.
+    /// Returns the error that ends the attempt: a node could not be checked, or feasible nodes cannot be ranked because the preferred
+    /// node affinity is invalid.
     fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Veto> {
         let own = self.class(class);
         let preference = own.shape.preference_error;
@@ -310,7 +311,8 @@ impl Cluster {
         })
     }
 
-    /// What becomes of the claims of a pod that was refused before any node was looked at: those of others stand in nobody's way.
+    /// Returns what to do about the claims of a pod that was refused before any node was examined: nothing if the conflict is about its
+    /// claims.
     fn claims_on_conflict(&self, class: PodClassId, conflict: Veto) -> Claims {
         let own = self.class(class);
         let rules = self.rules(own.shape.profile);
@@ -322,7 +324,7 @@ impl Cluster {
         }
     }
 
-    /// What becomes of the claims of a pod that fits nowhere.
+    /// Returns what to do about the claims of a pod that fits nowhere.
     fn claims_after(&mut self, class: PodClassId, filtered: &Filtered) -> Claims {
         let own = self.class(class);
         let rules = self.rules(own.shape.profile);
@@ -338,7 +340,7 @@ impl Cluster {
         }
     }
 
-    /// The node for a pod of a class, without the reasons where there is none.
+    /// Returns the node for a pod of a class, without reasons if there is none.
     pub(crate) fn best_node(&mut self, class: PodClassId, key: &str, seed: u64) -> Option<NodeId> {
         match self.schedule_key(class, key, seed) {
             Decision::Node(node) => Some(node),
@@ -346,13 +348,13 @@ impl Cluster {
         }
     }
 
-    /// All nodes through all filters.
+    /// Runs all filters on all nodes.
     pub(crate) fn filter(&mut self, class: PodClassId, key: &str) -> Filtered {
         let nodes: Vec<_> = self.nodes().collect();
         self.filter_among(&nodes, class, key)
     }
 
-    /// Some nodes through all filters.
+    /// Runs all filters on the given nodes.
     pub(crate) fn filter_among(
         &mut self,
         nodes: &[NodeId],
@@ -365,7 +367,8 @@ impl Cluster {
             feasible: Vec::new(),
             refused: Vec::new(),
         };
-        // Where it takes too long to say whether there are devices on one node, no other is asked.
+        // Once the search for devices exceeds its limit on one node, the remaining nodes are not checked, because each would take as
+        // long.
         let mut tired = false;
         for &id in nodes {
             if tired {
@@ -389,7 +392,7 @@ impl Cluster {
         filtered
     }
 
-    /// Nodes that refuse the pod because of room held there for others of at least its priority.
+    /// Returns the nodes that refuse the pod because of room held there for nominated pods of at least its priority.
     pub(crate) fn filter_with_nominated(
         &mut self,
         class: PodClassId,
@@ -426,7 +429,7 @@ impl Cluster {
     }
 }
 
-/// How many nodes refuse in which way.
+/// Counts the nodes for each refusal.
 pub(crate) fn tallied<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<Tally> {
     let mut tallies: Vec<Tally> = Vec::new();
     for refusal in refusals {

@@ -1,7 +1,7 @@
 //! Compiled selectors over labels (apimachinery's `labels.Selector`) and over nodes (`nodeaffinity`).
 //!
-//! Invariant: what does not parse matches nothing, as upstream treats it; a selector that is absent matches nothing
-//! and one that is empty matches everything, but for node terms, where an empty term matches nothing.
+//! Invariant: an invalid selector matches nothing, as in kube-scheduler. An absent selector matches nothing and an
+//! empty one matches everything, except that an empty node selector term matches nothing.
 
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -10,10 +10,10 @@ use crate::model::{
 };
 use crate::reason::LabelMismatch;
 
-/// The one field that node terms may ask for.
+/// The only field that node selector terms may use.
 const NAME_FIELD: &str = "metadata.name";
 
-/// A node as selectors see it.
+/// The properties of a node that selectors read.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) name: Symbol,
@@ -21,7 +21,7 @@ pub(crate) struct Site<'a> {
     pub(crate) names: &'a Interner,
 }
 
-/// One compiled requirement.
+/// One compiled requirement on a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirement {
     key: Symbol,
@@ -39,12 +39,12 @@ enum Test {
 }
 
 impl Requirement {
-    /// The label that it is about.
+    /// Returns the label key of the requirement.
     pub(crate) fn key(&self) -> Symbol {
         self.key
     }
 
-    /// How labels differ from a demand for one value; none for demands of other kinds.
+    /// Returns how labels differ from a requirement of a single value; `None` for other requirements.
     fn mismatch(&self, labels: &LabelSet) -> Option<LabelMismatch> {
         let Test::In(values) = &self.test else {
             return None;
@@ -82,6 +82,7 @@ impl Requirement {
             Operator::Exists | Operator::DoesNotExist => return None,
             Operator::Gt => Test::Above(number()?),
             Operator::Lt => Test::Below(number()?),
+            // Values are integers, so `>= n` is `> n - 1`.
             Operator::Gte => Test::Above(number()?.checked_sub(1)?),
             Operator::Lte => Test::Below(number()?.checked_add(1)?),
         };
@@ -91,7 +92,7 @@ impl Requirement {
         })
     }
 
-    /// `key = value`.
+    /// Returns the requirement `key = value`.
     pub(crate) fn equals(key: Symbol, value: Symbol) -> Self {
         Requirement {
             key,
@@ -99,7 +100,7 @@ impl Requirement {
         }
     }
 
-    /// `key in (values)`; `None` where that is no selector.
+    /// Returns the requirement `key in (values)`; `None` if that is invalid.
     pub(crate) fn one_of(key: &str, values: &[String], names: &mut Interner) -> Option<Self> {
         Requirement::compile(key, Operator::In, values, names)
     }
@@ -118,12 +119,12 @@ impl Requirement {
     }
 }
 
-/// How long a label's value may be, and its key without the prefix, in bytes.
+/// The maximum length of a label value, and of a label key without its prefix, in bytes.
 pub(crate) const MAX_LABEL_VALUE: usize = 63;
-/// How long the prefix of a label's key may be, in bytes.
+/// The maximum length of the prefix of a label key, in bytes.
 const MAX_LABEL_PREFIX: usize = 253;
 
-/// apimachinery: `IsLabelKey`.
+/// Returns whether a text is a valid label key (apimachinery: `IsLabelKey`).
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.rsplit_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -145,7 +146,7 @@ pub(crate) fn is_label_value(value: &str) -> bool {
     value.len() <= MAX_LABEL_VALUE && has_label_form(value)
 }
 
-/// Whether a text consists of what label values may, however long it is.
+/// Returns whether a text has only characters that a label value may have, whatever its length.
 pub(crate) fn has_label_form(value: &str) -> bool {
     let bytes = value.as_bytes();
     let edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
@@ -156,7 +157,7 @@ pub(crate) fn has_label_form(value: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// The first of some demands that labels do not meet, if it is for one value.
+/// Returns the mismatch of the first requirement that labels do not satisfy, if it requires a single value.
 pub(crate) fn first_mismatch<'a>(
     mut all: impl Iterator<Item = &'a Requirement>,
     labels: &LabelSet,
@@ -169,9 +170,9 @@ pub(crate) fn first_mismatch<'a>(
 /// A compiled `metav1.LabelSelector`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LabelQuery {
-    /// Absent, or not understood.
+    /// The selector is absent or invalid.
     Nothing,
-    /// All of these.
+    /// All of these requirements must match.
     All(Vec<Requirement>),
 }
 
@@ -199,7 +200,7 @@ impl LabelQuery {
         LabelQuery::All(all)
     }
 
-    /// A query for labels that all have the given values.
+    /// Returns a query for labels that have all of the given values.
     pub(crate) fn labels(labels: &StringMap, names: &mut Interner) -> Self {
         let all = labels
             .iter()
@@ -207,7 +208,8 @@ impl LabelQuery {
         LabelQuery::All(all.collect())
     }
 
-    /// This query and more; a query for nothing is replaced (upstream: `mergeLabelSetWithSelector`).
+    /// Adds requirements to the query; a query that matches nothing is replaced by them (kube-scheduler:
+    /// `mergeLabelSetWithSelector`).
     pub(crate) fn and(&mut self, more: Vec<Requirement>) {
         match self {
             LabelQuery::All(all) => all.extend(more),
@@ -224,13 +226,13 @@ impl LabelQuery {
         }
     }
 
-    /// Present but without a requirement.
+    /// Returns whether the query has no requirements, so that it matches everything.
     pub(crate) fn is_everything(&self) -> bool {
         matches!(self, LabelQuery::All(all) if all.is_empty())
     }
 }
 
-/// A compiled node selector term; `None` of [`NodeTerm::compile`] matches nothing.
+/// A compiled node selector term. If [`NodeTerm::compile`] returns `None`, the term matches nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeTerm {
     labels: Vec<Requirement>,
@@ -264,7 +266,7 @@ impl NodeTerm {
         Some(NodeTerm { labels, fields })
     }
 
-    /// Whether its demands on labels are met, whatever it demands of the name.
+    /// Returns whether labels satisfy the term's requirements on labels, ignoring those on the name.
     pub(crate) fn matches_labels(&self, labels: &LabelSet, names: &Interner) -> bool {
         self.labels
             .iter()
@@ -279,17 +281,17 @@ impl NodeTerm {
                 .all(|field| (field.name == name) == field.equal)
     }
 
-    /// Returns the keys of its demands on labels.
+    /// Returns the label keys of the term's requirements.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Symbol> {
         self.labels.iter().map(|requirement| requirement.key)
     }
 
-    /// Its demands on labels.
+    /// Returns the term's requirements on labels.
     pub(crate) fn demands(&self) -> &[Requirement] {
         &self.labels
     }
 
-    /// Whether the answer can differ between two nodes that differ in nothing but their name.
+    /// Returns whether the term can tell apart two nodes that differ only in their names.
     pub(crate) fn asks_for_name(&self) -> bool {
         !self.fields.is_empty()
             || self
@@ -316,14 +318,14 @@ impl FieldRequirement {
     }
 }
 
-/// The nodes a selector names in every one of its terms (kube-scheduler: NodeAffinity's PreFilter).
+/// The nodes that all terms of a selector name (kube-scheduler: NodeAffinity's PreFilter).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NamedNodes {
-    /// Some term names none: all nodes are to be looked at.
+    /// A term names no node, so all nodes must be examined.
     All,
-    /// Only these.
+    /// Only these nodes can match.
     Only(Vec<Symbol>),
-    /// Every term contradicts itself.
+    /// Every term contradicts itself, so no node can match.
     Conflict,
 }
 
@@ -335,6 +337,8 @@ impl NamedNodes {
         }
         let mut union: Vec<Symbol> = Vec::new();
         for term in terms {
+            // The fields of a term must all match, so their names are intersected. Terms are alternatives, so
+            // theirs are united.
             let mut named: Option<Vec<Symbol>> = None;
             for field in &term.match_fields {
                 if field.key != NAME_FIELD || field.operator != Operator::In {

@@ -1,8 +1,8 @@
-//! Windows builds, the image tags that stand for them, and which image build runs on which host build.
+//! Windows builds, the image tags that stand for them, and the rules for which image build runs on which host build.
 //!
-//! Process isolation only: Kubernetes has no other. The rules are data ([`Builds`]) that a user can extend, because
-//! they change with every Windows release: hosts before the first stable-ABI release need images of their own build; later hosts run images
-//! from one long-term release before their own on, up to their own build (containerd's matcher in `containerd/platforms`).
+//! The rules are those of process isolation, because Kubernetes supports no other. They are data ([`Builds`]) that a user can extend, since
+//! they change with every Windows release. Hosts before the first release with a stable ABI need images of their own build. Later hosts run
+//! images from the long-term release before their own up to their own build (containerd's matcher in `containerd/platforms`).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -13,15 +13,15 @@ use thiserror::Error;
 /// A Windows build such as `10.0.20348`; a revision after it is accepted and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Build {
-    /// 10.
+    /// The major version, 10.
     pub major: u32,
-    /// 0.
+    /// The minor version, 0.
     pub minor: u32,
-    /// 20348.
+    /// The build number, such as 20348.
     pub number: u32,
 }
 
-/// A text that is not a Windows build.
+/// The error for a text that is not a Windows build.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a Windows build: expected for example 10.0.20348")]
 pub struct BuildError(String);
@@ -34,7 +34,7 @@ impl Build {
     /// Windows Server 2025.
     pub const SERVER_2025: Build = Build::windows_10(26_100);
 
-    /// A build of the line 10.0.
+    /// Returns a build of Windows 10.0.
     pub const fn windows_10(number: u32) -> Self {
         Build {
             major: 10,
@@ -77,11 +77,11 @@ impl FromStr for Build {
 /// A Windows Server release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Its build.
+    /// The release's build.
     pub build: Build,
-    /// Its name, for example `Windows Server 2022`.
+    /// The release's name, for example `Windows Server 2022`.
     pub name: String,
-    /// Parts of image tags that stand for it, in lower case.
+    /// Parts of image tags that stand for the release, in lower case.
     pub tags: Vec<String>,
 }
 
@@ -95,14 +95,14 @@ pub struct BuildMismatch {
     pub host: Build,
 }
 
-/// The table of releases and of the long-term ones with a stable ABI among them.
+/// The table of releases, with the long-term ones that have a stable ABI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Builds {
     releases: Vec<Release>,
     stable: Vec<Build>,
 }
 
-/// Release names, builds and the tag parts that stand for them.
+/// The releases: name, build and the tag parts that stand for it.
 const RELEASES: [(&str, u32, &[&str]); 9] = [
     ("Windows Server 2016", 14_393, &["ltsc2016", "1607"]),
     ("Windows Server, version 1803", 17_134, &["1803"]),
@@ -115,7 +115,7 @@ const RELEASES: [(&str, u32, &[&str]); 9] = [
     ("Windows Server 2025", 26_100, &["ltsc2025"]),
 ];
 
-/// The oldest build that containers were ever made for (Windows Server 2016).
+/// The oldest build with containers (Windows Server 2016).
 const OLDEST: u32 = 14_393;
 
 impl Default for Builds {
@@ -133,33 +133,33 @@ impl Default for Builds {
 }
 
 impl Builds {
-    /// Adds a release, or replaces the one of its build.
+    /// Adds a release, or replaces the one with the same build.
     pub fn add(&mut self, release: Release) {
         self.releases.retain(|known| known.build != release.build);
         self.releases.push(release);
         self.releases.sort_by_key(|release| release.build);
     }
 
-    /// Declares a build a long-term release with a stable ABI: hosts from it on no longer run images older than the long-term release before
-    /// it.
+    /// Marks a build as a long-term release with a stable ABI. Hosts from this build on no longer run images older than the previous
+    /// long-term release.
     pub fn add_stable(&mut self, build: Build) {
         self.stable.push(build);
         self.stable.sort_unstable();
         self.stable.dedup();
     }
 
-    /// All releases, oldest first.
+    /// Returns all releases, oldest first.
     pub fn releases(&self) -> &[Release] {
         &self.releases
     }
 
-    /// The release of a build.
+    /// Returns the release of a build.
     pub fn release(&self, build: Build) -> Option<&Release> {
         self.releases.iter().find(|release| release.build == build)
     }
 
-    /// The build that an image reference's tag names: `...:windowsservercore-ltsc2022`, `...:1809`,
-    /// `...:10.0.20348.2700`. None where the tag says nothing.
+    /// Returns the build that the tag of an image reference names: `...:windowsservercore-ltsc2022`, `...:1809`, `...:10.0.20348.2700`.
+    /// `None` if the tag names none.
     pub fn of_image(&self, image: &str) -> Option<Build> {
         let tag = image
             .split('@')
@@ -170,10 +170,10 @@ impl Builds {
             .1
             .to_ascii_lowercase();
         let parts = || tag.split(['-', '_']);
-        // The version of an application may look like a build too: `10.0.3` is .NET's.
+        // The version of an application may look like a build: `10.0.3` is a version of .NET.
         let is_known = |build: &Build| build.major == 10 && build.number >= OLDEST;
         let exact = parts().find_map(|part| part.parse::<Build>().ok().filter(is_known));
-        // The longest tag part wins, so that `ltsc2019` is not read as something shorter by an extension.
+        // The longest matching tag part wins, so that a shorter name which a user adds does not hide `ltsc2019`.
         let named = || {
             let hits = self.releases.iter().flat_map(|release| {
                 let hits = release
@@ -187,13 +187,13 @@ impl Builds {
         exact.or_else(named)
     }
 
-    /// Whether an image build runs on a host build under process isolation.
+    /// Checks whether an image build runs on a host build under process isolation.
     ///
     /// # Errors
-    /// [`BuildMismatch`] where it does not.
+    /// [`BuildMismatch`] if it does not.
     pub fn check(&self, image: Build, host: Build) -> Result<(), BuildMismatch> {
         let same_line = (image.major, image.minor) == (host.major, host.minor);
-        // The host's own long-term release, and the one before it if there is one.
+        // The host's own long-term release and the previous one, if there is one.
         let mut own_and_older = self.stable.iter().rev().filter(|stable| **stable <= host);
         let own = own_and_older.next();
         let oldest = own_and_older.next().or(own);
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn hosts_past_a_long_term_release_run_images_of_the_one_before_it() {
         let mut builds = Builds::default();
-        // Said once more, it changes nothing.
+        // Adding the same build twice must change nothing.
         builds.add_stable(Build::SERVER_2025);
         let between = Build::windows_10(26_200);
         assert!(builds.check(Build::SERVER_2022, between).is_ok());

@@ -1,8 +1,8 @@
-//! What has been learnt of images, and for how long it holds. Pure: `now` is an argument.
+//! The cache of registries' answers about images, with the time for which each answer is valid. It has no clock: `now` is an argument.
 //!
-//! An image named by digest never changes; one named by a tag is asked for again after ten minutes, and what was known of it holds up to a
-//! day while its registry fails. A failure keeps the image from being asked for again for 30 s, and a registry that wants fewer requests
-//! is left alone as long as it says.
+//! An image named by digest never changes. An image named by tag is requested again after ten minutes; while its registry fails, the old
+//! answer is valid for up to a day. After a failure the image is not requested again for 30 s. A registry that answers "too many requests"
+//! gets none for as long as it says.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,18 +10,19 @@ use tokio::time::Instant;
 
 use crate::{error::AskError, manifest::Content};
 
-/// How long a tag is believed without asking again.
+/// How long the answer about a tag is valid without a new request.
 const TAG_HOLDS: Duration = Duration::from_secs(600);
-/// How long it is believed while its registry fails.
+/// How long the answer about a tag is used while its registry fails.
 const STALE_HOLDS: Duration = Duration::from_secs(86_400);
-/// How long an image that could not be had is not asked for again.
+/// How long no new request is made for an image after a failure.
 pub(crate) const FAILURE_HOLDS: Duration = Duration::from_secs(30);
-/// Images that are remembered; those that were used longest ago go first.
+/// The maximum number of cached images; the least recently used ones are dropped first.
 const MOST_IMAGES: usize = 4_000;
-/// Registries whose wish to be left alone is remembered.
+/// The maximum number of registries whose `Retry-After` is remembered.
 const MOST_REGISTRIES: usize = 1_000;
 
-/// An image as a pod names it, with the credentials that fit it.
+/// The full name of an image, with the credentials of the pod that fit it. Credentials are part of the key, so a pod never sees an answer
+/// that another pod's credentials obtained.
 pub(crate) type Key = (String, Vec<crate::keyring::Credentials>);
 
 #[derive(Debug)]
@@ -32,11 +33,11 @@ struct Entry {
     used: Instant,
 }
 
-/// What is known.
+/// The cached answers of all registries.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     images: HashMap<Key, Entry>,
-    /// Until when registries want to be left alone.
+    /// The time until which each registry or mirror must not be asked.
     quiet: HashMap<String, Instant>,
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum CacheLookup {
 }
 
 impl Cache {
-    /// Returns what is known of an image.
+    /// Returns the cached answer about an image.
     pub(crate) fn get(&mut self, key: &Key, now: Instant) -> CacheLookup {
         let Some(entry) = self.images.get_mut(key) else {
             return CacheLookup::Miss;
@@ -66,14 +67,14 @@ impl Cache {
         }
     }
 
-    /// Returns what is known of an image by that name, whoever asked.
+    /// Returns a cached answer about an image with this name, with any credentials.
     pub(crate) fn known_to_any(&self, name: &str) -> Option<Content> {
         let mut same = self.images.iter().filter(|((known, _), _)| known == name);
         same.find_map(|(_, entry)| entry.learnt.as_ref())
             .map(|(content, _)| content.clone())
     }
 
-    /// Returns whether the registry is to be asked about an image by somebody who takes failures of the last `failure_holds` for answers.
+    /// Returns whether the registry should be asked about an image; a failure within the last `failure_holds` counts as an answer.
     pub(crate) fn is_due(
         &self,
         key: &Key,
@@ -98,23 +99,24 @@ impl Cache {
         !is_known && !has_failed
     }
 
-    /// Returns whether a registry, or a mirror, wants to be left alone.
+    /// Returns whether a registry or mirror must not be asked at present.
     pub(crate) fn rests(&self, host: &str, now: Instant) -> bool {
         self.quiet.get(host).is_some_and(|until| now < *until)
     }
 
-    /// Leaves a registry, or a mirror, alone if that is what its error asks for.
+    /// Records that a registry or mirror asked for a pause, if its error says so.
     pub(crate) fn heed(&mut self, host: &str, error: &AskError, now: Instant) {
         let AskError::TooMany { retry_after, .. } = error else {
             return;
         };
+        // Expired entries are dropped first, so that the bound counts only pauses that still matter.
         self.quiet.retain(|_, until| now < *until);
         if self.quiet.len() < MOST_REGISTRIES {
             self.quiet.insert(host.to_owned(), now + *retry_after);
         }
     }
 
-    /// Notes what a registry has answered.
+    /// Records the answer of a registry.
     pub(crate) fn note(
         &mut self,
         key: Key,
@@ -147,7 +149,7 @@ impl Cache {
         }
     }
 
-    /// Forgets a tenth of the images when there are too many, so that room is not made for each new one.
+    /// Drops a tenth of the images if there are too many, so that the cache is not sorted again for each new image.
     fn make_room(&mut self, key: &Key) {
         if self.images.len() < MOST_IMAGES || self.images.contains_key(key) {
             return;

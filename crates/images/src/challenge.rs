@@ -1,26 +1,27 @@
-//! How a registry asks for credentials (`WWW-Authenticate`), and the token that is fetched with them.
+//! Parses how a registry asks for credentials (`WWW-Authenticate`), and the token that a token
+//! service returns.
 
 use http::HeaderMap;
 use serde::Deserialize;
 
-/// What a registry wants.
+/// The authentication that a registry demands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// User and password in every request.
     Basic,
-    /// A token from elsewhere.
+    /// A token from a token service.
     Bearer {
-        /// Where tokens are given.
+        /// The URL of the token service.
         realm: String,
-        /// For whom, if it says so.
+        /// The service that the token is for, if given.
         service: Option<String>,
-        /// For what, if it says so.
+        /// The scope of the token, if given.
         scope: Option<String>,
     },
 }
 
 impl Challenge {
-    /// Reads the challenges of an answer; a token is preferred to a password.
+    /// Parses the challenges of a response; a token is preferred to a password.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Challenge> {
         let all = headers.get_all(http::header::WWW_AUTHENTICATE);
         let all = all.iter().filter_map(|value| value.to_str().ok());
@@ -57,7 +58,7 @@ impl Challenge {
     }
 }
 
-/// Reads `key="value",key=value`; a quoted value may hold commas.
+/// Parses `key="value",key=value`; a quoted value may contain commas.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let (mut found, mut rest) = (Vec::new(), text);
     while let Some((key, after)) = rest.split_once('=') {
@@ -72,7 +73,7 @@ fn parameters(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What a token service answers.
+/// The response of a token service.
 #[derive(Deserialize)]
 pub(crate) struct TokenAnswer {
     token: Option<String>,
@@ -80,7 +81,7 @@ pub(crate) struct TokenAnswer {
 }
 
 impl TokenAnswer {
-    /// The token.
+    /// Returns the token, which services send under either of two names.
     pub(crate) fn token(self) -> Option<String> {
         self.token
             .or(self.access_token)
@@ -88,7 +89,7 @@ impl TokenAnswer {
     }
 }
 
-/// Returns where a token is asked for, with its query.
+/// Returns the path of a token request with its query.
 pub(crate) fn token_target(target: &str, service: Option<&str>, scope: &str) -> String {
     let separator = if target.contains('?') { '&' } else { '?' };
     let mut target = format!("{target}{separator}scope={}", encoded(scope));

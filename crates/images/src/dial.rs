@@ -1,6 +1,7 @@
-//! The one place that opens connections, and the addresses that it refuses.
+//! Opens connections to registries, and refuses addresses that no registry has. No other module opens connections.
 //!
-//! Names are resolved here and the connection goes to the address that was looked at, so that a second look-up cannot give another one.
+//! Host names are resolved here, and the connection goes to the address that was checked, so that a second DNS query cannot return
+//! another one.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -19,19 +20,19 @@ use tokio_rustls::TlsConnector;
 
 use crate::error::AskError;
 
-/// How long name and connection may take together.
+/// The time limit for resolving the name and connecting.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Where a connection goes.
+/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dialing {
     /// A host name or an address, without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// Whether TLS is spoken.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// Whether an address of this machine may be meant.
+    /// Whether the address may be a loopback address.
     pub loopback: bool,
 }
 
@@ -40,13 +41,13 @@ pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Opens connections.
+/// Opens connections; tests replace it by pipes in memory.
 pub trait Dial: Send + Sync {
-    /// Opens one.
+    /// Opens a connection.
     fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>>;
 }
 
-/// Opens connections of the operating system.
+/// Opens real TCP connections, with TLS against the system's root certificates.
 pub struct SystemDial {
     tls: Arc<ClientConfig>,
 }
@@ -74,7 +75,7 @@ impl Dial for SystemDial {
                 host: host.clone(),
                 patience: CONNECT_PATIENCE,
             })??;
-            // Small messages go at once.
+            // Requests are small, so waiting to fill packets (Nagle's algorithm) would only delay them.
             let _ = stream.set_nodelay(true);
             if !to.tls {
                 return Ok(Box::new(stream) as Box<dyn Io>);
@@ -103,7 +104,8 @@ async fn connect(to: &Dialing) -> Result<TcpStream, AskError> {
             why: error.to_string(),
         })?
         .collect();
-    // One bad address makes the host a bad one: which address is used must not be chance.
+    // One forbidden address forbids the host: otherwise it would depend on the order of the addresses whether the connection is
+    // refused.
     for address in &addresses {
         permit(host, address.ip(), to.loopback)?;
     }
@@ -125,14 +127,14 @@ async fn connect(to: &Dialing) -> Result<TcpStream, AskError> {
     Err(failure)
 }
 
-/// Addresses at which clouds tell machines who they are; link-local ones go without saying.
+/// The addresses of clouds' metadata services, which reveal credentials; link-local ones are refused anyway.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Refuses the addresses that no registry has.
+/// Refuses addresses that no registry has.
 pub(crate) fn permit(host: &str, address: IpAddr, loopback: bool) -> Result<(), AskError> {
     let plain = embedded(address);
     let why = if METADATA.contains(&plain) {
@@ -161,11 +163,12 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 fn is_broadcast(address: IpAddr) -> bool {
-    // The whole network 0.0.0.0/8 means this machine.
+    // Every address in 0.0.0.0/8 means this machine.
     matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0)
 }
 
-/// Returns the IPv4 address that an IPv6 address stands for: IPv4-mapped and -compatible ones, NAT64 and 6to4.
+/// Returns the IPv4 address that is embedded in an IPv6 address (IPv4-mapped and -compatible addresses, NAT64 and 6to4), so that checks
+/// cannot be bypassed by writing it in IPv6.
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;

@@ -1,4 +1,4 @@
-//! Why a registry gave no answer.
+//! The error of a request to a registry.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,86 +12,86 @@ pub enum AskError {
     Unresolved {
         /// The host.
         host: String,
-        /// What the resolver says.
+        /// The resolver's error.
         why: String,
     },
-    /// The host has an address that no registry has.
+    /// The host resolves to an address that no registry has, so it is not contacted.
     #[error("{host} leads to {address}, which is not asked: {why}")]
     Refused {
         /// The host.
         host: String,
         /// Its address.
         address: IpAddr,
-        /// What kind of address it is.
+        /// The kind of address.
         why: &'static str,
     },
-    /// There is no connection.
+    /// The connection failed.
     #[error("{host} cannot be reached: {why}")]
     Unreachable {
         /// The host.
         host: String,
-        /// What the connection says.
+        /// The connection's error.
         why: String,
     },
-    /// It took longer than a registry is waited for.
+    /// The registry did not answer in time.
     #[error("{host} did not answer within {} ms", patience.as_millis())]
     TimedOut {
         /// The host.
         host: String,
-        /// How long it was waited for.
+        /// The time limit.
         patience: Duration,
     },
-    /// The credentials do not suffice, or there are none.
+    /// The credentials do not suffice, or none were sent.
     #[error("{host} wants other credentials for this image")]
     Unauthorized {
         /// The host.
         host: String,
     },
-    /// There is no such image.
+    /// The image does not exist.
     #[error("{host} has no such image")]
     NotFound {
         /// The host.
         host: String,
     },
-    /// The registry wants fewer requests.
+    /// The registry limits the rate of requests (status 429).
     #[error("{host} asks to be left alone for {} s", retry_after.as_secs())]
     TooMany {
         /// The host.
         host: String,
-        /// For how long.
+        /// How long to wait before the next request.
         retry_after: Duration,
     },
-    /// The answer is longer than any manifest.
+    /// The response is longer than the limit.
     #[error("the answer of {host} is longer than {limit} bytes")]
     TooLong {
         /// The host.
         host: String,
-        /// The limit.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// It leads from one place to the next.
+    /// The response was redirected too often.
     #[error("{host} redirects more than {limit} times")]
     Redirects {
         /// The host.
         host: String,
-        /// The limit.
+        /// The limit of redirects.
         limit: usize,
     },
-    /// Anything else.
+    /// The response is unexpected in another way.
     #[error("{host} answers {what}")]
     Unexpected {
         /// The host.
         host: String,
-        /// What it answers.
+        /// A description of the response.
         what: String,
     },
-    /// Too many images are being asked for already.
+    /// Too many images are being requested already.
     #[error("too many images are being asked for already")]
     Busy,
 }
 
 impl AskError {
-    /// Whether the registry has answered for good: what was known of the image before holds no longer.
+    /// Returns whether the error is a definite answer, which makes earlier answers about the image invalid.
     pub fn is_final(&self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
-//! HTTP with the limits that a registry is given: 4 MiB an answer, three redirects, one open connection per host.
+//! HTTP requests to registries with limits: 4 MiB per response, three redirects, one open connection per host.
 //!
-//! Invariant: an `Authorization` header goes to the host it is for and is dropped at a redirect to any other one.
+//! Invariant: an `Authorization` header goes only to the host that it is for; a redirect to another host drops it.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,42 +20,42 @@ use crate::{
     settings::{Settings, is_loopback, split},
 };
 
-/// The longest answer that is read.
+/// The maximum size of a response body.
 pub(crate) const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// How often an answer may lead elsewhere.
+/// The maximum number of redirects.
 pub(crate) const MOST_REDIRECTS: usize = 3;
-/// How long a registry is left alone that does not say for how long (429).
+/// The pause after a status 429 without `Retry-After`.
 const USUAL_RETRY: Duration = Duration::from_secs(30);
-/// How long it is left alone at most.
+/// The maximum pause after a status 429.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
-/// Where requests go.
+/// The host of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
-    /// Host with port, as in a URL.
+    /// The host with port, as in a URL.
     pub(crate) host: String,
-    /// Whether TLS is not spoken.
+    /// Whether to use HTTP without TLS.
     pub(crate) plain: bool,
 }
 
-/// An answer, whole.
+/// A complete response.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// The requests about one image.
+/// The requests about one image, with their open connections.
 pub(crate) struct Exchange<'a> {
     dial: Arc<dyn Dial>,
     settings: &'a Settings,
-    /// Whether the registry that is asked is one of this machine; then others of this machine may be meant too.
+    /// Whether the registry is on this machine; only then may redirects lead to loopback addresses too.
     loopback: bool,
     open: HashMap<Origin, SendRequest<Empty<Bytes>>>,
 }
 
 impl<'a> Exchange<'a> {
-    /// The requests to a registry of that name.
+    /// Creates the exchange for a registry.
     pub(crate) fn new(dial: Arc<dyn Dial>, settings: &'a Settings, registry: &str) -> Self {
         Exchange {
             dial,
@@ -65,7 +65,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Sends a GET and follows where it leads. Any status but a redirect is an answer.
+    /// Sends a GET request and follows redirects. Every other status is a response.
     pub(crate) async fn get(
         &mut self,
         origin: &Origin,
@@ -89,7 +89,7 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// Returns where an absolute URL leads, if it may be followed.
+    /// Parses an absolute URL and returns its host and path, if the settings allow a redirect or a token request to it.
     pub(crate) fn place(&self, from: &Origin, url: &str) -> Result<(Origin, String), AskError> {
         let unexpected = |what: String| AskError::Unexpected {
             host: from.host.clone(),
@@ -105,6 +105,7 @@ impl<'a> Exchange<'a> {
         };
         let authority = uri.authority().map(|authority| authority.as_str());
         let host = authority
+            // A URL with user and password is refused: its host could be misread.
             .filter(|host| !host.contains('@'))
             .unwrap_or_default();
         if host.is_empty() {
@@ -195,7 +196,7 @@ impl<'a> Exchange<'a> {
                         host: at.host.clone(),
                         why: error.to_string(),
                     })?;
-            // It ends when the sender is dropped, which the whole request's time limit sees to.
+            // The task ends when the sender is dropped, and the caller's time limit for the whole request ensures that.
             tokio::spawn(connection);
             Ok(sender)
         })
@@ -226,7 +227,8 @@ fn request(
         })
 }
 
-/// Returns for how long the registry wants to be left alone: seconds, or until a date by its own clock, which the answer's `Date` tells.
+/// Returns the pause that a registry asks for: seconds, or the difference of the date in `Retry-After` to the response's own `Date`, so
+/// that this machine's clock does not matter.
 fn retry_after(headers: &HeaderMap) -> Duration {
     let text = |name: HeaderName| Some(headers.get(name)?.to_str().ok()?.trim());
     let date = |name: HeaderName| httpdate::parse_http_date(text(name)?).ok();

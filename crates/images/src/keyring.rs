@@ -1,7 +1,7 @@
-//! The credentials of one pod: its pull secrets, and which of them fit an image.
+//! The credentials in one pod's pull secrets, and those among them that fit an image.
 //!
-//! Matching is the kubelet's: host names label by label with `*` in a label, equal ports, and the path as a prefix; the longest key
-//! comes first. A keyring belongs to one pod, so no pod is helped by another namespace's secrets.
+//! Matching follows the kubelet: host names are compared label by label with `*` in a label, ports must be equal, and the path is a
+//! prefix; longer keys come first. A keyring belongs to one pod, so secrets of other namespaces never help it.
 
 use std::{borrow::Borrow, collections::BTreeMap, fmt};
 
@@ -10,24 +10,24 @@ use mullion_engine::images::ImageRef;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Types of pull secrets, with the key of their data and whether entries stand below `auths`.
+/// The types of pull secrets: the type, the key of the data, and whether the entries are below `auths`.
 const TYPES: [(&str, &str, bool); 2] = [
     ("kubernetes.io/dockerconfigjson", ".dockerconfigjson", true),
     ("kubernetes.io/dockercfg", ".dockercfg", false),
 ];
-/// Credentials that are read from one pod's secrets at most.
+/// The maximum number of credentials from one pod's secrets.
 const MOST: usize = 64;
 
-/// User and password.
+/// A user and a password.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Credentials {
-    /// The user.
+    /// The user name.
     pub user: String,
     /// The password.
     pub password: String,
 }
 
-/// Shows the user alone.
+/// Shows only the user, so that passwords never get into logs.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
@@ -39,7 +39,7 @@ impl fmt::Debug for Credentials {
 /// The credentials of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keyring {
-    /// By key, without its scheme; the longest key first.
+    /// The credentials by registry key without scheme, longer keys first.
     entries: Vec<(String, Credentials)>,
 }
 
@@ -51,19 +51,19 @@ struct Entry {
 }
 
 impl Keyring {
-    /// Reads Secrets (as the API server shows them); what is no pull secret, or is malformed, counts as absent.
+    /// Reads the credentials of Secrets in the API server's form. Secrets of other types and malformed ones are ignored.
     pub fn of<S: Borrow<Value>>(secrets: &[S]) -> Self {
         let mut entries = Vec::new();
         for secret in secrets {
             entries.extend(entries_of(secret.borrow()).unwrap_or_default());
         }
         entries.truncate(MOST);
-        // As the kubelet sorts them: descending, so that of keys that begin alike the longer one comes first.
+        // Sorted in descending order as by the kubelet, so that of keys with the same beginning the longer one comes first.
         entries.sort_by(|(one, _), (another, _)| another.cmp(one));
         Keyring { entries }
     }
 
-    /// Returns the credentials that fit an image, best first; empty if it is to be asked for without any.
+    /// Returns the credentials that fit an image, best first; if there are none, the image is requested without credentials.
     pub fn fitting(&self, image: &ImageRef) -> Vec<Credentials> {
         let registry = image.registry();
         let mut fitting = self.at(registry, image.path());
@@ -73,7 +73,7 @@ impl Keyring {
         fitting
     }
 
-    /// Returns the credentials that fit a path of a host.
+    /// Returns the credentials that fit a path on a host.
     pub(crate) fn at(&self, host: &str, path: &str) -> Vec<Credentials> {
         let fitting = self
             .entries
@@ -116,7 +116,7 @@ fn credentials(entry: Entry) -> Option<Credentials> {
     })
 }
 
-/// Returns a key without its scheme, without the API version that old entries have in their path, and without a slash at its end.
+/// Returns a key without its scheme, without the API version in the path of old entries, and without a trailing slash.
 fn bare(key: &str) -> String {
     let rest = key.split_once("://").map_or(key, |(_, rest)| rest);
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -155,7 +155,7 @@ fn matches(key: &str, host: &str, path: &str) -> bool {
         && path.starts_with(key_path)
 }
 
-/// Returns whether a label of a host name fits a pattern in which `*` stands for any number of characters.
+/// Returns whether a label of a host name matches a pattern in which `*` matches any number of characters.
 fn fits(pattern: &str, label: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == label;

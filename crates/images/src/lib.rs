@@ -1,12 +1,11 @@
-//! What registries say about container images: the platforms an image runs on, and how large it is.
+//! Asks registries about container images: the platforms that an image runs on, and its size.
 //!
-//! [`Registries`] is the door: [`Registries::cached`] answers from memory, [`Registries::fetch`] asks the registry and takes a second at most.
-//! Behind it stand the cache, the protocol of registries (`registry`), HTTP with its limits (`exchange`), and the one place that
-//! opens connections (`dial`), which refuses the addresses no registry has. [`Settings`] says which registries may be asked at all;
-//! [`Keyring`] holds the credentials of one pod.
+//! Start at [`Registries`]: [`Registries::cached`] answers from memory, [`Registries::fetch`] asks the registry and takes at most a second.
+//! The modules are the cache, the registry protocol (`registry`), HTTP with limits (`exchange`), and the connections (`dial`), which refuses
+//! addresses that no registry has. [`Settings`] says which registries may be asked; [`Keyring`] has the credentials of one pod.
 //!
-//! Invariant: nothing that a registry answers makes this program read more than 4 MiB, follow more than three redirects, connect to a
-//! link-local address, or take credentials along a redirect to another host.
+//! Invariant: no response of a registry makes this program read more than 4 MiB, follow more than three redirects, connect to a link-local
+//! address, or send credentials along a redirect to another host.
 
 mod cache;
 mod challenge;

@@ -1,12 +1,12 @@
-//! What a manifest says: the platforms of an index, or the one of a single image. Pure.
+//! Parses manifests: the platforms of an index, or the platform of a single image. This module does no I/O.
 //!
-//! Attestations (`unknown/unknown`) and artifacts are no images. An index inside an index, a manifest of schema 1 and an image without a
-//! platform make the whole unknown: to guess there would send pods astray.
+//! Attestations (`unknown/unknown`) and artifacts are not images. If an index contains another index, a manifest of schema 1 or an image
+//! without a platform, the platforms of the whole image are unknown, because a guess would send pods to nodes that cannot run them.
 
 use mullion_engine::images::{BuildSpan, Platform, Runs, System};
 use serde::{Deserialize, Deserializer};
 
-/// Media types that are asked for.
+/// The media types that are accepted.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.oci.image.manifest.v1+json, \
@@ -23,70 +23,70 @@ const CONFIGS: [&str; 2] = [
     "application/vnd.oci.image.config.v1+json",
     "application/vnd.docker.container.image.v1+json",
 ];
-/// Platforms of one image at most; one with more is unknown.
+/// The maximum number of platforms of one image; an image with more counts as unknown.
 const MOST: usize = 64;
 
 /// One image of an index, or a single image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// What it runs on.
+    /// The platform that it runs on.
     pub platform: Platform,
-    /// The `os.version` as written, by which container runtimes choose; empty if there is none.
+    /// The `os.version` as written; container runtimes choose by it. Empty if there is none.
     pub os_version: String,
     /// The digest of its manifest.
     pub digest: String,
-    /// The sum of its layers in bytes, once its manifest has been read.
+    /// The sum of its layers' sizes in bytes; `None` until its manifest has been read.
     pub bytes: Option<u64>,
-    /// What it starts, once its config has been read.
+    /// The program that it starts; `None` until its config has been read.
     pub program: Option<Program>,
 }
 
-/// What an image starts unless its container says otherwise.
+/// The program that an image starts unless the container names another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Program {
-    /// What a container's `command` replaces.
+    /// The entrypoint, which a container's `command` replaces.
     #[serde(rename = "Entrypoint", default, deserialize_with = "list_or_null")]
     pub entrypoint: Vec<String>,
-    /// What its `args` replace.
+    /// The arguments, which a container's `args` replace.
     #[serde(rename = "Cmd", default, deserialize_with = "list_or_null")]
     pub arguments: Vec<String>,
 }
 
-/// Reads a list that may be null.
+/// Deserializes a list that may be null.
 fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// What is known of an image.
+/// The facts about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The digest of what its name leads to.
+    /// The digest of the manifest or index that the name refers to.
     pub digest: String,
-    /// The images in it, in the registry's order; or why its platforms are not known.
+    /// The images in it, in the registry's order, or the reason why its platforms are unknown.
     pub variants: Result<Vec<Variant>, String>,
 }
 
 impl Content {
-    /// Returns what the image runs on, if that is known.
+    /// Returns the platforms of the image, if they are known.
     pub fn runs(&self) -> Option<Runs> {
         let variants = self.variants.as_ref().ok()?;
         Some(variants.iter().map(|one| one.platform.clone()).collect())
     }
 }
 
-/// A manifest that has been read.
+/// A parsed manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Manifest {
-    /// The variants of an index; or why they are not known.
+    /// An index: its variants, or the reason why they are unknown.
     Index(Result<Vec<Variant>, String>),
-    /// A single image: the digest of its config, and the sum of its layers.
+    /// A single image.
     Single {
         /// The digest of its config.
         config: String,
         /// The sum of its layers in bytes.
         bytes: u64,
     },
-    /// No image; why not.
+    /// Not an image; the text says why.
     Other(String),
 }
 
@@ -121,7 +121,7 @@ struct Descriptor {
     size: u64,
 }
 
-/// The platform of an entry; a config blob has the same fields.
+/// The platform of an index entry; a config blob has the same fields.
 #[derive(Deserialize)]
 struct PlatformDocument {
     #[serde(default)]
@@ -132,7 +132,7 @@ struct PlatformDocument {
     os_version: String,
 }
 
-/// Reads a manifest of that media type.
+/// Parses a manifest of this media type.
 pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
     let document: Document = match serde_json::from_slice(body) {
         Ok(document) => document,
@@ -160,7 +160,7 @@ pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
     }
 }
 
-/// Reads from a config blob what its image starts.
+/// Returns the program that an image starts, from its config blob.
 pub(crate) fn read_program(body: &[u8]) -> Option<Program> {
     #[derive(Deserialize)]
     struct Config {
@@ -170,7 +170,7 @@ pub(crate) fn read_program(body: &[u8]) -> Option<Program> {
     Some(config.config.unwrap_or_default())
 }
 
-/// Reads the config blob of a single image.
+/// Parses the platform and `os.version` from the config blob of a single image.
 pub(crate) fn read_config(body: &[u8]) -> Result<(Platform, String), String> {
     let document: PlatformDocument = serde_json::from_slice(body)
         .map_err(|error| format!("its config cannot be read: {error}"))?;
@@ -220,10 +220,10 @@ fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
     }
 }
 
-/// Returns the platform, if it is one that nodes have.
+/// Returns the platform, if nodes can have it.
 fn platform(document: &PlatformDocument) -> Option<Platform> {
     let system = System::of_label(&document.os.to_ascii_lowercase())?;
-    // containerd reads the names of other tools too.
+    // containerd accepts the names that other tools use for architectures, too.
     let architecture = match document.architecture.to_ascii_lowercase().as_str() {
         "x86_64" | "x86-64" => "amd64".to_owned(),
         "aarch64" => "arm64".to_owned(),
@@ -243,7 +243,7 @@ fn platform(document: &PlatformDocument) -> Option<Platform> {
     })
 }
 
-/// Returns whether a text is a digest that can be asked for and verified.
+/// Returns whether a text is a digest in a supported form, which can be verified.
 pub(crate) fn is_digest(text: &str) -> bool {
     let is_hex = |hex: &str, length: usize| {
         hex.len() == length && hex.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,4 +1,5 @@
-//! The door to all registries: answers from memory at once, and asks in the background, each image once at a time.
+//! The entry point for questions about images: answers from memory at once, and asks registries in the background, each image only once at a
+//! time.
 
 use std::{
     collections::HashMap,
@@ -22,49 +23,49 @@ use crate::{
     settings::Settings,
 };
 
-/// How long whoever needs an answer waits for it.
+/// How long a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a registry is given, from the first connection to the last answer: less than [`PATIENCE`], so that its failure is known to
-/// those who waited.
+/// The time limit for a registry, from the first connection to the last response. It is shorter than [`PATIENCE`], so that waiting callers
+/// still learn that the registry failed.
 const CALL_PATIENCE: Duration = Duration::from_millis(950);
-/// How registries are asked while a request waits for the answer.
+/// The policy while a caller waits for the answer.
 const PROMPT: RequestPolicy = RequestPolicy {
     patience: CALL_PATIENCE,
     failure_holds: FAILURE_HOLDS,
 };
-/// How registries are asked when nothing waits: each attempt takes longer, and the next one comes sooner.
+/// The policy when no caller waits: each attempt may take longer, and a failed image is requested again sooner.
 const PATIENT: RequestPolicy = RequestPolicy {
     patience: Duration::from_secs(5),
     failure_holds: Duration::from_secs(5),
 };
-/// Requests to one registry at a time.
+/// The maximum number of simultaneous requests to one registry.
 const CALLS_PER_REGISTRY: usize = 4;
-/// Images that are asked for, or wait to be, at a time.
+/// The maximum number of images that are being requested or waiting for that.
 const MOST_ASKED: usize = 256;
 
 /// The result of looking up an image in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageLookup {
-    /// Its registry has answered.
+    /// The registry has answered.
     Content(Content),
-    /// Its registry has been asked and gave no answer.
+    /// The registry was asked and gave no answer.
     Failed(AskError),
-    /// Its registry has not been asked yet.
+    /// The registry has not been asked yet.
     NotAsked,
-    /// Its registry may not be asked.
+    /// The settings do not permit asking the registry.
     NotPermitted,
 }
 
-/// How registries are asked.
+/// The time limits of requests.
 #[derive(Clone, Copy)]
 struct RequestPolicy {
-    /// How long a registry is given.
+    /// The time limit for a registry.
     patience: Duration,
-    /// How long a failure keeps the image from being asked for again.
+    /// How long no new request is made for an image after a failure.
     failure_holds: Duration,
 }
 
-/// All registries.
+/// All registries, with the cached answers and the requests in progress.
 pub struct Registries {
     settings: Settings,
     dial: Arc<dyn Dial>,
@@ -74,14 +75,14 @@ pub struct Registries {
 #[derive(Default)]
 struct State {
     cache: Cache,
-    /// Images that are being asked for; the receiver ends with the answer.
+    /// The images being requested; the channel closes when the answer has arrived.
     asked: HashMap<Key, watch::Receiver<()>>,
-    /// The calls that each registry may still get; an idle registry has no entry.
+    /// The free request slots of each registry; an idle registry has no entry.
     calls: HashMap<String, Arc<Semaphore>>,
 }
 
 impl Registries {
-    /// The registries that `settings` permits, over `dial`.
+    /// Creates the entry point to the registries that `settings` permits; `dial` opens connections.
     pub fn new(settings: Settings, dial: Arc<dyn Dial>) -> Arc<Self> {
         Arc::new(Registries {
             settings,
@@ -90,12 +91,12 @@ impl Registries {
         })
     }
 
-    /// Returns whether the image's registry may be asked.
+    /// Returns whether the settings permit asking the image's registry.
     pub fn permits(&self, image: &ImageRef) -> bool {
         self.settings.permits(image.registry())
     }
 
-    /// Returns what is known of an image; never waits.
+    /// Returns the cached answer about an image, without waiting.
     pub fn cached(&self, image: &ImageRef, keyring: &Keyring) -> ImageLookup {
         if !self.permits(image) {
             return ImageLookup::NotPermitted;
@@ -108,16 +109,16 @@ impl Registries {
         }
     }
 
-    /// Asks the image's registry unless the answer is known, and waits for it a second at most. Whoever asks for the same image meanwhile
-    /// waits for the same answer.
+    /// Asks the image's registry unless the answer is cached, and waits for it at most a second. Callers that ask for the same image
+    /// meanwhile wait for the same answer.
     pub async fn fetch(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
         if let Some(mut answered) = self.begin(image, keyring, PROMPT) {
-            // It ends with an error when the answer is there: the sender is gone.
+            // The channel returns an error as soon as the answer has arrived, because the sender is dropped then.
             let _ = timeout(PATIENCE, answered.changed()).await;
         }
     }
 
-    /// Asks the image's registry as [`Registries::fetch`] does, then for the sizes of its images for Windows and for what they start.
+    /// Asks the image's registry as [`Registries::fetch`] does, and then for the sizes and programs of its Windows images.
     pub async fn fetch_programs(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
         self.fetch(image, keyring).await;
         let ImageLookup::Content(content) = self.cached(image, keyring) else {
@@ -135,13 +136,13 @@ impl Registries {
         }
     }
 
-    /// Starts to ask about an image again and gives its registry 5 s. Does nothing if the last failure is less than 5 s old, or as long as a
-    /// registry's `Retry-After` says.
+    /// Starts another request about an image with a time limit of 5 s. Does nothing if the last failure is less than 5 s old, or while the
+    /// registry's `Retry-After` lasts.
     pub fn ask_again(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
         self.begin(image, keyring, PATIENT);
     }
 
-    /// Starts to ask, if that is due; returns what ends with the answer.
+    /// Starts a request if one is due. Returns the channel that closes when the answer has arrived.
     fn begin(
         self: &Arc<Self>,
         image: &ImageRef,
@@ -192,7 +193,7 @@ impl Registries {
         policy: RequestPolicy,
     ) -> Option<Result<Content, AskError>> {
         let _call = calls.acquire().await.ok()?;
-        // An earlier call may have been told to leave the registry alone.
+        // While this request waited for its slot, another one may have failed and asked for a pause, or the image may have been answered.
         let (now, holds) = (Instant::now(), policy.failure_holds);
         if !self.state().cache.is_due(key, image.registry(), holds, now) {
             return None;
@@ -219,7 +220,7 @@ impl Registries {
         Some(answer)
     }
 
-    /// Adds the sizes of an image's variants to what is known; without an answer they stay unknown.
+    /// Adds the sizes of an image's variants to the cached answer. If the registry does not answer, they stay unknown.
     async fn measure(
         &self,
         image: &ImageRef,
@@ -235,7 +236,8 @@ impl Registries {
         }
     }
 
-    /// Adds what a further question finds out to what is known of an image; without an answer that stays as it is.
+    /// Adds the answer to a further question to the cached answer about an image. If the registry does not answer, the cached answer stays
+    /// as it is.
     async fn look_into(
         &self,
         image: &ImageRef,
@@ -261,7 +263,7 @@ impl Registries {
         }
     }
 
-    /// Returns what any pod's question about an image was answered.
+    /// Returns a cached answer about an image, obtained with any pod's credentials.
     pub fn known_to_any(&self, image: &ImageRef) -> Option<Content> {
         self.state().cache.known_to_any(&image.full_name())
     }
@@ -288,7 +290,7 @@ impl Registries {
 }
 
 impl State {
-    /// Returns the calls that the image's registry may still get.
+    /// Returns the request slots of the image's registry.
     fn calls_to(&mut self, image: &ImageRef) -> Arc<Semaphore> {
         let calls = self.calls.entry(image.registry().to_owned());
         calls
@@ -296,9 +298,9 @@ impl State {
             .clone()
     }
 
-    /// Forgets the calls to a registry if nobody but the caller has to do with it.
+    /// Forgets the slots of a registry that no other request uses.
     fn forget_idle(&mut self, registry: &str) {
-        // Whoever still waits for a call holds the semaphore too.
+        // Requests that wait for a slot hold a reference too, so a count of 2 means only the map and the caller.
         let is_idle = |calls: &Arc<Semaphore>| {
             Arc::strong_count(calls) <= 2 && calls.available_permits() == CALLS_PER_REGISTRY
         };

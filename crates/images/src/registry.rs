@@ -1,6 +1,6 @@
-//! The protocol of registries, as far as reading a manifest needs it: manifest, challenge, token, config blob.
+//! The registry protocol, as far as it is needed to read a manifest: manifest, challenge, token, config blob.
 //!
-//! An index is handed over as it is; nobody picks a platform from it. What has a digest is verified against it.
+//! An index is returned completely; no platform is chosen from it. Everything with a digest is verified against it.
 
 use std::sync::Arc;
 
@@ -20,35 +20,35 @@ use crate::{
     settings::Settings,
 };
 
-/// Images of an index whose sizes are asked for.
+/// The maximum number of images of an index whose sizes are requested.
 const MOST_SIZES: usize = 16;
-/// Credentials that are tried for one image at most.
+/// The maximum number of credentials that are tried for one image.
 const MOST_TRIES: usize = 3;
 
-/// What a registry is asked.
+/// The question to a registry.
 #[derive(Clone, Copy)]
 pub(crate) enum Question<'a> {
-    /// What is in the image.
+    /// The platforms of an image.
     Content,
-    /// How large the images of this index are.
+    /// The sizes of the images of this index.
     Sizes(&'a Content),
-    /// How large the images for Windows of this index are, and what they start.
+    /// The sizes and programs of the Windows images of this index.
     Programs(&'a Content),
 }
 
-/// Keeps in mind which hosts want to be left alone.
+/// Remembers which hosts have asked for a pause.
 pub(crate) trait Resting: Sync {
-    /// Returns whether a host wants to be left alone now.
+    /// Returns whether a host must not be asked at present.
     fn rests(&self, host: &str) -> bool;
-    /// Notes the error that a host has answered with.
+    /// Records an error of a host, which may ask for a pause.
     fn heed(&self, host: &str, error: &AskError);
 }
 
-/// Asks an image's registry, or a mirror of it. A mirror that wants to be left alone is passed over; whether the registry itself does is for
-/// the caller to know.
+/// Asks the mirrors of an image's registry, then the registry itself, until one answers. Mirrors that asked for a pause are skipped; the
+/// caller checks that for the registry itself.
 ///
 /// # Errors
-/// What the last of them answered.
+/// Returns the error of the last host that was asked.
 pub(crate) async fn ask(
     dial: &Arc<dyn Dial>,
     settings: &Settings,
@@ -68,7 +68,7 @@ pub(crate) async fn ask(
         if is_mirror && resting.rests(&endpoint.host) {
             continue;
         }
-        // Credentials for a registry are not for its mirrors.
+        // Credentials for a registry must not be sent to its mirrors.
         let fitting = match is_mirror {
             true => keyring.at(&endpoint.host, image.path()),
             false => keyring.fitting(image),
@@ -102,6 +102,7 @@ pub(crate) async fn ask(
                 false => image.registry(),
             };
             resting.heed(host, &failure);
+            // Other credentials can help only if these were refused.
             if !matches!(failure, AskError::Unauthorized { .. }) {
                 break;
             }
@@ -110,13 +111,13 @@ pub(crate) async fn ask(
     Err(failure)
 }
 
-/// The requests to one registry about one repository.
+/// The requests about one repository to one host.
 struct RepositoryClient<'a> {
     exchange: Exchange<'a>,
     origin: Origin,
     path: &'a str,
     credentials: Option<Credentials>,
-    /// What the registry has accepted.
+    /// The header that the host has accepted.
     authorization: Option<HeaderValue>,
 }
 
@@ -160,7 +161,7 @@ impl RepositoryClient<'_> {
         Ok(content)
     }
 
-    /// Adds sizes and programs of the images for Windows of an index.
+    /// Adds the sizes and programs of the Windows images of an index.
     async fn programs(&mut self, mut content: Content) -> Result<Content, AskError> {
         let variants = content.variants.iter_mut().flatten();
         let unknown =
@@ -181,7 +182,7 @@ impl RepositoryClient<'_> {
         Ok(content)
     }
 
-    /// Gets what has a digest, and verifies it.
+    /// Fetches a blob by its digest and verifies it.
     async fn blob(&mut self, digest: &str) -> Result<Bytes, AskError> {
         let target = format!("/v2/{}/blobs/{digest}", self.path);
         let answer = self.get(&target, "*/*").await?;
@@ -189,7 +190,7 @@ impl RepositoryClient<'_> {
         Ok(answer.body)
     }
 
-    /// Reads the platform of a single image from its config.
+    /// Reads the platform of a single image from its config blob.
     async fn single(
         &mut self,
         config: &str,
@@ -212,7 +213,7 @@ impl RepositoryClient<'_> {
         Ok(variant.map(|variant| vec![variant]))
     }
 
-    /// Gets something of the repository, with credentials once the registry asks for them.
+    /// Fetches a resource of the repository; sends credentials if the registry asks for them.
     async fn get(&mut self, target: &str, accept: &str) -> Result<Answer, AskError> {
         let authorization = self.authorization.clone();
         let answer = self
@@ -239,7 +240,7 @@ impl RepositoryClient<'_> {
             Challenge::Bearer { realm, service, .. } => (realm, service),
         };
         let (at, target) = self.exchange.place(&self.origin, &realm)?;
-        // The scope is ours: a registry that names a wider one gets no token for it.
+        // The scope is computed here, not taken from the challenge, so that a registry cannot obtain a token for more than this repository.
         let scope = format!("repository:{}:pull", self.path);
         let target = token_target(&target, service.as_deref(), &scope);
         let answer = self
@@ -256,7 +257,7 @@ impl RepositoryClient<'_> {
         })
     }
 
-    /// Returns an answer of success, or what it means.
+    /// Returns a successful response, or converts its status to an error.
     fn accepted(&self, answer: Answer) -> Result<Answer, AskError> {
         let host = self.origin.host.clone();
         match answer.status {

@@ -1,36 +1,36 @@
-//! Which registries may be asked, which of them without TLS, and which stand for others.
+//! The settings: which registries may be asked, which of them without TLS, and their mirrors.
 
 use std::{collections::BTreeMap, net::IpAddr, str::FromStr};
 
 use thiserror::Error;
 
-/// Which registries may be asked, and how. The default asks those of this machine alone.
+/// The registries that may be asked, and how. By default only registries on this machine may be asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Every registry may be asked; else those of this machine and those in `hosts`.
+    /// Whether every registry may be asked; otherwise only those on this machine and those in `hosts`.
     pub all: bool,
-    /// No registry may be asked.
+    /// Whether no registry may be asked.
     pub none: bool,
-    /// Hosts (with port, where it is not 443) that may be asked.
+    /// Hosts (with their port if it is not 443) that may be asked.
     pub hosts: Vec<String>,
-    /// Hosts without TLS, beside those of this machine.
+    /// Hosts without TLS, besides those on this machine.
     pub plain: Vec<String>,
-    /// The sizes of images are asked for too, once their platforms are known: a simulation needs them.
+    /// Whether sizes of images are requested too, once their platforms are known. Simulations need them.
     pub sizes: bool,
-    /// Hosts that are asked before a registry itself, by the registry's host.
+    /// The mirrors of each registry, which are asked before the registry itself.
     pub mirrors: BTreeMap<String, Vec<Mirror>>,
 }
 
-/// A host that has the images of another one.
+/// A host that mirrors a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// Its host and port.
+    /// The host, with its port if given.
     pub host: String,
-    /// Whether it speaks no TLS.
+    /// Whether to use HTTP without TLS.
     pub plain: bool,
 }
 
-/// A text that is no setting.
+/// The error for a text that is not a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{0:?} names no registry: give all, none, or with commas between HOST, http://HOST or HOST=MIRROR"
@@ -40,8 +40,8 @@ pub struct SettingsError(String);
 impl FromStr for Settings {
     type Err = SettingsError;
 
-    /// Reads `all`, `none`, or a list of hosts: `registry.example.com`, `http://10.0.0.5:5000` (without TLS), `docker.io=mirror.example.com`
-    /// or `docker.io=http://10.0.0.5:5000` (asked before Docker Hub).
+    /// Parses `all`, `none`, or a list of hosts: `registry.example.com`, `http://10.0.0.5:5000` (without TLS),
+    /// `docker.io=mirror.example.com` or `docker.io=http://10.0.0.5:5000` (a mirror that is asked before Docker Hub).
     fn from_str(text: &str) -> Result<Self, SettingsError> {
         let mut settings = Settings::default();
         for word in text.split(',').map(str::trim) {
@@ -102,7 +102,7 @@ impl Settings {
             && (self.all || is_loopback(registry) || self.hosts.iter().any(|host| host == registry))
     }
 
-    /// Returns where to ask for the images of a registry, in order.
+    /// Returns the hosts to ask for the images of a registry, in order: the mirrors, then the registry.
     pub(crate) fn endpoints(&self, registry: &str) -> Vec<Mirror> {
         let mirrors = self.mirrors.get(registry).into_iter().flatten();
         let itself = Mirror {
@@ -115,7 +115,7 @@ impl Settings {
         mirrors.cloned().chain([itself]).collect()
     }
 
-    /// Returns whether a host is spoken to without TLS.
+    /// Returns whether a host is asked without TLS.
     pub(crate) fn is_plain(&self, host: &str) -> bool {
         let listed = self.plain.iter().any(|plain| plain == host);
         let mut mirrors = self.mirrors.values().flatten();

@@ -10,7 +10,7 @@ use crate::golang::{duration, integer, zone};
 #[error("{0}")]
 pub struct CronError(String);
 
-/// When something is due again and again.
+/// A cron schedule: the times at which a job is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     times: Times,
@@ -64,7 +64,7 @@ impl Schedule {
     /// Parses five fields or a descriptor, after an optional zone (`TZ=Europe/Berlin 0 9 * * *`).
     ///
     /// # Errors
-    /// The library's error for a text that is not a schedule.
+    /// The text is not a schedule; the message is robfig/cron's.
     pub fn parse(text: &str) -> Result<Self, CronError> {
         if text.is_empty() {
             return fail("empty spec string");
@@ -85,11 +85,13 @@ impl Schedule {
         Ok(Schedule { times, zone })
     }
 
-    /// Returns the first due time after `after`, or `None` if there is none within five years. Fields are read on the clocks of `zone`,
-    /// unless the schedule names a zone: a minute that clocks skip is not due, and one that they repeat is due twice.
+    /// Returns the first due time after `after`, or `None` if there is none within five years. The fields are compared with the local
+    /// time in `zone`, unless the schedule names a zone itself. A minute that is skipped when clocks go forward is not due, and one that
+    /// is repeated when they go back is due twice.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match &self.times {
             Times::Every(interval) => {
+                // robfig/cron starts an interval at a full second, so that due times have no fraction.
                 let whole = Timestamp::from_second(after.as_second()).ok()?;
                 whole.checked_add(*interval).ok()
             }
@@ -101,7 +103,7 @@ impl Schedule {
 /// Checks a schedule.
 ///
 /// # Errors
-/// The library's error for a text that is not a schedule.
+/// The text is not a schedule; the message is robfig/cron's.
 pub fn check(text: &str) -> Result<(), CronError> {
     Schedule::parse(text).map(drop)
 }
@@ -110,7 +112,8 @@ fn fail<T>(why: impl Into<String>) -> Result<T, CronError> {
     Err(CronError(why.into()))
 }
 
-/// Parses the interval of a `descriptor`, of which the library drops fractions of a second; one second is the least.
+/// Parses the interval after `@every`: fractions of a second are dropped, and the least interval is one second. Errors show the whole
+/// `descriptor`.
 fn every(descriptor: &str, interval: &str) -> Result<SignedDuration, CronError> {
     if let Some(why) = duration::fault(interval) {
         return fail(format!("failed to parse duration {descriptor}: {why}"));
@@ -159,6 +162,8 @@ impl Fields {
         let last = after.checked_add(HORIZON).ok()?;
         while at < last {
             let local = at.to_zoned(zone.clone());
+            // Days and hours without a due minute are skipped as a whole, because a search minute by minute would be slow for rare
+            // schedules.
             at = if !self.has_day(local.date()) {
                 local.tomorrow().ok()?.start_of_day().ok()?.timestamp()
             } else if !has(self.hours, local.hour()) {
@@ -188,7 +193,8 @@ fn has(set: u64, value: i8) -> bool {
     u32::try_from(value).is_ok_and(|value| set >> value & 1 == 1)
 }
 
-/// Returns whether a range is all of its field. One with a step is not, to the library: `0 0 */2 * 1` means odd days and Mondays alike.
+/// Returns whether a range covers its whole field. A range with a step does not in robfig/cron, so `0 0 */2 * 1` is due on every odd day
+/// and on every Monday.
 fn is_whole(part: &str) -> bool {
     let (ends, step) = part.split_once('/').unwrap_or((part, "1"));
     let start = ends.split('-').next();
@@ -198,6 +204,7 @@ fn is_whole(part: &str) -> bool {
 /// Parses a field: ranges with commas between them.
 fn set(field: &str, bounds: &Bounds) -> Result<u64, CronError> {
     let mut bits = 0;
+    // Go's `FieldsFunc` drops empty parts, so `1,,2` is valid.
     for part in field.split(',').filter(|part| !part.is_empty()) {
         bits |= range(part, bounds)?;
     }
@@ -220,6 +227,7 @@ fn range(part: &str, bounds: &Bounds) -> Result<u64, CronError> {
             number_or_name(last, bounds)?,
         ),
         [first, ..] => {
+            // robfig/cron parses the start before it counts the hyphens, so the error of the start comes first.
             number_or_name(first, bounds)?;
             return fail(format!("too many hyphens: {part}"));
         }

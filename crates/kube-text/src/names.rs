@@ -208,6 +208,7 @@ pub fn qualified_name(value: &str) -> Sentences {
                 .map(|text| format!("prefix part {text}")),
         ),
     }
+    // apimachinery reports an empty name twice: as empty, and as not matching the pattern.
     if name.is_empty() {
         sentences.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
@@ -352,7 +353,7 @@ fn dots(value: &str) -> Option<String> {
     }
 }
 
-/// Checks the name of an environment variable by the strict rule.
+/// Checks the name of an environment variable by the strict rule: letters, digits, `-`, `.` and `_`, with no digit at the start.
 pub fn env_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -370,7 +371,8 @@ pub fn env_name(value: &str) -> Sentences {
     sentences
 }
 
-/// Checks the name of an environment variable by the relaxed rule that holds for pods since 1.34.
+/// Checks the name of an environment variable by the relaxed rule, which holds for pods since Kubernetes 1.34: all printable ASCII
+/// characters except `=`.
 pub fn relaxed_env_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.is_empty() {

@@ -227,6 +227,8 @@ impl Quantity {
             })
             .unwrap_or(i128::MAX);
         let magnitude = if format == Format::BinarySi {
+            // A binary quantity is at most the largest `int64`, and one below 1 is printed with decimal suffixes, as no binary suffix
+            // is small enough.
             let cap = i128::from(i64::MAX) * NANO;
             let bytes = mantissa.checked_mul(1i128 << exponent).unwrap_or(i128::MAX);
             let nano = scaled(bytes, -places).min(cap);
@@ -238,6 +240,8 @@ impl Quantity {
             scaled(mantissa, exponent.saturating_sub(places))
         };
         let scale = exponent.saturating_sub(places);
+        // apimachinery judges from the form alone, without formatting the number, that a text is canonical, and prints such a text as
+        // it was written.
         let looks_canonical = !scanned.whole.is_empty()
             && scanned.whole.len() + scanned.fraction.len() <= MAX_FAST_DIGITS
             && if format == Format::BinarySi {
@@ -351,6 +355,7 @@ fn ceil(nano: i128, unit: i128) -> i64 {
 
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
+        // `1Ki` equals `1024`: neither the suffix family nor the text matters.
         self.nano == other.nano
     }
 }

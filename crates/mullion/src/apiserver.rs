@@ -111,7 +111,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     ));
     up::interrupts().await?;
     stop.cancel();
-    // A panic of the task was printed already, and stopping goes on.
+    // A panic of the task was printed already and must not stop the rest of the shutdown.
     let _ = serving.await;
     server.close().await;
     drop(announced);

@@ -57,7 +57,7 @@ pub(crate) struct CloudArgs {
     pub(crate) verbose: u8,
 }
 
-/// Answers requests until it is interrupted.
+/// Answers requests until the process is interrupted.
 pub(crate) async fn run(args: CloudArgs) -> Result<(), Failure> {
     let mut config = match &args.config {
         Some(path) => sim::Config::for_cluster(&read(path)?.0),

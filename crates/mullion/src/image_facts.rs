@@ -50,7 +50,7 @@ impl ImageFacts {
         images
     }
 
-    /// Asks the registries about images without a known answer, with these pull secrets. It waits for at most a second.
+    /// Asks the registries about images without a known answer, with these pull secrets, and waits for at most a second.
     pub(crate) async fn fetch(&self, images: Vec<ImageRef>, secrets: &[Arc<Value>]) {
         let keyring = Keyring::of(secrets);
         join_all(

@@ -14,7 +14,7 @@ use tracing_subscriber::{
 /// The text after which the client library prints the whole Status.
 const STATUS: &str = " (Status {";
 
-/// Returns the format of the fields.
+/// Returns the format in which the log writes the fields of a line.
 pub(crate) fn fields() -> impl for<'writer> FormatFields<'writer> {
     format::debug_fn(write_field).delimited(" ")
 }

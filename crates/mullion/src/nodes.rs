@@ -99,7 +99,7 @@ pub(crate) struct NodesArgs {
     pub(crate) verbose: u8,
 }
 
-/// Runs the nodes until it is interrupted. They stay in the cluster, where they become NotReady.
+/// Runs the nodes until the process is interrupted. The nodes stay in the cluster, where they become NotReady.
 pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     let (spec, _) = read(&args.config)?;
     let config = sim::Config {

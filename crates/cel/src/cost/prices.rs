@@ -104,6 +104,7 @@ pub(super) fn of_lists(
         ("lists.range", None, [count]) => made(1.0, exactly(count.whole.unwrap_or(u64::MAX))),
         ("slice", Some(list), [from, to]) => {
             let end = to.whole.unwrap_or(list.size().max);
+            // The subtraction wraps like cel-go's, so a start behind the end gives a huge size.
             let size = end.wrapping_sub(from.whole.unwrap_or(0));
             made(1.0, exactly(size))
         }

@@ -258,6 +258,7 @@ impl Run<'_> {
                 if let Some(called) = urls::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
                 }
+                // The kube-cel crate knows neither keyed lists nor total maps.
                 let values: Vec<Value> = values.into_iter().map(all_plain).collect();
                 let called = library::call(function, target.map(all_plain), values.clone());
                 called

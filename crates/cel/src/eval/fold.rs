@@ -28,6 +28,7 @@ impl Run<'_> {
                 }
             }
             other if let Some(map) = as_map(other) => {
+                // Listing a map's entries costs a step for each ten.
                 self.budget.take(map.len() as u64 / 10)?;
                 for (key, value) in map.entries() {
                     if self.step(fold, scope, &mut collected, (&key, value), None)? {

@@ -1,4 +1,5 @@
-//! The errors of calls that match no overload. cel-go names the function and the types in functions that check types before the call.
+//! The errors of calls that match no overload. cel-go's message names the function and the argument types for functions that check
+//! types before they are called.
 
 use kube_cel::cel::Value;
 
@@ -10,7 +11,7 @@ use crate::{
     values::{optional, type_name},
 };
 
-/// The types whose values look up further methods themselves.
+/// The types whose values find their methods themselves in cel-go, so that the message does not name the function.
 const RECEIVERS: [&str; 3] = [
     "string",
     "google.protobuf.Duration",
@@ -54,7 +55,7 @@ fn is_of(value: &Value, kind: &Type) -> bool {
     }
 }
 
-/// Returns the error message of such a call.
+/// Returns the error message of a call that matches no overload.
 pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) -> String {
     let mut given = target.into_iter().chain(values);
     let mut types = given.clone().map(|value| type_name(plain(value)));

@@ -79,7 +79,7 @@ fn takes(clause: Clause, kind: &Type) -> bool {
             Type::Optional(_) | Type::Object(_) | Type::Opaque(_) | Type::Parameter(_)
         ),
         Clause::Decimal | Clause::Octal => is_whole,
-        // Some words are valid numbers.
+        // The strings `NaN`, `Infinity` and `-Infinity` are valid too.
         Clause::Fixed(_) | Clause::Scientific => matches!(kind, Type::Double | Type::String),
         Clause::Binary => is_whole || *kind == Type::Bool,
         Clause::Hexadecimal { .. } => is_whole || matches!(kind, Type::String | Type::Bytes),

@@ -4,10 +4,11 @@ use kube_cel::cel::{ParseErrors, parser::Parser};
 
 use crate::{Issues, Problem, macros::SIMPLE};
 
-/// Parses an expression with that grammar. `plain` is the expression with the literals replaced that the grammar would misread.
+/// Parses an expression with the grammar of the cel crate. `plain` is the expression in which literals are replaced that the
+/// grammar would misread.
 ///
 /// # Errors
-/// The syntax errors.
+/// The syntax errors, with their positions in `source`.
 pub(super) fn accept(source: &str, plain: &str, most_depth: u16) -> Result<(), Issues> {
     let parser = Parser::new().enable_optional_syntax(true);
     match parser.max_recursion_depth(most_depth).parse(plain) {

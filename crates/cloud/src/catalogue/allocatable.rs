@@ -58,6 +58,7 @@ pub fn of(instance_type: &InstanceType, template: &NodeTemplate) -> NodeResource
 pub fn eni_limited_pods(instance_type: &InstanceType, reserved_enis: u64) -> u64 {
     match instance_type.max_enis.saturating_sub(reserved_enis) {
         0 => 0,
+        // The first address of each interface belongs to the node. Two more pods, the CNI plugin and kube-proxy, use the node's address.
         enis => enis * instance_type.ipv4_per_eni.saturating_sub(1) + 2,
     }
 }
@@ -65,6 +66,7 @@ pub fn eni_limited_pods(instance_type: &InstanceType, reserved_enis: u64) -> u64
 fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources {
     let memory_mib = instance_type.memory_mib;
     let overhead_mib = template.memory_overhead.of_mib(memory_mib);
+    // A RAID 0 of the local disks holds the ephemeral storage instead of the root volume.
     let ephemeral_bytes = match template.raid0 && instance_type.local_nvme_gb > 0 {
         true => instance_type.local_nvme_gb * 1_000_000_000,
         false => template.root_volume_gib * GIB,
@@ -132,7 +134,7 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        // Karpenter leaves no reserved interface out here.
+        // Unlike the pod limit above, Karpenter counts reserved interfaces here too.
         _ => eni_limited_pods(instance_type, template.without_addresses()),
     };
     let kube = &kubelet.kube_reserved;

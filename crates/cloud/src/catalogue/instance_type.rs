@@ -70,7 +70,7 @@ pub struct InstanceType {
     pub hypervisor: String,
     /// Whether it is bare metal, a whole machine.
     pub bare_metal: bool,
-    /// Network interfaces of the first network card, which pods get their addresses from, and of each other one.
+    /// The maximum number of network interfaces of each network card. Pods get addresses only from those of the first card.
     pub max_enis: u64,
     /// Network cards.
     pub network_cards: u64,
@@ -88,7 +88,7 @@ pub struct InstanceType {
     pub network_mbps: Option<u64>,
     /// Maximum bandwidth to EBS in Mbit/s, if it is guaranteed to every instance and known.
     pub ebs_mbps: Option<u64>,
-    /// Clock speed that all cores keep, in MHz, if known; 0 where EC2 tells none.
+    /// Clock speed that all cores sustain, in MHz; 0 if EC2 reports none, `None` if unknown.
     pub clock_mhz: Option<u64>,
     /// Whether it is sold as spot.
     pub supports_spot: bool,
@@ -194,7 +194,7 @@ impl InstanceType {
         self.hypervisor == "nitro" || self.bare_metal
     }
 
-    /// Returns what its Neuron devices are, if it has any.
+    /// Returns the model of its Neuron devices, if it has any.
     pub fn neuron_device(&self) -> Option<NeuronDevice> {
         let device = |name, cores, core_version, memory_mib| NeuronDevice {
             name,

@@ -47,9 +47,9 @@ impl Price {
         Self(gib * GP3_USD_PER_GIB_MONTH_MICRO / HOURS_PER_MONTH)
     }
 
-    /// Returns the price that counts for a machine with this on-demand price in a capacity reservation. It is paid for anyway, so the price
-    /// is almost nothing, but it is higher for more expensive machines (AWS provider: a ten-millionth, in fractions of the least price
-    /// here).
+    /// Returns the price that counts for a machine with this on-demand price in a capacity reservation. The reservation is paid for anyway,
+    /// so the price is almost nothing, but it is higher for more expensive machines. Karpenter's AWS provider divides by ten million, which
+    /// would give fractions of the smallest price here.
     pub fn as_reserved(self) -> Self {
         Self(self.0.div_ceil(RESERVED_DIVISOR))
     }

@@ -131,6 +131,7 @@ impl SimulatedEc2 {
                     self.inner.addresses_changed();
                 }
                 CallOutcome::DoneLate => {
+                    // A late call must not keep a stopped cloud alive.
                     let (weak, delay) = (Arc::downgrade(&self.inner), PATIENCE + LATE);
                     let delay = self.inner.config.speed.scale(delay);
                     tokio::spawn(async move {

@@ -134,7 +134,7 @@ impl Faults {
         self.refused.rests(option, Instant::now())
     }
 
-    /// The launches into a placement group that were refused lately.
+    /// Returns the launches into a placement group that were refused lately.
     pub(super) fn refused_in(&self, group: &str) -> Vec<LaunchOption> {
         self.refused.of_group(group, Instant::now())
     }

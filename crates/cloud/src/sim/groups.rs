@@ -49,8 +49,8 @@ impl SimulatedEc2 {
 }
 
 impl State {
-    /// Returns where in its placement group an instance goes; `Ok(None)` if the option names no group, and the shortage if the
-    /// group has no place in the option's zone.
+    /// Returns the placement of an instance in its placement group: `Ok(None)` if the option names no group, or the shortage
+    /// if the group has no room in the option's zone.
     ///
     /// # Errors
     /// Returns an error if there is no such group.

@@ -235,6 +235,7 @@ impl SimulatedEc2 {
         let patience = Instant::now() + LONG_POLL;
         let mut sent = self.state().queue.sent();
         loop {
+            // Marked before the queue is read, so that a message sent in between ends the wait below.
             sent.mark_unchanged();
             let next = {
                 let queue = &mut self.state().queue;
@@ -455,6 +456,7 @@ impl SimulatedEc2 {
                 return Err(Miss::Short(Shortage::Vcpus { limit }));
             }
         }
+        // The address is taken last, when no other check can fail, so that a refused option leaks none.
         let place = state
             .network
             .take(&zone.name, &request.subnets, &mut state.random)

@@ -65,6 +65,7 @@ impl SimulatedEc2 {
                 }
             }
         }
+        // Instances are changed after the lock on the state is released, because changing them takes it again.
         for id in reclaimed {
             self.end(&id);
         }
@@ -97,6 +98,7 @@ impl SimulatedEc2 {
                     reservations.next_end(now)
                 };
                 let Some(next) = next else { return };
+                // The task must not keep the cloud alive while it sleeps.
                 drop(ec2);
                 let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
                 sleep(wait).await;

@@ -62,6 +62,7 @@ impl SubnetState {
 
     /// Returns the number of /28 blocks without used addresses.
     pub(super) fn free_prefixes(&self) -> usize {
+        // The first and the last block have reserved addresses, so they can never be prefixes.
         let inner = self.blocks().saturating_sub(2) as usize;
         let last = self.blocks() - 1;
         let is_inner = |block: &&u32| **block != 0 && **block != last;

@@ -1,9 +1,10 @@
-//! The claims of a pod, compiled. What the names stand for changes while the class does not: see [`crate::devices`].
+//! The ResourceClaims of a pod, compiled to names. The claim objects can change while the class stays the same, so
+//! they are looked up in [`crate::devices`] when a pod is scheduled.
 
 use crate::intern::{Interner, Symbol};
 use crate::model::PodClaims;
 
-/// The claims of a pod.
+/// The ResourceClaims that a pod refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimedDevices {
     pub(crate) pod: Symbol,
@@ -12,7 +13,7 @@ pub(crate) struct ClaimedDevices {
     pub(crate) left: Option<Symbol>,
 }
 
-/// One claim by name.
+/// One ResourceClaim by its namespace and name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimName {
     pub(crate) claim: Option<Symbol>,

@@ -1,5 +1,5 @@
-//! The extended resources that a pod asks for, with the requests for devices and their users that stand for them where a DeviceClass does
-//! (kube-scheduler: DynamicResources' `createRequestsAndMappings`).
+//! The extended resources that a pod requests, with the device requests that replace them where a DeviceClass stands for the resource,
+//! and the containers that use these device requests (kube-scheduler: DynamicResources' `createRequestsAndMappings`).
 //!
 //! Invariant: resources are in the order of their names, and each one's requests and users do not depend on the others'.
 
@@ -9,41 +9,42 @@ use crate::intern::{Interner, Symbol};
 use crate::model::{PodTemplate, Quantity};
 use crate::resources::Amounts;
 
-/// Before the name of a class it makes the name of a resource that the class always stands for.
+/// Prefix of the implicit extended resource of a DeviceClass: prefix and class name together are a resource name that always stands for
+/// the class.
 pub(crate) const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
-/// Requests of one claim.
+/// The maximum number of requests in one ResourceClaim.
 const MOST_REQUESTS: usize = 32;
 
-/// One extended resource of a pod.
+/// One extended resource of a pod, with the device requests that can replace it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExtendedResource {
     pub(crate) name: Symbol,
-    /// In the order of the containers.
+    /// The device requests, in the order of the containers.
     pub(crate) requests: Box<[ExtendedRequest]>,
-    /// Those of containers that stay first.
+    /// Which container uses which request; containers that run until the pod ends come first.
     pub(crate) uses: Box<[RequestUse]>,
 }
 
-/// A request for devices, made for an extended resource.
+/// A device request that is generated for an extended resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExtendedRequest {
     pub(crate) name: Box<str>,
     pub(crate) count: i64,
 }
 
-/// A container with a request whose devices it gets.
+/// A container and the request whose devices it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestUse {
-    /// Its place among init containers and containers.
+    /// The container's index in the list of init containers followed by containers.
     pub(crate) container: usize,
     pub(crate) request: Box<str>,
 }
 
-/// The request of one container for a resource.
+/// The amount of one resource that one container requests.
 struct ContainerRequest {
     container: usize,
-    /// The resource's place among all that the container asks for.
+    /// The index of the resource among all requests of the container; it is part of the generated request name.
     place: usize,
     count: i64,
 }
@@ -58,7 +59,7 @@ impl ContainerRequest {
 }
 
 impl ExtendedResource {
-    /// All that a pod which asks for so much in all asks for.
+    /// Returns the extended resources with a non-zero amount in `asked`, the total requests of the pod, sorted by name.
     pub(crate) fn all(template: &PodTemplate, asked: &Amounts, names: &Interner) -> Box<[Self]> {
         let asked = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
         let asked = asked.map(|(name, _)| (names.text(*name), *name));
@@ -83,7 +84,8 @@ impl ExtendedResource {
         all.collect()
     }
 
-    /// `short` are of containers that end before others start.
+    /// Builds the device requests of one resource. `short` has the requests of init containers that end before the other containers
+    /// start, `staying` those of sidecars and containers.
     fn of(name: Symbol, short: &[ContainerRequest], staying: &[ContainerRequest]) -> Self {
         let requests: Vec<ExtendedRequest> = staying
             .iter()
@@ -98,17 +100,18 @@ impl ExtendedResource {
             .zip(&requests)
             .map(|(ask, request)| own(ask, request))
             .collect();
-        // How many devices the staying containers from each one on have.
+        // `available[i]` is the number of devices that the staying containers from index `i` on request together.
         let mut available = vec![0_i64; staying.len() + 1];
         for (at, ask) in staying.iter().enumerate().rev() {
             available[at] = available[at + 1].saturating_add(ask.count);
         }
-        // Only the largest request is made for those that are short, beside what they can have of those that come after them.
+        // Init containers run one after another and end before later containers start, so they reuse the devices of those later
+        // containers. What is missing beyond that is requested once, for the init container that misses most.
         let mut largest: Option<ExtendedRequest> = None;
         let mut of_largest = Vec::new();
         for ask in short {
             let first = staying.partition_point(|other| other.container < ask.container);
-            // A claim with more requests is refused, whoever uses them.
+            // A claim with more requests than this is refused, so its uses are never read.
             if requests.len() <= MOST_REQUESTS {
                 let mut missing = ask.count;
                 for (other, request) in staying.iter().zip(&requests).skip(first) {
@@ -143,7 +146,8 @@ impl ExtendedResource {
     }
 }
 
-/// Returns the requests of the containers for each extended resource, in the order of the containers.
+/// Returns the requests of the containers by extended resource, in the order of the containers. Requests that are not a positive whole
+/// number are left out.
 fn container_requests(template: &PodTemplate) -> BTreeMap<&str, Vec<ContainerRequest>> {
     let mut asks: BTreeMap<&str, Vec<ContainerRequest>> = BTreeMap::new();
     let containers = template.init_containers.iter().chain(&template.containers);
@@ -163,7 +167,7 @@ fn container_requests(template: &PodTemplate) -> BTreeMap<&str, Vec<ContainerReq
     asks
 }
 
-/// Whether a class can stand for a resource (kube-scheduler: `IsDRAExtendedResourceName`).
+/// Returns whether a DeviceClass can stand for a resource (kube-scheduler: `IsDRAExtendedResourceName`).
 pub(crate) fn is_extended(name: &str) -> bool {
     let extended =
         name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.");
@@ -197,7 +201,7 @@ mod tests {
         }
     }
 
-    /// All requests as `NAME=COUNT`, and all uses as `CONTAINER:NAME`, by resource.
+    /// Returns all requests as `NAME=COUNT` and all uses as `CONTAINER:NAME`, by resource.
     fn of(init: Vec<Container>, main: Vec<Container>) -> Vec<(String, String)> {
         let template = PodTemplate {
             init_containers: init,

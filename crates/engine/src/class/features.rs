@@ -1,26 +1,27 @@
-//! What kubelets declare they can do and pods need, as far as scheduling asks (k8s.io/component-helpers: nodedeclaredfeatures).
+//! The node features that pods can require and kubelets declare, as far as the scheduler checks them (k8s.io/component-helpers:
+//! nodedeclaredfeatures).
 
 use crate::model::{Container, PodTemplate};
 
-/// A set of features that pods of 1.36 may need, one bit each.
+/// A set of the features that pods can require in Kubernetes 1.36, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Features(u8);
 
-/// Their names, by bit.
+/// The names of the features, by bit.
 const NAMES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 impl Features {
-    /// All of them: what a node that is still to be bought is taken to declare.
+    /// All features. A node that is yet to be bought is assumed to declare them all.
     pub(crate) const ALL: Features = Features(1);
 
-    /// Those of a node's list; others are nobody's need.
+    /// Returns the features that a node declares; names that no pod can require are ignored.
     pub(crate) fn declared(names: &[String]) -> Self {
         let known = NAMES.iter().enumerate();
         let bits = known.filter(|(_, known)| names.iter().any(|name| name == *known));
         Features(bits.fold(0, |bits, (bit, _)| bits | 1 << bit))
     }
 
-    /// What a pod needs.
+    /// Returns the features that a pod requires.
     pub(crate) fn needed(template: &PodTemplate) -> Self {
         let restarts_all = |container: &Container| {
             let mut rules = container.restart_policy_rules.iter();
@@ -34,7 +35,7 @@ impl Features {
         self.0 == 0
     }
 
-    /// The first of these that is not among others.
+    /// Returns the name of the first feature of this set that `there` lacks.
     pub(crate) fn first_missing(self, there: Features) -> Option<&'static str> {
         let missing = self.0 & !there.0;
         NAMES.get(missing.trailing_zeros() as usize).copied()
@@ -80,7 +81,7 @@ mod tests {
             cluster.message(&refused),
             "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't match Pod's required features."
         );
-        // Whoever needs nothing goes anywhere.
+        // A pod that requires no feature fits a node that declares none.
         let class = cluster.pod_class(&Default::default()).expect("a class");
         assert!(matches!(cluster.schedule(class, 0), Decision::Node(_)));
     }

@@ -1,4 +1,5 @@
-//! Classes: pods of one template are one pod, nodes of one pool and type one node.
+//! Classes: pods with equal templates share one pod class, and nodes that differ only in name and free resources
+//! share one node class.
 //!
 //! Invariant: a class is compiled from content alone and never changes, so whatever does not depend on load is worked
 //! out once per (pod class, node class) and kept ([`verdict`]).
@@ -29,15 +30,15 @@ pub(crate) use term::{Namespaces, PodTerm};
 pub(crate) use verdict::{ShapeVerdicts, StaticRules, StaticVerdict, Target};
 pub(crate) use volume::{Attach, EphemeralOwner, Handle, Volume};
 
-/// A pod template the cluster knows. Valid for that cluster only.
+/// The number of a pod class. It is valid only for the cluster that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodClassId(pub(crate) u32);
 
-/// What nodes that differ in name and free resources only have in common.
+/// The number of a node class: the properties that nodes share if they differ only in name and free resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeClassId(pub(crate) u32);
 
-/// What pod classes that differ in labels and pod terms only have in common.
+/// The number of a shape: the properties that pod classes share if they differ only in labels and pod affinity terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ShapeId(pub(crate) u32);
 

@@ -1,6 +1,8 @@
-//! What of a node decides static predicates: labels (all but the hostname), taints, cordon, declared features.
+//! The properties of a node that decide the static filters: labels (without the hostname), taints,
+//! `spec.unschedulable` and declared features.
 //!
-//! Invariant: nothing that is unique per node may be in here, or classes would be as many as nodes.
+//! Invariant: nothing that is unique to one node may be in a node class, or there would be as many classes as
+//! nodes.
 
 use super::Features;
 use crate::intern::{Interner, Symbol};
@@ -24,7 +26,7 @@ impl NodeTaint {
         }
     }
 
-    /// Whether it keeps pods away rather than making the node less wanted.
+    /// Returns whether the taint keeps pods off the node, instead of only lowering the node's score.
     pub(crate) fn is_hard(self) -> bool {
         self.effect != TaintEffect::PreferNoSchedule
     }
@@ -36,12 +38,12 @@ pub(crate) struct NodeClass {
     pub(crate) labels: LabelSet,
     pub(crate) taints: Box<[NodeTaint]>,
     pub(crate) unschedulable: bool,
-    /// What its kubelet declares.
+    /// The features that the kubelet declares.
     pub(crate) features: Features,
 }
 
 impl NodeClass {
-    /// The class of a node, whose full labels are given.
+    /// Returns the class of a node. `labels` are all labels of the node, including the hostname.
     pub(crate) fn of(spec: &NodeSpec, labels: &LabelSet, names: &mut Interner) -> Self {
         let taints = spec
             .taints

@@ -1,7 +1,7 @@
-//! A pod template, compiled: everything the filters and scorers read, without text.
+//! A compiled pod template: everything that filters and scorers read, without strings.
 //!
-//! Compiled once per template. What depends on other objects (services, namespaces, other pods) is not in here but in
-//! the class's [`crate::topology::View`].
+//! A template is compiled once. What depends on other objects (services, namespaces, other pods) is not part of the
+//! class but of its [`crate::topology::View`].
 
 use super::{
     ClaimedDevices, ExtendedResource, Features, PodTerm, Shape, ShapeId, SpreadRule, Volume,
@@ -18,19 +18,19 @@ pub(crate) struct PodClass {
     pub(crate) namespace: Symbol,
     pub(crate) labels: LabelSet,
     pub(crate) shape: Shape,
-    /// The cluster's number for the shape.
+    /// The number that the cluster gave the shape.
     pub(crate) shape_id: ShapeId,
     pub(crate) spread: Vec<SpreadRule>,
     pub(crate) affinity: Vec<PodTerm>,
     pub(crate) anti_affinity: Vec<PodTerm>,
-    /// Preferred terms; those of anti-affinity weigh below zero.
+    /// Preferred pod affinity terms; anti-affinity terms have negative weights.
     pub(crate) preferred_pods: Vec<PodTerm>,
     pub(crate) priority: i32,
     pub(crate) volumes: Box<[Volume]>,
-    /// What a kubelet must declare to take it.
+    /// The features that the kubelet must declare for the pod to run.
     pub(crate) features: Features,
     pub(crate) devices: Option<Box<ClaimedDevices>>,
-    /// For which a DeviceClass may stand.
+    /// The extended resources that a DeviceClass may stand for.
     pub(crate) extended: Box<[ExtendedResource]>,
 }
 
@@ -111,7 +111,7 @@ impl PodClass {
         }
     }
 
-    /// Whether placing it can matter to other pods' topology, or theirs to it, by affinity.
+    /// Returns whether the pod has affinity or anti-affinity terms about other pods.
     pub(crate) fn has_pod_terms(&self) -> bool {
         !(self.affinity.is_empty()
             && self.anti_affinity.is_empty()

@@ -1,7 +1,7 @@
-//! Preferred node affinity: the terms that count, or the mistakes that end an attempt to place the pod.
+//! Preferred node affinity: compiles the terms, or finds the errors in them that make the scheduler fail the attempt to place the pod.
 //!
-//! kube-apiserver lets two mistakes through (one with a warning): a bound that is no integer and a value that no label can have. A term
-//! that cannot match for another reason never gets here, and matches nothing.
+//! kube-apiserver accepts two errors (one of them with a warning): a bound of `Gt` or `Lt` that is not an integer, and a value that
+//! cannot be a label value. A term that cannot match for another reason is already left out and matches nothing.
 
 use crate::intern::{Interner, Symbol};
 use crate::model::{NodeSelectorRequirement, Operator, PreferredSchedulingTerm};
@@ -11,7 +11,7 @@ const NO_INTEGER: &str = "for 'Gt', 'Lt' operators, the value must be an integer
 const NO_LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end \
      with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// Weights and terms; terms that weigh nothing do not count.
+/// Compiles the terms with their weights; terms of weight 0 are left out.
 pub(super) fn compile<'a>(
     wanted: impl Iterator<Item = &'a PreferredSchedulingTerm>,
     names: &mut Interner,
@@ -24,7 +24,8 @@ pub(super) fn compile<'a>(
     compiled.collect()
 }
 
-/// What upstream says about terms that do not parse (component-helpers: `NewPreferredSchedulingTerms`), if there are any.
+/// Returns the error that kube-scheduler reports for terms that do not parse (component-helpers: `NewPreferredSchedulingTerms`), or
+/// `None` if all parse.
 pub(super) fn error(terms: &[PreferredSchedulingTerm], names: &mut Interner) -> Option<Symbol> {
     let terms = terms.iter().enumerate();
     let counting = terms.filter(|(_, term)| term.weight != 0);
@@ -45,7 +46,7 @@ pub(super) fn error(terms: &[PreferredSchedulingTerm], names: &mut Interner) -> 
     }
 }
 
-/// apimachinery: `labels.NewRequirement`.
+/// Returns the errors of one requirement (apimachinery: `labels.NewRequirement`).
 fn mistakes(path: &str, requirement: &NodeSelectorRequirement) -> Vec<String> {
     let values = || requirement.values.iter().enumerate();
     let compares = matches!(requirement.operator, Operator::Gt | Operator::Lt);
@@ -62,7 +63,7 @@ fn mistakes(path: &str, requirement: &NodeSelectorRequirement) -> Vec<String> {
     no_integers.chain(no_values).collect()
 }
 
-/// apimachinery: `IsLabelValue`.
+/// Returns the message that apimachinery's `IsLabelValue` gives for an invalid label value.
 fn why_no_label_value(value: &str) -> String {
     let too_long = (value.len() > MAX_LABEL_VALUE)
         .then(|| format!("must be no more than {MAX_LABEL_VALUE} bytes"));

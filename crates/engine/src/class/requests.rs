@@ -73,6 +73,7 @@ impl Requests {
                 },
             )?,
         };
+        // Only pod-level huge pages make a difference. They are rare, so the second list is stored only then.
         let differs = own.scalars != real.scalars;
         Ok(Requests {
             own_pages: differs.then(|| own.scalars.into()),
@@ -129,6 +130,7 @@ fn sum(template: &PodTemplate, level: Level, defaults: Defaults) -> ResourceMap 
     let mut starting = ResourceMap::new();
     for init in &template.init_containers {
         let mut step = container(init);
+        // A sidecar keeps running, so it counts with the containers, and while pods start, with the sidecars before it.
         if init.is_sidecar() {
             add(&mut total, &step);
             add(&mut sidecars, &step);
@@ -145,6 +147,7 @@ fn sum(template: &PodTemplate, level: Level, defaults: Defaults) -> ResourceMap 
         total.insert(name.clone(), *quantity);
     }
     add(&mut total, &template.overhead);
+    // Every pod takes one slot; a request for `pods` changes nothing.
     total.remove("pods");
     total
 }

@@ -94,6 +94,7 @@ impl Shape {
         let own = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
         let wanted = || own.iter().chain(&rules.added_affinity.preferred);
         let preferred_nodes = preference::compile(wanted(), names);
+        // kube-scheduler parses preferences only for the scorer, so without that an error has no effect.
         let preference_error = match rules.weight(Plugin::NodeAffinity) {
             0 => None,
             _ => preference::error(own, names),
@@ -111,6 +112,7 @@ impl Shape {
             .init_containers
             .iter()
             .filter(|init| init.is_sidecar());
+        // kube-scheduler ignores the host ports of init containers that are not sidecars.
         let running = template.containers.iter().chain(sidecars);
         let host_ports = running
             .flat_map(|container| host_ports(container, names))

@@ -1,7 +1,7 @@
 //! Compiled topology spread constraints.
 //!
-//! A pod without constraints of its own gets upstream's system defaults once its services and owner are known: see
-//! [`SpreadRule::defaults`].
+//! A pod without constraints of its own gets kube-scheduler's default constraints once its services and owner are
+//! known: see [`SpreadRule::defaults`].
 
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -12,7 +12,7 @@ use crate::selector::{LabelQuery, Requirement};
 pub(crate) struct SpreadRule {
     pub(crate) key: Symbol,
     pub(crate) max_skew: i64,
-    /// At least 1.
+    /// The minimum number of domains, at least 1.
     pub(crate) min_domains: i64,
     pub(crate) query: LabelQuery,
     pub(crate) honor_affinity: bool,
@@ -21,7 +21,8 @@ pub(crate) struct SpreadRule {
 }
 
 impl SpreadRule {
-    /// The rule of one constraint; label keys the pod has join its selector.
+    /// Compiles one constraint. For each key of `matchLabelKeys` that the pod has, the pod's value is added to the
+    /// selector.
     pub(crate) fn compile(
         constraint: &TopologySpreadConstraint,
         pod: &LabelSet,
@@ -49,7 +50,8 @@ impl SpreadRule {
         }
     }
 
-    /// Upstream's defaults for pods that a service or workload selects: spread over hosts and zones, as a preference.
+    /// Returns kube-scheduler's default constraints for pods that a service or workload selects: `ScheduleAnyway`,
+    /// max skew 3 over hosts and 5 over zones.
     pub(crate) fn defaults(query: &LabelQuery) -> Vec<Self> {
         let rule = |key, max_skew| SpreadRule {
             key,

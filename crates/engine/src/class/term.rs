@@ -1,4 +1,4 @@
-//! Compiled pod affinity terms: which pods, in which namespaces, near by which label.
+//! Compiled pod affinity terms: a selector of pods, the namespaces it applies to, and the topology key.
 //!
 //! Weights are signed: a preferred anti-affinity is a preference with a negative weight.
 
@@ -10,15 +10,15 @@ use crate::labels::LabelSet;
 use crate::model::PodAffinityTerm;
 use crate::selector::LabelQuery;
 
-/// Labels of the namespaces there are.
+/// The labels of each existing namespace.
 pub(crate) type Namespaces = FxHashMap<Symbol, LabelSet>;
 
-/// One term.
+/// One pod affinity or anti-affinity term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodTerm {
     namespaces: Box<[Symbol]>,
     namespace_query: LabelQuery,
-    /// The namespace selector matches a namespace without labels.
+    /// Whether the namespace selector matches a namespace without labels.
     takes_unlabelled: bool,
     query: LabelQuery,
     pub(crate) key: Symbol,
@@ -51,9 +51,10 @@ impl PodTerm {
         }
     }
 
-    /// Whether a pod of that class, which is there, is meant by the pod that asks. A namespace selector that matches a namespace without labels
-    /// (`NotIn`, `DoesNotExist`) means every namespace then: upstream asks it about no labels after it has listed the namespaces it matches
-    /// (kube-scheduler: `mergeAffinityTermNamespacesIfNotEmpty`, which changes a copy of the term; decision 16).
+    /// Returns whether the term selects an existing pod of class `pod`, for a pod with this term that is to be placed. If the namespace selector
+    /// matches a namespace without labels (`NotIn`, `DoesNotExist`), every namespace matches: kube-scheduler first adds the matching namespaces to
+    /// the term and then evaluates the selector once more, against no labels (`mergeAffinityTermNamespacesIfNotEmpty`, which changes a copy of the
+    /// term; decision 16).
     pub(crate) fn matches(
         &self,
         pod: &PodClass,
@@ -69,8 +70,8 @@ impl PodTerm {
         )
     }
 
-    /// Whether a pod of that class is meant which is to come near the pod that has the term: a namespace that is not known has no labels then
-    /// (kube-scheduler: `GetNamespaceLabelsSnapshot`).
+    /// Returns whether the term, on an existing pod, selects a pod of class `pod` that is to be placed. An unknown namespace counts as one without
+    /// labels (kube-scheduler: `GetNamespaceLabelsSnapshot`).
     pub(crate) fn matches_newcomer(
         &self,
         pod: &PodClass,
@@ -82,7 +83,7 @@ impl PodTerm {
         self.means(pod, self.namespace_query.matches(labels, names), names)
     }
 
-    /// Whether a pod is meant whose namespace the selector matches or not.
+    /// Returns whether the term selects a pod. `is_selected` is whether the namespace selector matches the pod's namespace.
     fn means(&self, pod: &PodClass, is_selected: bool, names: &Interner) -> bool {
         (is_selected || self.namespaces.contains(&pod.namespace))
             && self.query.matches(&pod.labels, names)

@@ -1,6 +1,7 @@
 //! Compiled tolerations (core/v1 `Toleration.ToleratesTaint`).
 //!
-//! `Gt` and `Lt` never tolerate: upstream's gate for them is off by default.
+//! `Gt` and `Lt` never tolerate a taint: the feature gate for these operators is off by default in
+//! Kubernetes.
 
 use super::NodeTaint;
 use crate::intern::{Interner, Symbol};
@@ -34,7 +35,7 @@ impl CompiledToleration {
             }
     }
 
-    /// Whether it can make a PreferNoSchedule taint not count.
+    /// Returns whether the toleration can apply to a PreferNoSchedule taint.
     pub(crate) fn is_soft(self) -> bool {
         self.effect
             .is_none_or(|effect| effect == TaintEffect::PreferNoSchedule)

@@ -1,6 +1,8 @@
-//! What a pod shape and a node class say to each other before any load: the static filters and raw static scores.
+//! Static verdicts: the results of the static filters and scores for a pod shape and a node class, which do not
+//! depend on load.
 //!
-//! Kept per shape as a bit set over node classes ([`ShapeVerdicts::fits`]), so that a node is ruled out by one bit.
+//! The verdicts of a shape have a bit set over node classes ([`ShapeVerdicts::fits`]), so that one bit rules a node
+//! out.
 
 use fixedbitset::FixedBitSet;
 
@@ -12,7 +14,7 @@ use crate::profile::Rules;
 use crate::reason::{Plugin, Reason};
 use crate::score;
 
-/// The static side of a node.
+/// The properties of a node that static filters and scores read.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) name: Symbol,
@@ -22,7 +24,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Any node of a class.
+    /// Returns the target that stands for every node of a class. It has no name, so it is not usable for terms
+    /// about node names.
     pub(crate) fn any(class: &'a NodeClass) -> Self {
         Target {
             name: Symbol::EMPTY,
@@ -33,17 +36,17 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What decides beside pod and node.
+/// The settings that static filters depend on besides pod and node.
 #[derive(Clone, Copy)]
 pub(crate) struct StaticRules<'a> {
-    /// The pod's profile.
+    /// The rules of the pod's profile.
     pub(crate) rules: &'a Rules,
-    /// `spec.os.name` counts.
+    /// Whether `spec.os.name` restricts the node.
     pub(crate) os_filter: bool,
 }
 
 impl StaticRules<'_> {
-    /// What one of the static filters says, if it is on.
+    /// Returns why a static filter refuses the node; `None` if the filter accepts the node or is off.
     pub(crate) fn ask(
         self,
         plugin: Plugin,
@@ -68,13 +71,13 @@ impl StaticRules<'_> {
     }
 }
 
-/// The static answer for one shape and one node class.
+/// The static filter and score results for one shape and one node class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticVerdict {
     pub(crate) refusal: Option<(Plugin, Reason)>,
-    /// Untolerated PreferNoSchedule taints.
+    /// The number of untolerated PreferNoSchedule taints.
     pub(crate) soft_taints: i64,
-    /// Weights of the preferred node terms that match.
+    /// The sum of the weights of the preferred node terms that match.
     pub(crate) preferred: i64,
 }
 
@@ -93,7 +96,7 @@ impl StaticVerdict {
     }
 }
 
-/// The static filters, in the order of the default profile.
+/// The static filters, in the order in which the default profile runs them.
 const FILTERS: [Plugin; 4] = [
     Plugin::NodeUnschedulable,
     Plugin::TaintToleration,
@@ -113,7 +116,7 @@ fn refusal(
     })
 }
 
-/// All verdicts of one shape, filled as node classes appear.
+/// All static verdicts of one shape. New node classes are added by [`ShapeVerdicts::extend`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShapeVerdicts {
     fits: FixedBitSet,
@@ -121,7 +124,7 @@ pub(crate) struct ShapeVerdicts {
 }
 
 impl ShapeVerdicts {
-    /// Works out what is missing for the node classes there are by now.
+    /// Computes the verdicts for the node classes that have none yet.
     pub(crate) fn extend<'a>(
         &mut self,
         pod: &Shape,

@@ -1,20 +1,20 @@
-//! The volumes of a pod, compiled: claims by name, and disks by the fields that make two of them the same.
+//! The volumes of a pod, compiled: claims by name, and in-tree disks by the fields that identify a disk.
 //!
-//! The objects behind the names change while the class stays the same: see [`crate::storage`].
+//! The claims and volumes themselves can change while the class stays the same: see [`crate::storage`].
 
 use crate::intern::{Interner, Symbol};
 use crate::model::{self, PodVolume};
 
-/// One volume.
+/// One volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Volume {
-    /// A claim, in the pod's namespace.
+    /// A PersistentVolumeClaim in the pod's namespace.
     Claim {
         name: Symbol,
         /// For an ephemeral volume, the pod that must own the claim.
         made_for: Option<EphemeralOwner>,
     },
-    /// A disk named in the pod.
+    /// A disk that the pod names itself.
     Disk { disk: Disk, attach: Option<Attach> },
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct EphemeralOwner {
     pub(crate) uid: Symbol,
 }
 
-/// A disk that pods on one node cannot share, or not for writing.
+/// A disk that two pods on one node cannot share, or cannot share for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     Gce {

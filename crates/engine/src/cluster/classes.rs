@@ -1,42 +1,44 @@
-//! Classes coming and going: made when a template is first seen, collected once no pod is of it any more.
+//! The life of pod classes: a class is made when its template is first seen and collected when no pod has it any more.
 //!
-//! A class that no pod is of and nobody asked about since the last collection is dropped with all that was kept for it.
-//! Collections happen when new templates have made the table half as long again, never while a what-if is open.
-//! Invariant: whatever is kept by class or shape is dropped in [`Cluster::forget_class`] or [`Cluster::forget_shape`].
+//! A collection drops the classes that no pod has and that nobody asked for since the previous collection, with everything
+//! cached for them. It runs when new templates have made the table half as long again, never while a checkpoint is open.
+//! Invariant: everything that is kept by class or by shape is dropped in [`Cluster::forget_class`] or
+//! [`Cluster::forget_shape`].
 
 use super::Cluster;
 use crate::class::{PodClass, PodClassId, Shape, ShapeId, ShapeVerdicts};
 use crate::error::ModelError;
 use crate::model::PodTemplate;
 
-/// New templates between two collections, at least.
+/// The minimum number of new templates between two collections.
 const LEAST_NEW: usize = 256;
 
-/// Who uses the classes, by number.
+/// The usage counts of classes and shapes, by their numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Uses {
     classes: Vec<Use>,
-    /// Classes of each shape.
+    /// The number of classes of each shape.
     shapes: Vec<u32>,
     collections: u32,
-    /// How many classes there may be before the next collection.
+    /// The number of classes that triggers the next collection.
     enough: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
-    /// Pods bound and pods that room is held for.
+    /// The number of bound pods plus pods that room is held for.
     pods: u32,
-    /// At which collection it was last asked for.
+    /// The number of collections that had run when the class was last asked for.
     asked: u32,
 }
 
 impl Cluster {
-    /// The class of a template; pods of equal templates share it. It is valid for as long as a pod is of it; without
-    /// one until some hundreds of other templates were asked for, and while a checkpoint is open.
+    /// Returns the class of a template; pods with equal templates share it. The id is valid as long as a pod has the class.
+    /// Without a pod it stays valid while a checkpoint is open, and otherwise until some hundreds of other templates were
+    /// asked for.
     ///
     /// # Errors
-    /// [`ModelError::NegativeQuantity`] where a request is below zero.
+    /// [`ModelError::NegativeQuantity`] if a request is below zero.
     pub fn pod_class(&mut self, template: &PodTemplate) -> Result<PodClassId, ModelError> {
         match self.known_class(template) {
             Some(id) => Ok(id),
@@ -44,7 +46,7 @@ impl Cluster {
         }
     }
 
-    /// [`Cluster::pod_class`] for a caller that needs the template no more.
+    /// Returns the class of a template like [`Cluster::pod_class`], without copying the template of a new class.
     pub(super) fn class_of(&mut self, template: PodTemplate) -> Result<PodClassId, ModelError> {
         match self.known_class(&template) {
             Some(id) => Ok(id),
@@ -59,6 +61,7 @@ impl Cluster {
     }
 
     fn new_class(&mut self, template: PodTemplate) -> Result<PodClassId, ModelError> {
+        // A rollback needs the classes that existed at its checkpoint, so nothing is collected while one is open.
         if self.checkpoints == 0 && self.classes.len() >= self.uses.enough.max(LEAST_NEW) {
             self.collect_classes();
         }
@@ -93,22 +96,22 @@ impl Cluster {
         ShapeId(index as u32)
     }
 
-    /// How many classes of pods are known.
+    /// Returns the number of pod classes.
     pub fn class_count(&self) -> usize {
         self.classes.len()
     }
 
-    /// A pod is of a class from now on.
+    /// Counts a pod for its class.
     pub(super) fn use_class(&mut self, id: PodClassId) {
         self.uses.classes[id.index()].pods += 1;
     }
 
-    /// The inverse of [`Cluster::use_class`].
+    /// Removes a pod from the count of its class.
     pub(super) fn release_class(&mut self, id: PodClassId) {
         self.uses.classes[id.index()].pods -= 1;
     }
 
-    /// Drops the classes that no pod is of and that were not asked for since the last collection.
+    /// Drops the classes that no pod has and that were not asked for since the last collection.
     pub(super) fn collect_classes(&mut self) {
         let uses = &self.uses;
         let idle = |index: &usize| {

@@ -1,7 +1,8 @@
-//! The deltas: nodes and pods coming, changing and going.
+//! The deltas of the model: adding, changing and removing nodes and pods.
 //!
-//! Four primitives do all of it (put and take, for nodes and pods), each the inverse of another; the public methods
-//! check their input, then use them. A pod may arrive before its node and may outlive it.
+//! All deltas are built from four primitives (put in and take out, for nodes and for pods), each of which another
+//! one undoes. The public methods check their input and then call the primitives. A pod may be added before its
+//! node and may outlive it.
 
 use super::pod::{PodKey, PodLifecycle};
 use super::undo::Undo;
@@ -14,10 +15,10 @@ use crate::resources::Amounts;
 use crate::topology::PodPresence;
 
 impl Cluster {
-    /// Adds a node; pods that were bound to its name before are on it at once.
+    /// Adds a node. Pods that were bound to its name before are counted on it at once.
     ///
     /// # Errors
-    /// A node of that name is there, has no name, or offers a negative amount.
+    /// A node of that name exists already, the name is empty, or an allocatable amount is negative.
     pub fn add_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
         if self.node(&spec.name).is_some() {
             return Err(ModelError::DuplicateNode(spec.name.clone()));
@@ -32,10 +33,10 @@ impl Cluster {
         Ok(id)
     }
 
-    /// Changes what is known about a node; its pods stay.
+    /// Changes the properties of a node; its pods stay.
     ///
     /// # Errors
-    /// No node of that name is there, or it offers a negative amount.
+    /// There is no node of that name, or an allocatable amount is negative.
     pub fn update_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
         let id = self
             .node(&spec.name)
@@ -47,10 +48,10 @@ impl Cluster {
         Ok(id)
     }
 
-    /// Adds a node or changes what is known about it.
+    /// Adds a node or changes its properties.
     ///
     /// # Errors
-    /// It has no name or offers a negative amount.
+    /// The name is empty or an allocatable amount is negative.
     pub fn set_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
         if self.node(&spec.name).is_some() {
             self.update_node(spec)
@@ -59,10 +60,10 @@ impl Cluster {
         }
     }
 
-    /// Removes a node. Its pods stay known and come back with it.
+    /// Removes a node. Its pods stay in the model and count again if a node of that name is added.
     ///
     /// # Errors
-    /// No node of that name is there.
+    /// There is no node of that name.
     pub fn remove_node(&mut self, name: &str) -> Result<(), ModelError> {
         let id = self
             .node(name)
@@ -71,10 +72,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds a pod that is bound (`node_name` is set). A finished pod occupies nothing and is not added.
+    /// Adds a bound pod (`node_name` is set). A finished pod uses nothing and is not added.
     ///
     /// # Errors
-    /// The pod is there, has no name, is not bound, or asks for a negative amount.
+    /// The pod exists already, has no name, is not bound, or requests a negative amount.
     pub fn add_pod(&mut self, spec: &PodSpec) -> Result<(), ModelError> {
         let node = spec
             .node_name
@@ -83,10 +84,10 @@ impl Cluster {
         self.bind(spec, node)
     }
 
-    /// [`Cluster::add_pod`] for a caller that needs the pod no more, which spares copying its template.
+    /// Adds a bound pod like [`Cluster::add_pod`], without copying its template.
     ///
     /// # Errors
-    /// Those of [`Cluster::add_pod`].
+    /// As for [`Cluster::add_pod`].
     pub fn take_pod(&mut self, spec: PodSpec) -> Result<(), ModelError> {
         let Some(node) = &spec.node_name else {
             return Err(ModelError::NotBound(spec.key()));
@@ -99,10 +100,10 @@ impl Cluster {
         self.bind_class(pod_key, lifecycle, class, node)
     }
 
-    /// Adds a pod as bound to a node, whatever its `node_name` says: what a scheduler does with its decision.
+    /// Adds a pod as bound to `node`, whatever its `node_name` says, as a scheduler does with its decision.
     ///
     /// # Errors
-    /// The pod is there, has no name, or asks for a negative amount.
+    /// The pod exists already, has no name, or requests a negative amount.
     pub fn bind(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
         if spec.name.is_empty() && spec.uid.is_empty() {
             return Err(ModelError::NoName);
@@ -111,11 +112,11 @@ impl Cluster {
         self.bind_class(PodKey::of(spec), PodLifecycle::of(spec), class, node)
     }
 
-    /// [`Cluster::bind`] for a caller that knows the class and the node already: the shortest way to carry out a
-    /// decision. The pod has just been made; an empty `uid` leaves it its name as key.
+    /// Adds a new pod to a node when its class and the node's id are known, which is the cheapest way to carry out
+    /// a decision. With an empty `uid` the pod's key is its name.
     ///
     /// # Errors
-    /// The pod is there, has no name, or the node is gone.
+    /// The pod exists already, has no name, or the node does not exist.
     pub fn place(
         &mut self,
         class: PodClassId,
@@ -127,7 +128,8 @@ impl Cluster {
             return Err(ModelError::NoName);
         }
         let pod_key = PodKey::new(uid, self.names.text(self.class(class).namespace), name);
-        // Both are far away in memory in large clusters; asked for one after the other they come together.
+        // In large clusters both lookups miss the CPU cache. Nothing is between them, so the memory accesses
+        // overlap.
         let there = self.nodes.get(node.index()).and_then(Option::as_ref);
         let known = self.pods.find(pod_key.key());
         let Some(there) = there else {
@@ -142,10 +144,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// [`Cluster::bind`] for a caller that knows the class already.
+    /// Adds a pod like [`Cluster::bind`] when its class is already known.
     ///
     /// # Errors
-    /// The pod is there.
+    /// The pod exists already.
     fn bind_class(
         &mut self,
         pod_key: PodKey,
@@ -168,10 +170,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds a bound pod or changes what is known about it; a finished one is removed.
+    /// Adds a bound pod or changes it; a finished pod is removed.
     ///
     /// # Errors
-    /// It has no name, is not bound, or asks for a negative amount.
+    /// The pod has no name, is not bound, or requests a negative amount.
     pub fn set_pod(&mut self, spec: &PodSpec) -> Result<(), ModelError> {
         let node = spec
             .node_name
@@ -195,7 +197,7 @@ impl Cluster {
         self.bind_class(PodKey::of(spec), lifecycle, class, &node)
     }
 
-    /// Makes room for pods that are known to come, such as those of a queue; it saves making room as they come.
+    /// Reserves memory for pods that will be added soon, for example those in a queue.
     pub fn expect_pods(&mut self, more: usize) {
         self.pods.reserve(more);
     }
@@ -203,7 +205,7 @@ impl Cluster {
     /// Removes a pod by its key.
     ///
     /// # Errors
-    /// No pod of that key is there.
+    /// There is no pod with that key.
     pub fn remove_pod(&mut self, key: &str) -> Result<(), ModelError> {
         let id = self
             .pods
@@ -230,7 +232,8 @@ impl Cluster {
         let mut images = Vec::new();
         for image in &spec.images {
             for name in &image.names {
-                // As they are written: only what pods ask for gets a tag.
+                // Node images keep their names as reported: kube-scheduler adds a missing tag only to the names in
+                // pods.
                 images.push((self.names.intern(name), image.size_bytes.max(0)));
             }
         }
@@ -290,13 +293,14 @@ impl Cluster {
         self.log(Undo::PutNodeIn(Box::new(node.fixed)));
     }
 
-    /// Exchanges what was told about a node that is there.
+    /// Replaces the properties of an existing node.
     pub(super) fn replace_fixed(&mut self, fixed: NodeFixed) {
         let id = fixed.id;
         self.boards.nodes.touch(id);
         let moved = self.at(id).fixed.differs_in_place(&fixed);
         let before = self.at(id).fixed.clone();
         if moved {
+            // The order matters: counts are removed under the old labels here and added under the new ones below.
             self.views_clear(id);
             self.views_leave(&before);
             self.boards.unname_host(id, &before.labels);
@@ -321,7 +325,7 @@ impl Cluster {
         self.put_pod_on(node, pod)
     }
 
-    /// [`Cluster::put_pod_in`] for a caller that has found the node.
+    /// Adds a pod like [`Cluster::put_pod_in`] when its node has already been looked up.
     fn put_pod_on(&mut self, node: Option<NodeId>, pod: Pod) -> PodId {
         let node_name = pod.node_name;
         self.use_class(pod.class);
@@ -353,7 +357,7 @@ impl Cluster {
         }
     }
 
-    /// Puts a known pod's load on a node.
+    /// Adds a pod to its node's list and load.
     fn settle(&mut self, id: PodId, at: NodeId) {
         let (class, terminating) = (self.pod(id).class, self.pod(id).terminating);
         self.load(class, at, terminating);
@@ -362,7 +366,7 @@ impl Cluster {
         }
     }
 
-    /// Takes a known pod's load off a node.
+    /// Removes a pod from its node's list and load.
     fn unsettle(&mut self, id: PodId, at: NodeId) {
         let (class, terminating) = (self.pod(id).class, self.pod(id).terminating);
         self.unload(class, at, terminating);
@@ -373,14 +377,14 @@ impl Cluster {
         }
     }
 
-    /// Counts a pod of a class on a node, and in the views it matters to.
+    /// Counts a pod of a class on a node and in the views that it affects.
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
         self.take_in(class, at, terminating);
         self.views_count(class, at, 1, PodPresence::of(terminating));
     }
 
-    /// The inverse of [`Cluster::load`].
+    /// Removes what [`Cluster::load`] counted.
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
         self.views_count(class, at, -1, PodPresence::of(terminating));

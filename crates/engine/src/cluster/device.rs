@@ -1,4 +1,4 @@
-//! Claims of devices, their classes and the slices that drivers publish, coming, changing and going in the model.
+//! Deltas and questions about devices: ResourceClaims, DeviceClasses and the ResourceSlices that drivers publish.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::model::{
 use crate::reason::{Conflict, Plugin};
 
 impl Cluster {
-    /// Says who evaluates the expressions that choose devices. Without anybody a pod that needs that is refused with an error.
+    /// Sets the evaluator of the CEL expressions that select devices. Without one, a pod that needs an expression is refused with an error.
     pub fn judge_devices_by(&mut self, judge: Arc<dyn DeviceJudge>) {
         self.devices.judge_by(judge);
     }
 
-    /// Adds a ResourceClaim or changes it.
+    /// Adds or changes a ResourceClaim.
     pub fn set_resource_claim(&mut self, spec: &ResourceClaimSpec) {
         let namespace = self.names.intern(&spec.namespace);
         let key = (namespace, self.names.intern(&spec.name));
@@ -37,7 +37,7 @@ impl Cluster {
         }
     }
 
-    /// Removes the claims that stand for the extended resources of a pod, by its UID: as if the pod had never been placed.
+    /// Removes the claims that stand for the extended resources of a pod, given by its UID, so that the pod looks as if it had never been placed.
     pub fn remove_extended_claims(&mut self, pod: &str) {
         let Some(pod) = self.names.find(pod) else {
             return;
@@ -47,7 +47,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a DeviceClass or changes it.
+    /// Adds or changes a DeviceClass.
     pub fn set_device_class(&mut self, spec: &DeviceClassSpec) {
         let name = self.names.intern(&spec.name);
         let class = Class::compile(spec, &mut self.names);
@@ -61,7 +61,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a ResourceSlice or changes it.
+    /// Adds or changes a ResourceSlice.
     pub fn set_resource_slice(&mut self, spec: &ResourceSliceSpec) {
         let slice = Slice::compile(spec, &mut self.names);
         self.change_devices(Change::Slice(slice.name.clone(), Some(Box::new(slice))));
@@ -82,31 +82,32 @@ impl Cluster {
         &self.devices
     }
 
-    /// Makes the plan of a class whose pod is about devices, unless the one there still holds.
+    /// Computes the device plan of a class unless the cached plan is current.
     pub(super) fn plan_devices(&mut self, id: PodClassId) {
         let version = self.devices.version();
         let holds = |(made, _): &(u64, Plan)| *made == version;
         if !self.device_plans.get(&id).is_some_and(holds) {
             let class = &self.classes[id.index()];
             let plan = Plan::of(class, &mut self.devices, &mut self.names);
-            // Making a plan may cost others what theirs rest on.
+            // `Plan::of` can itself change the version, so the version is read after it.
             self.device_plans.insert(id, (self.devices.version(), plan));
         }
     }
 
-    /// Whether pods of a class have to do with devices, and their profile cares.
+    /// Returns whether devices matter to pods of a class and the DynamicResources filter of their profile is on.
     pub fn decides_devices(&self, id: PodClassId) -> bool {
         let class = self.class(id);
         let rules = self.rules(class.shape.profile);
         self.is_about_devices(class) && rules.filters(Plugin::DynamicResources)
     }
 
-    /// Whether pods of a class claim devices, or ask for resources that DeviceClasses stand for now.
+    /// Returns whether pods of a class have ResourceClaims, or request extended resources that a DeviceClass stands for at present.
     pub(crate) fn is_about_devices(&self, class: &PodClass) -> bool {
         class.devices.is_some() || self.devices.stand_for(class)
     }
 
-    /// Why a pod is not tried at all yet: a claim of its is not there, or is not its own (kube-scheduler: DynamicResources' PreEnqueue).
+    /// Returns why a pod may not enter the scheduling queue yet: one of its claims does not exist or was made for another pod (kube-scheduler:
+    /// DynamicResources' PreEnqueue).
     pub fn claims_missing(&mut self, id: PodClassId) -> Option<Conflict> {
         if !self.decides_devices(id) {
             return None;
@@ -116,8 +117,8 @@ impl Cluster {
         conflict.is_early().then_some(Conflict::Claims(conflict))
     }
 
-    /// The devices that those of a class's claims get that have none, and its extended resources, once its pod goes to a node that the engine
-    /// chose for it (kube-scheduler: DynamicResources' Reserve).
+    /// Returns the devices to allocate when a pod of this class goes to the node that the engine chose: for its unallocated claims and for its
+    /// extended resources (kube-scheduler: DynamicResources' Reserve).
     pub fn device_choices(&mut self, id: PodClassId, node: NodeId) -> DeviceChoices {
         let mut choices = DeviceChoices::default();
         if !self.decides_devices(id) {
@@ -149,7 +150,7 @@ impl Cluster {
         choices
     }
 
-    /// Devices on a node for a plan's claims that have none, and for its extended resources that the node does not have itself.
+    /// Searches devices on a node for a plan's unallocated claims and for the extended resources that the node itself does not offer.
     pub(crate) fn find_devices<'a>(
         &'a self,
         plan: &'a Plan,
@@ -168,7 +169,8 @@ impl Cluster {
         Search::run(&self.devices, claims.collect(), self.site(node))
     }
 
-    /// The error that keeps a class's pod from being tried: what trying the first of some nodes by name ends with.
+    /// Returns the error that ends the scheduling attempt of a pod of this class. It is the one from the node with the first name among `failing`, so
+    /// that the result does not depend on order.
     pub(crate) fn device_error(
         &mut self,
         id: PodClassId,
@@ -189,13 +191,13 @@ impl Cluster {
         Some(Conflict::Claims(ClaimConflict::Failed { why }))
     }
 
-    /// The claim for extended resources that an attempt to place a class's pod has left behind.
+    /// Returns the name of the claim for extended resources that an earlier attempt to place the pod left behind.
     pub(crate) fn left_claim(&mut self, id: PodClassId) -> Option<Symbol> {
         self.plan_devices(id);
         self.device_plans[&id].1.extended.left
     }
 
-    /// A claim of a class that could be given other devices, since nobody else has reserved it and one of some nodes cannot use those it has.
+    /// Returns the name of a claim that could be deallocated: no other pod has reserved it, and one of `nodes` cannot use the devices it has.
     pub(crate) fn idle_claim(
         &mut self,
         id: PodClassId,

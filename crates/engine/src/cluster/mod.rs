@@ -67,7 +67,7 @@ impl Default for Options {
     }
 }
 
-/// The effects of pods of one class on one view.
+/// The effects that a pod of one class has on one view.
 #[derive(Clone, Debug)]
 struct ViewEffects {
     view: ViewId,
@@ -78,7 +78,7 @@ struct ViewEffects {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     options: Options,
-    /// By scheduler name; the first also decides pods whose scheduler name no profile has.
+    /// The rules of each profile by scheduler name; the first also decides pods whose scheduler name has no profile.
     profiles: Vec<(Box<str>, Rules)>,
     names: Interner,
     nodes: Vec<Option<Node>>,
@@ -96,22 +96,22 @@ pub struct Cluster {
     classes: Table<PodTemplate, PodClass>,
     shapes: Table<Shape, ()>,
     uses: Uses,
-    /// By shape: the verdicts of the static filters.
+    /// The static verdicts of each shape.
     verdicts: Vec<ShapeVerdicts>,
     boards: Boards,
     views: SharedViews,
-    /// Classes with terms about other pods, which may affect any view.
+    /// Classes with affinity terms about other pods, which may affect any view.
     termed: BTreeSet<usize>,
     affects: Vec<Vec<ViewEffects>>,
     namespaces: Namespaces,
     objects: Objects,
     storage: Storage,
-    /// By class of pods with volumes: the plan, and the storage version for which it was made.
+    /// The volume plan of each class with volumes, and the storage version for which it was made.
     volume_plans: FxHashMap<PodClassId, (u64, Plan)>,
     devices: Devices,
-    /// By class of pods with ResourceClaims: the plan, and the devices version for which it was made.
+    /// The device plan of each class with ResourceClaims, and the devices version for which it was made.
     device_plans: FxHashMap<PodClassId, (u64, devices::Plan)>,
-    /// Set while pods are added and removed for a trial.
+    /// Set while pods are added and removed in a trial.
     trial: Option<Trial>,
     log: Vec<Undo>,
     checkpoints: u32,
@@ -333,8 +333,8 @@ impl Cluster {
         &self.objects
     }
 
-    /// Returns what the score of a shape's images depends on: size and number of holders of each image, and the number
-    /// of nodes. Empty while no node has any of them.
+    /// Returns the facts that a shape's image score depends on: size and number of holders of each image, and the
+    /// number of nodes. Empty if no node has any of the images.
     fn image_facts(&self, shape: &Shape) -> Vec<(i64, u32)> {
         if self.images.is_empty() {
             return Vec::new();

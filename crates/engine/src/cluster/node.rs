@@ -1,6 +1,6 @@
-//! A node in the model: what was told about it ([`NodeFixed`]) and what its pods make of it.
+//! A node in the model: its own properties ([`NodeFixed`]) and the load that its pods cause.
 //!
-//! Invariant: the sums are those of `pods`, always.
+//! Invariant: the sums always equal those over `pods`.
 
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use crate::topology::Spot;
 
 use super::PodId;
 
-/// A node of a [`super::Cluster`]. An id is used again once its node is gone.
+/// The id of a node in a [`super::Cluster`]. Once a node is removed, a new node may get its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub(super) u32);
 
@@ -26,15 +26,15 @@ impl NodeId {
     }
 }
 
-/// What was told about a node, compiled. In the order of memory what placing a pod reads comes last, next to what it
-/// changes ([`Node`]): in large clusters it is the cache lines that take the time.
+/// The compiled properties of a node. The fields that placing a pod reads come last in memory, next to the fields of
+/// [`Node`] that it changes: in large clusters the time goes into loading cache lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct NodeFixed {
     pub(crate) taints: Box<[NodeTaint]>,
-    /// All labels, the hostname too.
+    /// All labels, including the hostname.
     pub(crate) labels: LabelSet,
-    /// Image names with sizes, sorted by symbol.
+    /// The image names with their sizes, sorted by symbol.
     pub(crate) images: Vec<(Symbol, i64)>,
     pub(crate) id: NodeId,
     pub(crate) class: NodeClassId,
@@ -54,24 +54,24 @@ impl NodeFixed {
         }
     }
 
-    /// Whether views would count it differently.
+    /// Returns whether the change to `other` can change counts in views.
     pub(super) fn differs_in_place(&self, other: &NodeFixed) -> bool {
         self.labels != other.labels || self.taints != other.taints || self.name != other.name
     }
 }
 
-/// Who holds an image. The size is that of its first holder, as upstream keeps it.
+/// The nodes that have an image. The size is that of the first holder, as in kube-scheduler's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImageHolders {
     pub(crate) size_bytes: i64,
     pub(crate) nodes: u32,
 }
 
-/// How many pods of a class a node holds; those on their way out are counted by themselves.
+/// The number of pods of one class on a node; terminating pods are counted in an entry of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClassCount {
     pub(crate) class: PodClassId,
-    /// Twice their number, and one if they are on their way out.
+    /// Twice the number of pods, plus one for terminating pods.
     pods: u32,
 }
 
@@ -85,24 +85,24 @@ impl ClassCount {
     }
 }
 
-/// Pods that a node holds beside its other fields before they move to a place of their own.
+/// The number of pod ids stored inside the node; a longer list moves to the heap.
 const PODS_INLINE: usize = 16;
-/// The same for classes.
+/// The number of class counts stored inside the node.
 const CLASSES_INLINE: usize = 12;
 
-/// A node with its load. Aligned to cache lines, of which placing a pod then touches as few as there can be.
+/// A node with its load. It is aligned to cache lines, so that placing a pod touches as few of them as possible.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Node {
     pub(crate) fixed: NodeFixed,
-    /// Real requests of its pods, and their number.
+    /// The sum of the real requests of its pods, and their number.
     pub(crate) used: Amounts,
     pub(crate) nonzero_cpu_milli: i64,
     pub(crate) nonzero_memory_bytes: i64,
     pub(crate) pods: SmallVec<[PodId; PODS_INLINE]>,
     pub(crate) classes: SmallVec<[ClassCount; CLASSES_INLINE]>,
     pub(crate) ports: Vec<(HostPort, u32)>,
-    /// Volumes of its pods, each as often as pods have it.
+    /// The number of volumes of its pods; a volume counts once for each pod that has it.
     pub(crate) volumes: u32,
 }
 
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Counts a pod of a class in.
+    /// Adds a pod of a class to the sums.
     pub(super) fn take(&mut self, id: PodClassId, class: &PodClass, terminating: bool) {
         self.used.add(&class.shape.requests.real);
         self.used.pods += 1;
@@ -151,7 +151,7 @@ impl Node {
         counts.position(|count| count.class == id && count.terminating() == terminating)
     }
 
-    /// Counts a pod of a class out.
+    /// Removes a pod of a class from the sums.
     pub(super) fn release(&mut self, id: PodClassId, class: &PodClass, terminating: bool) {
         self.used.subtract(&class.shape.requests.real);
         self.used.pods -= 1;

@@ -1,6 +1,6 @@
-//! Room held on nodes for pods that preempted others there.
+//! Nominated pods: room that is held on nodes for pods that preempted others there.
 //!
-//! Such a pod is not on the node yet, but pods of lower or equal importance must not take its place.
+//! A nominated pod is not on the node yet, but pods of lower or equal priority must leave it room.
 
 use super::undo::Undo;
 use super::{Cluster, NodeId};
@@ -10,12 +10,11 @@ use crate::intern::Symbol;
 use crate::model::PodSpec;
 
 impl Cluster {
-    /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d. A pod that has
-    /// finished holds none, whatever its status still says: kube-scheduler does not see it any more. Neither does it see pods of a scheduler
-    /// name that no profile has.
+    /// Holds room on a node for a nominated pod until the pod is bound or [`Cluster::denominate`]d. No room is held for a finished pod,
+    /// whatever its status says, nor for a pod whose scheduler name has no profile: kube-scheduler does not see either of them.
     ///
     /// # Errors
-    /// The pod asks for a negative amount.
+    /// The pod requests a negative amount.
     pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
         let key = spec.key();
         self.denominate(&key);
@@ -39,7 +38,7 @@ impl Cluster {
         }
     }
 
-    /// The classes of the pods room is held for on a node, of at least a priority and other than one pod.
+    /// Returns the classes of the pods nominated to a node that have at least this priority, without the pod `key`.
     pub(crate) fn held_on(&self, node: NodeId, priority: i32, key: &str) -> Vec<PodClassId> {
         let held = || {
             let name = &self.nodes.get(node.index())?.as_ref()?.fixed.name;
@@ -55,13 +54,13 @@ impl Cluster {
         rivals.map(|(_, class)| *class).collect()
     }
 
-    /// Nodes on which room is held.
+    /// Returns the existing nodes that pods are nominated to.
     pub(crate) fn nominated_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let nodes = self.nominated.keys();
         nodes.filter_map(|name| self.node_by_name.get(name).copied())
     }
 
-    /// Nodes with the classes of the pods room is held for, of at least a priority and other than one pod.
+    /// Returns the nodes with nominated pods of at least this priority, without the pod `key`, and the classes of these pods.
     pub(crate) fn held_room(&self, priority: i32, key: &str) -> Vec<(NodeId, Vec<PodClassId>)> {
         let mut held = Vec::new();
         for (name, pods) in &self.nominated {
@@ -76,7 +75,7 @@ impl Cluster {
         held
     }
 
-    /// Whether room is held anywhere.
+    /// Returns whether room is held on any node.
     pub(crate) fn holds_room(&self) -> bool {
         !self.nominated.is_empty()
     }
@@ -89,12 +88,12 @@ impl Cluster {
         pods.into_iter().flatten().map(|(key, _)| &**key)
     }
 
-    /// Whether room is held for a pod, on a node that is there or not.
+    /// Returns whether a pod is nominated, even to a node that does not exist.
     pub fn is_nominated(&self, key: &str) -> bool {
         self.nominated_at.contains_key(key)
     }
 
-    /// The node on which room is held for a pod.
+    /// Returns the existing node that a pod is nominated to.
     pub fn nominated_node(&self, key: &str) -> Option<NodeId> {
         self.node_by_name.get(self.nominated_at.get(key)?).copied()
     }
@@ -103,6 +102,7 @@ impl Cluster {
         if let Some(id) = self.node_by_name.get(&node) {
             self.boards.loads.touch(*id);
         }
+        // New pods are counted before old ones are released, so that a class in both lists never looks unused.
         for (key, class) in &pods {
             self.nominated_at.insert(key.clone(), node);
             self.use_class(*class);

@@ -1,7 +1,7 @@
 //! Namespaces, services, workloads and disruption budgets in the model.
 //!
-//! A change drops the views of the classes it concerns; they are made anew when next asked for. A namespace can change
-//! what any selector means, so it concerns all.
+//! A change drops the views of the classes it affects; they are computed again when next needed. A change of a
+//! namespace can affect every selector, so it drops all views.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::selector::LabelQuery;
 /// A namespaced name.
 pub(super) type Key = (String, String);
 
-/// The objects by name; ordered, so that answers do not depend on arrival.
+/// The objects by name, sorted so that results do not depend on the order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     services: BTreeMap<Key, StringMap>,
@@ -25,7 +25,7 @@ pub(crate) struct Objects {
     pub(crate) pdbs: BTreeMap<Key, Budget>,
 }
 
-/// A disruption budget, compiled.
+/// A compiled PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
     pub(crate) namespace: Symbol,
@@ -35,22 +35,24 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Whether evicting some pod of a class may count against it.
+    /// Returns whether the budget may cover pods of a class; whether it covers one pod also depends on the pod's name.
     pub(crate) fn may_cover(&self, class: &PodClass, names: &Interner) -> bool {
+        // kube-scheduler matches neither pods without labels nor budgets with an empty selector.
         self.namespace == class.namespace
             && !class.labels.is_empty()
             && !self.query.is_everything()
             && self.query.matches(&class.labels, names)
     }
 
-    /// Whether evicting a pod counts against it (kube-scheduler: `filterPodsWithPDBViolation`).
+    /// Returns whether evicting a pod counts against the budget (kube-scheduler: `filterPodsWithPDBViolation`).
     pub(crate) fn covers(&self, class: &PodClass, pod_name: &str, names: &Interner) -> bool {
         self.may_cover(class, names) && !self.disrupted.iter().any(|name| name == pod_name)
     }
 }
 
 impl Objects {
-    /// The rules a pod that declares none is spread by: those of its services and its owner together.
+    /// Returns the default spread rules of a pod that declares none. They select by the merged selectors of its
+    /// services and its owner.
     pub(super) fn default_spread(
         &self,
         template: &PodTemplate,
@@ -83,6 +85,7 @@ impl Objects {
         {
             query.and(more);
         }
+        // Without a service or workload no other pods belong to this one, so there is nothing to spread.
         if query.is_everything() {
             Vec::new()
         } else {
@@ -115,7 +118,7 @@ impl Cluster {
         self.drop_views();
     }
 
-    /// Adds a service or changes its selector.
+    /// Adds or changes a service.
     pub fn set_service(&mut self, service: &ServiceSpec) {
         let key = (service.namespace.clone(), service.name.clone());
         self.change_service(key, Some(service.selector.clone()));
@@ -145,7 +148,7 @@ impl Cluster {
         self.log(Undo::Service(key, before));
     }
 
-    /// Adds a ReplicaSet, ReplicationController or StatefulSet or changes its selector.
+    /// Adds or changes a ReplicaSet, ReplicationController or StatefulSet.
     pub fn set_workload(&mut self, workload: &WorkloadSpec) {
         let key = (
             workload.kind.clone(),
@@ -180,7 +183,7 @@ impl Cluster {
         self.log(Undo::Workload(key, before));
     }
 
-    /// Adds a disruption budget or changes it.
+    /// Adds or changes a PodDisruptionBudget.
     pub fn set_pdb(&mut self, pdb: &PdbSpec) {
         let budget = Budget {
             namespace: self.names.intern(&pdb.namespace),
@@ -191,7 +194,7 @@ impl Cluster {
         self.change_pdb((pdb.namespace.clone(), pdb.name.clone()), Some(budget));
     }
 
-    /// Removes a disruption budget.
+    /// Removes a PodDisruptionBudget.
     pub fn remove_pdb(&mut self, namespace: &str, name: &str) {
         self.change_pdb((namespace.to_owned(), name.to_owned()), None);
     }

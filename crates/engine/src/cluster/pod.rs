@@ -1,7 +1,7 @@
-//! Bound pods: of each its class and the little that is its own, found by key.
+//! The bound pods of the model: each has its class and its individual fields, and is found by its key.
 //!
-//! Invariant: a key is stored once, in its pod; the table of keys holds numbers only. With a million pods that is what
-//! memory goes to.
+//! Invariant: a key is stored once, in its pod; the table of keys holds only slot numbers. With a million pods the
+//! keys take most of the memory.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,7 +12,7 @@ use crate::class::PodClassId;
 use crate::intern::Symbol;
 use crate::model::PodSpec;
 
-/// A slot in the table of pods.
+/// The slot of a pod in [`Pods`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PodId(u32);
 
@@ -22,7 +22,7 @@ impl PodId {
     }
 }
 
-/// In as few bytes as there can be: with a million pods it is their memory that takes the time.
+/// A bound pod. It takes as few bytes as possible, because with a million pods the time goes into memory accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
     pod_key: PodKey,
@@ -30,21 +30,22 @@ pub(crate) struct Pod {
     pub(crate) node_name: Symbol,
     pub(crate) terminating: bool,
     pub(crate) preempted: bool,
-    /// Seconds since 1970; a pod that has not started counts as the newest.
+    /// The start time in seconds since 1970. A pod that has not started has the latest time, so it counts as the
+    /// newest.
     pub(crate) start_time: i64,
 }
 
-/// A pod's key, followed by its name if the key does not end with the name; one allocation for both.
+/// The key of a pod, followed by its name if the key does not end with the name, in one allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodKey {
     text: Box<str>,
-    /// Bytes of the key.
+    /// The length of the key in bytes.
     key: u32,
 }
 
 impl PodKey {
-    /// Returns the key of a pod: its uid, or without one its namespace and name
-    /// ([`crate::model::PodSpec::key`]). Nothing has a name of four billion bytes.
+    /// Returns the key of a pod: its uid, or without one its namespace and name ([`crate::model::PodSpec::key`]).
+    /// Lengths are stored in 32 bits, because names are far shorter than four billion bytes.
     pub(super) fn new(uid: &str, namespace: &str, name: &str) -> Self {
         let parts = match uid {
             "" => [namespace, "/", name],
@@ -72,7 +73,7 @@ impl PodKey {
     }
 }
 
-/// How far a pod has come between its start and its end.
+/// The stage of a pod between its start and its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PodLifecycle {
     pub(super) finished: bool,
@@ -116,20 +117,21 @@ impl Pod {
     }
 }
 
-/// Pods in one piece of memory: growing by pieces moves nothing.
+/// The number of pods per piece of memory. Memory grows by pieces, so that growing never moves pods.
 const PIECE: usize = 4096;
 
 /// All bound pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     pieces: Vec<Vec<Option<Pod>>>,
-    /// Slots that were given out so far.
+    /// The number of slots that have been used so far.
     begun: usize,
     free: Vec<PodId>,
     by_key: HashTable<Entry>,
 }
 
-/// A pod in the table of keys, with enough of the key's hash to grow without reading keys.
+/// A slot number in the table of keys, with 32 bits of the key's hash, so that the table can grow without reading
+/// keys.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
@@ -137,7 +139,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The table looks at the leading and the trailing bits.
+    /// Spreads the 32 bits over 64, because the hash table uses both the leading and the trailing bits.
     fn spread(&self) -> u64 {
         u64::from(self.hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -148,7 +150,7 @@ impl Pods {
         self.by_key.len()
     }
 
-    /// Makes room for more pods, so that their coming moves nothing.
+    /// Reserves memory for more pods, so that adding them moves nothing.
     pub(super) fn reserve(&mut self, more: usize) {
         self.by_key.reserve(more, Entry::spread);
         let wanted = (self.begun + more).div_ceil(PIECE);
@@ -191,7 +193,7 @@ impl Pods {
         &mut self.pieces[id.index() / PIECE][id.index() % PIECE]
     }
 
-    /// Adds a pod whose key is new.
+    /// Adds a pod with a new key.
     pub(super) fn put(&mut self, pod: Pod) -> PodId {
         let hash = hash(pod.key());
         let id = match self.free.pop() {
@@ -210,7 +212,7 @@ impl Pods {
     fn append(&mut self, pod: Pod) -> PodId {
         let (piece, place) = (self.begun / PIECE, self.begun % PIECE);
         if piece == self.pieces.len() {
-            // The first piece grows as it needs, so that a small cluster stays small.
+            // Only the first piece grows on demand, so that a small cluster uses little memory.
             let capacity = if piece == 0 { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(capacity));
         }

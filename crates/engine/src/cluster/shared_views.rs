@@ -1,7 +1,7 @@
-//! Which classes share which view.
+//! The views of pod classes, shared between classes that see other pods alike.
 //!
-//! Pods of one namespace with the same labels and the same rules about other pods see other pods alike, however much room each of them asks for. Their
-//! classes share one [`View`], so that a pod that comes or goes is counted once for all of them.
+//! Pods of one namespace with the same labels and the same rules about other pods see other pods alike, whatever they request. Their classes share
+//! one [`View`], so that an added or removed pod is counted once for all of them.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::labels::LabelSet;
 use crate::profile::ProfileId;
 use crate::topology::View;
 
-/// The number of a view. It is given out again once no class has the view any more.
+/// The number of a view. Once no class has the view any more, a new view may get its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ViewId(u32);
 
@@ -22,17 +22,17 @@ impl ViewId {
     }
 }
 
-/// All of a class that its view depends on.
+/// The parts of a class that its view depends on; classes with equal viewpoints share a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Viewpoint {
     profile: ProfileId,
     namespace: Symbol,
     labels: LabelSet,
-    /// Its own spread constraints, or the defaults that apply to it.
+    /// The spread constraints of the class, or the defaults that apply to it.
     spread: Vec<SpreadRule>,
-    /// The constraints are its own.
+    /// Whether the constraints are the class's own.
     declares_spread: bool,
-    /// Which nodes its spread constraints count; none where there are no constraints.
+    /// The rules that select the nodes which the spread constraints count; `None` without constraints.
     nodes: Option<NodeRules>,
     affinity: Vec<PodTerm>,
     anti_affinity: Vec<PodTerm>,
@@ -40,7 +40,7 @@ pub(super) struct Viewpoint {
 }
 
 impl Viewpoint {
-    /// That of a class to which these default spread constraints apply.
+    /// Returns the viewpoint of a class; `defaults` are the default spread constraints, for a class without its own.
     pub(super) fn of(class: &PodClass, defaults: Vec<SpreadRule>) -> Self {
         let declares_spread = !class.spread.is_empty();
         let spread = match declares_spread {
@@ -60,42 +60,42 @@ impl Viewpoint {
         }
     }
 
-    /// Its own spread constraints, or the defaults that apply to it.
+    /// Returns the spread constraints of the class, or the defaults that apply to it.
     pub(super) fn spread(&self) -> &[SpreadRule] {
         &self.spread
     }
 }
 
-/// The views there are, and which classes have them.
+/// All views, and the classes that have them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedViews {
     table: Table<Viewpoint, SharedView>,
-    /// By class: the view it has, once it was asked about.
+    /// The view of each class that has been asked about.
     of_class: Vec<Option<ViewId>>,
-    /// Views that count nodes or whose classes have terms about other pods: a pod of any new class may matter to them.
+    /// Views that count nodes, or whose classes have terms about other pods. Pods of any new class may affect them.
     open: BTreeSet<ViewId>,
 }
 
 #[derive(Clone, Debug)]
 struct SharedView {
     view: Box<View>,
-    /// At least one.
+    /// The classes that have the view, at least one.
     classes: Vec<PodClassId>,
 }
 
 impl SharedViews {
-    /// The view that a class has.
+    /// Returns the view of a class; `None` if the class has none yet.
     pub(super) fn id(&self, class: PodClassId) -> Option<ViewId> {
         self.of_class.get(class.index()).copied().flatten()
     }
 
-    /// The view that classes with this viewpoint have, if one of them does.
+    /// Returns the view of the classes with this viewpoint, if there is one.
     pub(super) fn find(&self, viewpoint: &Viewpoint) -> Option<ViewId> {
         let index = self.table.find(viewpoint)?;
         Some(ViewId(index as u32))
     }
 
-    /// Keeps a view that no other class has so far. It is open if a pod of any new class may matter to it.
+    /// Adds a view and gives it to its first class. `is_open` is whether pods of any new class may affect the view.
     pub(super) fn insert(
         &mut self,
         viewpoint: Viewpoint,
@@ -115,7 +115,7 @@ impl SharedViews {
         id
     }
 
-    /// Gives a class without a view one that is there.
+    /// Gives an existing view to a class that has none.
     pub(super) fn join(&mut self, class: PodClassId, id: ViewId) {
         if let Some(shared) = self.table.get_mut(id.index()) {
             shared.classes.push(class);
@@ -126,7 +126,7 @@ impl SharedViews {
         self.of_class[class.index()] = Some(id);
     }
 
-    /// Takes a class's view away. Returns the view if no other class had it: then it is gone.
+    /// Takes the view of a class away. Returns the view's number if no other class has it, in which case the view is dropped.
     pub(super) fn leave(&mut self, class: PodClassId) -> Option<ViewId> {
         let id = self.of_class.get_mut(class.index())?.take()?;
         let shared = self.table.get_mut(id.index())?;
@@ -139,7 +139,7 @@ impl SharedViews {
         Some(id)
     }
 
-    /// Drops them all.
+    /// Drops all views.
     pub(super) fn clear(&mut self) {
         *self = SharedViews::default();
     }
@@ -154,19 +154,19 @@ impl SharedViews {
             .map(|shared| &mut *shared.view)
     }
 
-    /// The classes that have a view, in the order in which they were first asked about.
+    /// Returns the classes that have a view, in the order in which they were first asked about.
     pub(super) fn classes(&self, id: ViewId) -> &[PodClassId] {
         self.table
             .get(id.index())
             .map_or(&[], |shared| &shared.classes)
     }
 
-    /// Views to which a pod of any new class may matter.
+    /// Returns the views that pods of any new class may affect.
     pub(super) fn open(&self) -> impl Iterator<Item = ViewId> + '_ {
         self.open.iter().copied()
     }
 
-    /// Changes the open views; each comes with one of the classes that have it, which do not differ for it.
+    /// Changes each open view. The closure gets one of the view's classes; which one makes no difference to the view.
     pub(super) fn change_open(&mut self, mut change: impl FnMut(PodClassId, &mut View)) {
         for id in &self.open {
             if let Some(shared) = self.table.get_mut(id.index())
@@ -177,7 +177,7 @@ impl SharedViews {
         }
     }
 
-    /// All views.
+    /// Returns the numbers of all views.
     pub(super) fn all(&self) -> impl Iterator<Item = ViewId> + '_ {
         self.table.iter().map(|(index, ..)| ViewId(index as u32))
     }
@@ -190,7 +190,7 @@ mod tests {
     use crate::model::{LabelSelector, PodAffinityTerm, StringMap};
     use crate::schedule::Decision;
 
-    /// A pod that is alone on its host among pods with the label `app`.
+    /// Returns a pod that refuses to share a host with other pods of the label `app`.
     fn pod(name: &str, app: &str, cpu: &str) -> PodSpec {
         let labels = StringMap::from([("app".to_owned(), app.to_owned())]);
         let mut template = PodTemplate {
@@ -249,7 +249,7 @@ mod tests {
         assert!(!fits(&mut cluster, &small));
         assert!(!fits(&mut cluster, &large));
         assert!(fits(&mut cluster, &other));
-        // The view outlives the class that was the first to have it.
+        // The view must stay when the class that it was made for leaves it.
         let first = cluster.pod_class(&small.template).expect("known");
         assert_eq!(cluster.views.leave(first), None);
         assert!(!fits(&mut cluster, &large));

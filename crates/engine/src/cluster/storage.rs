@@ -1,4 +1,4 @@
-//! Storage objects coming, changing and going in the model.
+//! Deltas and questions about storage objects: claims, volumes, storage classes and what CSI drivers publish.
 
 use super::undo::Undo;
 use super::{Cluster, NodeId};
@@ -10,24 +10,24 @@ use crate::model::{
 };
 use crate::storage::{self, Attachment, Capacity, Change, Claim, Class, CsiNode, Plan};
 
-/// How a pod's claims that wait get their volumes; claims by name, in the pod's namespace.
+/// How the unbound claims of a pod get their volumes; claims are given by name, in the pod's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeChoices {
-    /// Claims, each with the name of the volume it is bound to.
+    /// The claims that get an existing volume: claim name and volume name.
     pub matched: Vec<(String, String)>,
-    /// Claims whose volume has to be provisioned for the node.
+    /// The names of the claims whose volume must be provisioned for the node.
     pub provisioned: Vec<String>,
 }
 
 impl VolumeChoices {
-    /// No claim waits.
+    /// Returns whether no claim needs a volume.
     pub fn is_empty(&self) -> bool {
         self.matched.is_empty() && self.provisioned.is_empty()
     }
 }
 
 impl Cluster {
-    /// Adds a PersistentVolumeClaim or changes it.
+    /// Adds or changes a PersistentVolumeClaim.
     pub fn set_claim(&mut self, spec: &PersistentVolumeClaimSpec) {
         let key = (
             self.names.intern(&spec.namespace),
@@ -44,7 +44,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a PersistentVolume or changes it.
+    /// Adds or changes a PersistentVolume.
     pub fn set_volume(&mut self, spec: &PersistentVolumeSpec) {
         let name = self.names.intern(&spec.name);
         let volume = storage::Volume::compile(spec, &mut self.names);
@@ -58,7 +58,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a StorageClass or changes it.
+    /// Adds or changes a StorageClass.
     pub fn set_storage_class(&mut self, spec: &StorageClassSpec) {
         let name = self.names.intern(&spec.name);
         let class = Class::compile(spec, &mut self.names);
@@ -72,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a CSINode or changes it.
+    /// Adds or changes a CSINode.
     pub fn set_csi_node(&mut self, spec: &CsiNodeSpec) {
         let name = self.names.intern(&spec.name);
         let node = CsiNode::compile(spec, &mut self.names);
@@ -86,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a CSIDriver or changes it.
+    /// Adds or changes a CSIDriver.
     pub fn set_csi_driver(&mut self, spec: &CsiDriverSpec) {
         let name = self.names.intern(&spec.name);
         self.change_storage(Change::Driver(name, Some(spec.storage_capacity)));
@@ -99,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a CSIStorageCapacity or changes it.
+    /// Adds or changes a CSIStorageCapacity.
     pub fn set_storage_capacity(&mut self, spec: &CsiStorageCapacitySpec) {
         let key = (
             self.names.intern(&spec.namespace),
@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a VolumeAttachment or changes it.
+    /// Adds or changes a VolumeAttachment.
     pub fn set_volume_attachment(&mut self, spec: &VolumeAttachmentSpec) {
         let name = self.names.intern(&spec.name);
         let attachment = Attachment::compile(spec, &mut self.names);
@@ -130,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the node labels that boards group nodes by decide alone which nodes a class's volumes let it on.
+    /// Returns whether the node labels by which boards group nodes are enough to decide which nodes a class's volumes allow.
     pub(crate) fn volumes_go_by_labels(&self, id: PodClassId) -> bool {
         let own = &self.class(id).volumes;
         let claims = own
@@ -144,8 +144,8 @@ impl Cluster {
             })
     }
 
-    /// How the claims that a class's pod waits for get their volumes once it goes to a node that the engine chose for it
-    /// (kube-scheduler: VolumeBinding's Reserve). Nothing for pods whose claims are all bound.
+    /// Returns how the unbound claims of a class's pod get their volumes when it goes to the node that the engine chose
+    /// (kube-scheduler: VolumeBinding's Reserve). The result is empty if all claims are bound.
     pub fn volume_choices(&mut self, id: PodClassId, node: NodeId) -> VolumeChoices {
         let mut choices = VolumeChoices::default();
         if self.classes[id.index()].volumes.is_empty() {
@@ -172,7 +172,7 @@ impl Cluster {
         }
     }
 
-    /// Makes the plan of a class whose pods have volumes, unless the one there is still holds.
+    /// Computes the volume plan of a class unless the cached plan is current.
     pub(super) fn plan_volumes(&mut self, id: PodClassId) {
         let version = self.storage.version();
         let holds = |(made, _): &(u64, Plan)| *made == version;

@@ -1,6 +1,8 @@
-//! Values by content, each under a number that stays its own for as long as it is kept.
+//! A table that finds values by content and gives each a number, which stays the same as long as the value is
+//! kept.
 //!
-//! Unlike in an index map a number outlives the removal of others; it is given out again once its value is gone.
+//! In an index map the removal of a value changes the numbers of others; here it does not. The number of a
+//! removed value is used again.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Index;
@@ -8,16 +10,17 @@ use std::ops::Index;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 
-/// See the module's words.
+/// Values with their keys and numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Table<K, V> {
     rows: Vec<Option<(K, V)>>,
-    /// None while there are few.
+    /// The hash table of numbers; `None` while there are few values.
     by_key: Option<HashTable<u32>>,
     free: Vec<u32>,
 }
 
-/// Values up to which comparing a new one with all beats hashing it: values are large, and differ early.
+/// Up to this many values, comparing a key with all others is faster than hashing it: keys are large and differ
+/// in their first fields.
 const FEW: usize = 16;
 
 impl<K, V> Default for Table<K, V> {
@@ -31,7 +34,7 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    /// How many there are.
+    /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.rows.len() - self.free.len()
     }
@@ -47,7 +50,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// Adds a key that is new.
+    /// Adds a key that is not in the table yet.
     pub(super) fn insert(&mut self, key: K, value: V) -> usize {
         let row = Some((key, value));
         let number = match self.free.pop() {
@@ -69,7 +72,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         number as usize
     }
 
-    /// Makes a value known by its key, if there is one under the number.
+    /// Enters the value with this number, if there is one, into the hash table.
     fn index(&mut self, number: u32) {
         let rows = &self.rows;
         let hash_of = |number: &u32| {
@@ -107,7 +110,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         row.map(|(_, value)| value)
     }
 
-    /// All of them with their numbers.
+    /// Returns all values with their numbers and keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &K, &V)> {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(number, row)| row.as_ref().map(|(key, value)| (number, key, value)))

@@ -1,6 +1,6 @@
-//! Nodes and pods that are only thought of: what planning puts into the model between checkpoint and rollback.
+//! Hypothetical nodes and pods, which planning adds to the model between a checkpoint and its rollback.
 //!
-//! They go through the same primitives as real ones, so filters and views cannot tell them apart.
+//! They are added by the same primitives as real ones, so filters and views treat them alike.
 
 use super::undo::Undo;
 use super::{Cluster, NodeFixed, NodeId, PodId};
@@ -9,11 +9,11 @@ use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::resources::Amounts;
 
-/// The taint that the node lifecycle controller puts beside a cordon.
+/// The taint that the node lifecycle controller adds to a cordoned node.
 const CORDON: &str = "node.kubernetes.io/unschedulable";
 
 impl Cluster {
-    /// Adds a node that is only thought of: labels (without a hostname) and taints are given compiled.
+    /// Adds a hypothetical node. Its labels (without a hostname) and taints are already compiled.
     pub(crate) fn add_virtual(
         &mut self,
         name: &str,
@@ -32,7 +32,7 @@ impl Cluster {
         id
     }
 
-    /// Gives a node that is only thought of other labels and amounts.
+    /// Changes the labels and allocatable amounts of a hypothetical node.
     pub(crate) fn reshape_virtual(&mut self, id: NodeId, labels: &LabelSet, allocatable: Amounts) {
         let (name, taints) = (self.at(id).fixed.name, self.at(id).fixed.taints.clone());
         let fixed = self.virtual_fixed(id, name, labels, &taints, allocatable);
@@ -66,8 +66,8 @@ impl Cluster {
         }
     }
 
-    /// Lets pods onto a node again until the open checkpoint is rolled back: the cordon goes, and the taint that says
-    /// the same.
+    /// Lets pods onto a node again until the open checkpoint is rolled back: clears `spec.unschedulable` and removes
+    /// the taint that goes with it.
     pub(crate) fn uncordon(&mut self, id: NodeId) {
         let mut fixed = self.at(id).fixed.clone();
         let cordon = self.names.intern(CORDON);
@@ -85,7 +85,7 @@ impl Cluster {
         self.replace_fixed(fixed);
     }
 
-    /// Lets a node have this much of an extended resource until the open checkpoint is rolled back.
+    /// Sets the allocatable amount of an extended resource of a node until the open checkpoint is rolled back.
     pub(crate) fn offer(&mut self, id: NodeId, resource: &str, amount: i64) {
         let resource = self.names.intern(resource);
         let mut fixed = self.at(id).fixed.clone();
@@ -93,7 +93,7 @@ impl Cluster {
         self.replace_fixed(fixed);
     }
 
-    /// Lets no more pods onto a node until the open checkpoint is rolled back.
+    /// Cordons a node until the open checkpoint is rolled back.
     pub(crate) fn cordon(&mut self, id: NodeId) {
         let mut fixed = self.at(id).fixed.clone();
         fixed.unschedulable = true;
@@ -106,7 +106,7 @@ impl Cluster {
         self.replace_fixed(fixed);
     }
 
-    /// Moves a pod to a node, or takes it out, until the open checkpoint is rolled back.
+    /// Moves a pod to a node, or removes it for `None`, until the open checkpoint is rolled back.
     pub(crate) fn rehome(&mut self, id: PodId, to: Option<NodeId>) {
         let mut pod = self.pod(id).clone();
         self.take_pod_out(id);
@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// Counts a pod of a class on a node until the open checkpoint is rolled back.
+    /// Counts a pod of a class on a node, without a pod object, until the open checkpoint is rolled back.
     pub(crate) fn load_logged(&mut self, class: PodClassId, at: NodeId) {
         self.load(class, at, false);
         self.log(Undo::Unload(class, at));

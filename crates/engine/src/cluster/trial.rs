@@ -1,22 +1,25 @@
-//! What filters are told while pods come and go in thought.
+//! Trials: counts that follow kube-scheduler's rules for pods that are added to a node and removed from it hypothetically.
 //!
-//! Upstream works out once per attempt what its filters need (PreFilter), then corrects that for pods that are promised a node or might be
-//! evicted, by rules of its own (AddPod, RemovePod; `HostPortInfo` for ports). A [`Trial`] is where these rules are not those by which pods
-//! that are really there count.
+//! kube-scheduler computes the state of its filters once per attempt (PreFilter). For nominated pods and possible victims it then corrects
+//! that state by rules (AddPod, RemovePod; `HostPortInfo` for ports) which differ from those by which existing pods count. A [`Trial`] has
+//! the state for which the two differ.
 
 use super::{Cluster, NodeId, Question};
 use crate::class::{PodClassId, Volume};
 use crate::intern::Symbol;
 use crate::topology::PodPresence;
 
-/// See the module's words.
+/// The state of a trial for one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// InterPodAffinity had nothing to say about the pod, so it is not asked whoever comes.
+    /// Whether the InterPodAffinity filter is skipped: PreFilter found no terms, so kube-scheduler does not run the filter, whichever pods
+    /// are added later.
     skips_affinity: bool,
-    /// The names of the pod's claims that are for one pod. Empty where VolumeRestrictions had nothing to say, and hears nothing.
+    /// The names of the pod's claims that only one pod may use. Empty if VolumeRestrictions is skipped, because then added and removed pods
+    /// do not change its state either.
     exclusive: Box<[Symbol]>,
-    /// How many of them are taken: a claim once at first, then every volume of that name in whatever namespace.
+    /// How many of these claims are in use. At first each claim counts once; afterwards each volume with that claim name counts, in any
+    /// namespace, as in kube-scheduler.
     taken: i64,
 }
 
@@ -53,7 +56,7 @@ impl Trial {
         self.skips_affinity
     }
 
-    /// Whether some pod has one of the pod's claims.
+    /// Returns whether another pod uses one of the pod's exclusive claims.
     pub(crate) fn has_taken_claims(&self) -> bool {
         self.taken > 0
     }
@@ -73,8 +76,8 @@ impl Trial {
 }
 
 impl Cluster {
-    /// Tries pods of a class on a node in thought: `act` takes pods off and puts them on, and leaves the node as it was but for its ports. No
-    /// board may be asked meanwhile. Trials nest.
+    /// Runs `act` as a trial for a pod of a class on a node. `act` may remove pods from the node and add them, and must restore all but the
+    /// ports, which are restored here. Boards must not be asked during a trial. Trials may be nested.
     pub(crate) fn in_thought<T>(
         &mut self,
         class: PodClassId,
@@ -100,7 +103,7 @@ impl Cluster {
         self.trial.as_ref()
     }
 
-    /// Puts a pod on a node, [in thought](Cluster::in_thought). Spread does not look whether it is on its way out.
+    /// Adds a pod to a node in a [trial](Cluster::in_thought). Spread constraints count the pod even if it is terminating.
     pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.take_in(class, at, terminating);
         self.views_count(class, at, 1, PodPresence::Tried);
@@ -109,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// The inverse of [`Cluster::try_on`], but that a port is free then whoever else has it.
+    /// Removes a pod from a node in a trial. Its ports become free even if another pod has them too, as in kube-scheduler's `HostPortInfo`.
     pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.views_count(class, at, -1, PodPresence::Tried);
         self.let_go(class, at, terminating);

@@ -1,7 +1,7 @@
-//! Checkpoint and rollback: what-if on the model itself, at the cost of the change.
+//! Checkpoint and rollback: what-if changes on the model itself, whose cost depends only on the size of the change.
 //!
-//! While a checkpoint is open every primitive change logs its inverse; rollback plays them backwards. Derived data
-//! follows because the primitives keep it. Checkpoints nest.
+//! While a checkpoint is open, every primitive change logs its inverse; a rollback applies the inverses from last to
+//! first. Derived data is right afterwards because the primitives update it. Checkpoints may be nested.
 
 use super::object::{Budget, Key};
 use super::{Cluster, NodeFixed, NodeId, Pod, PodId};
@@ -12,7 +12,8 @@ use crate::labels::LabelSet;
 use crate::model::{StringMap, WorkloadSpec};
 use crate::storage::Change;
 
-/// A place in the log to go back to. Close each with [`Cluster::rollback`] or [`Cluster::commit`], inner ones first.
+/// A position in the log to return to. Close each checkpoint with [`Cluster::rollback`] or [`Cluster::commit`],
+/// inner ones first.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an open checkpoint logs every change"]
 pub struct Checkpoint {
@@ -39,7 +40,7 @@ pub(super) enum Undo {
 }
 
 impl Cluster {
-    /// Starts a what-if: everything from here on can be undone.
+    /// Opens a checkpoint; every change after it can be undone.
     pub fn checkpoint(&mut self) -> Checkpoint {
         self.checkpoints += 1;
         Checkpoint {
@@ -48,19 +49,19 @@ impl Cluster {
         }
     }
 
-    /// Undoes everything since the checkpoint, and closes it and all opened after it.
+    /// Undoes every change since the checkpoint, and closes it and all that were opened after it.
     pub fn rollback(&mut self, checkpoint: Checkpoint) {
         while self.log.len() > checkpoint.position {
             let Some(undo) = self.log.pop() else { break };
             let length = self.log.len();
             self.revert(undo);
-            // Reverting uses the same primitives, which log again.
+            // `revert` calls the primitives, which log their own inverses; those must not stay in the log.
             self.log.truncate(length);
         }
         self.close(&checkpoint);
     }
 
-    /// Keeps everything since the checkpoint, and closes it and all opened after it.
+    /// Keeps every change since the checkpoint, and closes it and all that were opened after it.
     pub fn commit(&mut self, checkpoint: Checkpoint) {
         self.close(&checkpoint);
     }

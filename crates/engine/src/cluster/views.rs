@@ -1,7 +1,7 @@
-//! Making and keeping the views of pod classes ([`crate::topology`]).
+//! Creates and updates the views of pod classes ([`crate::topology`]).
 //!
-//! A view is made when its class is first asked about, and from then on corrected by every change. Invariant:
-//! `affects[c]` names exactly the existing views that a pod of class `c` changes. Classes that see other pods alike share a view
+//! A view is computed when its class is first asked about; from then on every change updates it. Invariant: `affects[c]` names
+//! exactly the existing views that a pod of class `c` changes. Classes that see other pods alike share a view
 //! ([`super::shared_views`]).
 
 use super::shared_views::{ViewId, Viewpoint};
@@ -15,22 +15,22 @@ use crate::reason::{Plugin, Reason};
 use crate::storage::Plan;
 use crate::topology::{Effect, PodPresence, View};
 
-/// One pod class asked about one cluster: what filters and scorers read.
+/// A pod class in a cluster, with everything that filters and scorers read.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) class: &'a PodClass,
     pub(crate) view: &'a View,
-    /// The pod's profile.
+    /// The rules of the pod's profile.
     pub(crate) rules: &'a Rules,
-    /// Of pods with volumes.
+    /// The volume plan; `None` for pods without volumes.
     pub(crate) volumes: Option<&'a Plan>,
-    /// Of pods that claim devices, or ask for resources that classes of devices stand for.
+    /// The device plan; `None` for pods that neither claim devices nor request resources that DeviceClasses stand for.
     pub(crate) devices: Option<&'a devices::Plan>,
 }
 
 impl Question<'_> {
-    /// The static answer for a node.
+    /// Returns the static verdict for a node.
     pub(crate) fn verdict(&self, id: NodeId) -> StaticVerdict {
         let shape = &self.class.shape;
         if shape.asks_for_name {
@@ -41,7 +41,7 @@ impl Question<'_> {
         self.cluster.verdicts[self.class.shape_id.index()].verdict(class)
     }
 
-    /// What one of the static filters says, if it is on.
+    /// Returns why a static filter refuses a node; `None` if it accepts the node or is off.
     pub(crate) fn ask_static(&self, plugin: Plugin, id: NodeId) -> Option<Reason> {
         let shape = &self.class.shape;
         let static_rules = self.cluster.static_rules(shape);
@@ -58,7 +58,7 @@ impl Question<'_> {
         }
     }
 
-    /// Whether the static filters let a node through: one bit, mostly.
+    /// Returns whether the static filters accept a node; unless the pod asks for node names this reads a single bit.
     pub(crate) fn passes_static(&self, id: NodeId) -> bool {
         if self.class.shape.asks_for_name {
             return self.verdict(id).refusal.is_none();
@@ -68,13 +68,13 @@ impl Question<'_> {
 }
 
 impl Cluster {
-    /// Makes ready what questions about a class need, then asks.
+    /// Prepares a class and returns its question.
     pub(crate) fn question(&mut self, id: PodClassId) -> Question<'_> {
         self.prepare(id);
         self.prepared(id)
     }
 
-    /// [`Cluster::question`] where everything is ready.
+    /// Returns the question of a class that [`Cluster::prepare`] has prepared.
     pub(super) fn prepared(&self, id: PodClassId) -> Question<'_> {
         let view = self.view(id);
         let class = &self.classes[id.index()];
@@ -91,7 +91,7 @@ impl Cluster {
         }
     }
 
-    /// Fills the static verdicts and makes the view of a class.
+    /// Computes the static verdicts, the plans and the view of a class where they are missing.
     pub(crate) fn prepare(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
         if !class.shape.asks_for_name {
@@ -116,13 +116,13 @@ impl Cluster {
         }
     }
 
-    /// The view of a class that [`Cluster::prepare`] has made ready.
+    /// Returns the view of a prepared class.
     pub(crate) fn view(&self, id: PodClassId) -> &View {
         let view = self.views.id(id).and_then(|view| self.views.get(view));
         view.expect("prepared before")
     }
 
-    /// Gives a class the view that classes like it have, or one of its own.
+    /// Gives a class the view of classes with the same viewpoint, or a new one.
     fn find_view(&mut self, id: PodClassId) {
         let defaults = self.objects.default_spread(
             self.classes
@@ -160,7 +160,8 @@ impl Cluster {
                 view.join(class, node.fixed.spot(), &self.names);
             }
         }
-        // Pods without terms matter only to a class that counts or has terms itself.
+        // A view without node counts and terms of its own changes only by pods with affinity terms, so all other classes are
+        // skipped.
         let quiet = !view.counts_nodes() && !class.has_pod_terms();
         let others: Vec<usize> = match quiet {
             true => self.termed.iter().copied().collect(),
@@ -201,7 +202,7 @@ impl Cluster {
         }
     }
 
-    /// Works out what a new class does to the views there are. It has no pods yet.
+    /// Computes the effects of a new class on the existing views. The class has no pods yet.
     pub(super) fn introduce(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
         let concerned: Vec<ViewId> = if class.has_pod_terms() {
@@ -231,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// One of the classes that have a view: they do not differ for it.
+    /// Returns one of the classes that have a view; which one makes no difference to the view.
     fn class_of_view(&self, view: ViewId) -> Option<PodClassId> {
         self.views.classes(view).first().copied()
     }
@@ -250,7 +251,7 @@ impl Cluster {
         self.forget_views(gone);
     }
 
-    /// Drops what is kept by views that are gone.
+    /// Drops what boards and effects keep for removed views.
     pub(super) fn forget_views(&mut self, mut gone: Vec<ViewId>) {
         if gone.is_empty() {
             return;
@@ -269,7 +270,7 @@ impl Cluster {
     }
 
     pub(super) fn views_join(&mut self, fixed: &NodeFixed) {
-        // The others count no nodes.
+        // Views that count nodes are all among the open ones.
         self.views.change_open(|class, view| {
             if view.counts_nodes() {
                 view.join(&self.classes[class.index()], fixed.spot(), &self.names);
@@ -285,7 +286,7 @@ impl Cluster {
         });
     }
 
-    /// Counts pods of a class on a node in every view they matter to.
+    /// Adds `delta` pods of a class on a node to every view that they affect.
     pub(super) fn views_count(
         &mut self,
         class: PodClassId,
@@ -303,12 +304,12 @@ impl Cluster {
         }
     }
 
-    /// Takes all pods of a node out of the views, before its labels change.
+    /// Removes all pods of a node from the views, before its labels change.
     pub(super) fn views_clear(&mut self, at: NodeId) {
         self.views_shift(at, -1);
     }
 
-    /// Puts all pods of a node into the views, after its labels changed.
+    /// Adds all pods of a node to the views, after its labels changed.
     pub(super) fn views_fill(&mut self, at: NodeId) {
         self.views_shift(at, 1);
     }
@@ -320,7 +321,7 @@ impl Cluster {
         }
     }
 
-    /// What a pod of a class does to the views of classes that are prepared.
+    /// Returns the effects of a pod of a class on the prepared classes.
     pub(crate) fn touches(
         &self,
         id: PodClassId,
@@ -331,14 +332,15 @@ impl Cluster {
         })
     }
 
-    /// Topology keys other than the hostname by which a pod of a class is filtered, or counted for others' filters.
+    /// Returns the topology keys, without the hostname, by which a pod of a class is filtered or by which it is counted for
+    /// filters of other pods.
     pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<Symbol> {
         if self.views.id(id).is_none() {
             self.prepare(id);
         }
         let own = &self.classes[id.index()];
         let view = self.view(id);
-        // What others' pods mean for it goes over keys of its own terms, or of theirs that keep it away.
+        // Existing pods matter by the keys of the class's own terms, and by those of their anti-affinity against the class.
         let mut keys = view.away_keys().to_vec();
         keys.extend(view.hard.iter().map(|counts| counts.rule.key));
         keys.extend(
@@ -347,7 +349,8 @@ impl Cluster {
                 .chain(&own.anti_affinity)
                 .map(|term| term.key),
         );
-        // A node's claim lists types, zones and capacity types apart, so it cannot say which of them meet which alternative.
+        // A NodeClaim lists instance types, zones and capacity types separately, so it cannot express which combinations satisfy
+        // which alternative.
         let offered = [Some(Symbol::ZONE), self.names.find(label::CAPACITY_TYPE)];
         let alternatives = own.shape.alternative_keys();
         keys.extend(alternatives.filter(|key| offered.contains(&Some(*key))));

@@ -1,4 +1,4 @@
-//! The devices that a search chose for a claim on one node, and the allocation that is written to the claim.
+//! The devices that a search chose for a claim on one node, and the allocation that is written to the claim's status.
 
 use super::capacity::Portions;
 use super::object::{Claim, DeviceId, Reach, Slice};
@@ -16,11 +16,11 @@ pub(crate) struct CandidateAllocation<'a> {
     pub(crate) devices: Vec<CandidateDevice<'a>>,
 }
 
-/// A device chosen for a request.
+/// A device that was chosen for a request.
 #[derive(Clone)]
 pub(crate) struct CandidateDevice<'a> {
     pub(crate) request: &'a str,
-    /// Empty where the request is no list.
+    /// The name of the chosen alternative; empty if the request has only one form.
     pub(crate) alternative: &'a str,
     pub(super) slice: &'a Slice,
     pub(super) index: usize,
@@ -62,7 +62,7 @@ impl CandidateAllocation<'_> {
             pool: text(candidate.slice.pool),
             device: candidate.device().name.clone(),
             admin_access: candidate.admin_access.then_some(true),
-            // Whoever writes it makes one.
+            // The caller generates the ID when it writes the allocation.
             share_id: None,
             consumed_capacity: candidate.portions.as_ref().map(|portions| {
                 let amounts = portions.0.iter();
@@ -77,11 +77,12 @@ impl CandidateAllocation<'_> {
         })
     }
 
-    /// From where all the devices can be used; `None` for everywhere.
+    /// Returns the selector of the nodes from which all devices can be used; `None` if that is every node.
     fn node_selector(&self, site: Site<'_>) -> Result<Option<NodeSelector>, Failure> {
         let mut term = NodeSelectorTerm::default();
         for candidate in &self.devices {
             let nodes = candidate.nodes();
+            // A device of one node restricts the whole allocation to that node, so other selectors no longer matter.
             if matches!(nodes, DeviceNodes::Node(_)) || candidate.device().binds_to_node {
                 let name = NodeSelectorRequirement {
                     key: "metadata.name".to_owned(),
@@ -115,7 +116,8 @@ impl CandidateAllocation<'_> {
         Ok(is_anything.then(|| only(term)))
     }
 
-    /// How much the alternatives are to the claim's liking (kube-scheduler: DynamicResources' `computeScore`).
+    /// Returns the score of the chosen alternatives: earlier alternatives of a list score higher (kube-scheduler:
+    /// DynamicResources' `computeScore`).
     pub(crate) fn score(&self, claim: &Claim) -> i64 {
         const MOST_ALTERNATIVES: i64 = 8;
         let lists = claim.requests.iter().filter(|request| request.is_list);
@@ -141,7 +143,8 @@ fn only(term: NodeSelectorTerm) -> NodeSelector {
     }
 }
 
-/// Adds the requirements that are not there yet, whatever the order of their values.
+/// Adds the requirements that the list lacks. Requirements that differ only in the order of their values count as
+/// equal.
 fn add_new(to: &mut Vec<NodeSelectorRequirement>, from: &[NodeSelectorRequirement]) {
     let values = |requirement: &NodeSelectorRequirement| {
         let mut values = requirement.values.clone();

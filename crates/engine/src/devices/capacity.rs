@@ -1,10 +1,11 @@
-//! Parts of devices that several claims share (dynamic-resource-allocation: `consumable_capacity.go`).
+//! Consumable capacity: the amounts that several claims take from one shared device
+//! (dynamic-resource-allocation: `consumable_capacity.go`).
 
 use std::collections::BTreeMap;
 
 use crate::model::{DeviceCapacity, Quantity, RequestPolicy, ValidRange};
 
-/// Amounts by name of the capacity.
+/// The amounts taken from a device, by capacity name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Portions(pub(crate) BTreeMap<Box<str>, Quantity>);
 
@@ -18,7 +19,7 @@ impl Portions {
         )
     }
 
-    /// What a request takes of a device that can be shared.
+    /// Returns the amounts that a request takes from a shared device.
     pub(super) fn asked(
         wanted: &BTreeMap<String, Quantity>,
         capacity: &BTreeMap<String, DeviceCapacity>,
@@ -31,7 +32,7 @@ impl Portions {
         )
     }
 
-    /// Adds portions, or takes them off.
+    /// Adds the other amounts (`add`) or subtracts them.
     pub(super) fn change(&mut self, other: &Portions, add: bool) {
         for (name, amount) in &other.0 {
             let own = self.0.entry(name.clone()).or_default();
@@ -47,7 +48,8 @@ impl Portions {
     }
 }
 
-/// Whether a device has enough left for a request, in portions that it gives.
+/// Returns whether a device's capacity suffices for a request beside the amounts already used, and
+/// whether the request policy permits the amounts.
 pub(super) fn suffices(
     wanted: &BTreeMap<String, Quantity>,
     capacity: &BTreeMap<String, DeviceCapacity>,
@@ -62,7 +64,8 @@ pub(super) fn suffices(
         })
 }
 
-/// What a request takes of a capacity.
+/// Returns the amount that a request takes from one capacity, rounded up to a value that the request
+/// policy permits.
 fn part(wanted: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
     let policy = capacity.request_policy.as_ref();
     let Some(wanted) = wanted.copied() else {
@@ -99,7 +102,7 @@ fn in_range(wanted: Quantity, min: Quantity, range: &ValidRange) -> Quantity {
     Quantity::from_units(i64::try_from(up).unwrap_or(i64::MAX))
 }
 
-/// Whether a part is one that there is.
+/// Returns whether the request policy permits an amount.
 fn is_given(part: Quantity, policy: Option<&RequestPolicy>) -> bool {
     let Some(policy) = policy else { return true };
     if policy.default == Some(part) {

@@ -1,8 +1,8 @@
-//! What the devices of a claim must have in common, or may not (`spec.devices.constraints`).
+//! Constraints of a claim: attributes that all its devices must share, or that must differ between them (`spec.devices.constraints`).
 
 use crate::model::{DeviceAttribute, DeviceConstraint, DeviceSpec};
 
-/// A constraint with the values of the devices so far, the last one last.
+/// A constraint with the attribute values of the devices chosen so far, in that order.
 pub(super) struct Constraint<'a> {
     pub(super) rule: &'a DeviceConstraint,
     pub(super) values: Vec<&'a DeviceAttribute>,
@@ -22,7 +22,8 @@ impl<'a> Constraint<'a> {
         names.is_empty() || names.iter().any(is_named)
     }
 
-    /// What to remember of a device, nothing for requests that the constraint is not about; `None` if the device does not meet it.
+    /// Returns the attribute value to record for a device: `Some(None)` if the constraint does not apply to the request, `None` if the
+    /// device violates the constraint.
     pub(super) fn value(
         &self,
         request: &str,
@@ -46,7 +47,7 @@ impl<'a> Constraint<'a> {
     }
 }
 
-/// An attribute by its full name, or by its short one where the domain is the driver's.
+/// Returns an attribute by its full name, or by its short name if the domain is the driver's.
 fn attribute<'a>(device: &'a DeviceSpec, driver: &str, name: &str) -> Option<&'a DeviceAttribute> {
     device.attributes.get(name).or_else(|| {
         let (domain, short) = name.split_once('/')?;

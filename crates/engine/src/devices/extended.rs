@@ -45,6 +45,7 @@ impl ExtendedResources {
                 None => resources.plain.push(own.name),
             }
         }
+        // Without a class, NodeResourcesFit decides about all of them.
         if resources.backed.is_empty() {
             return ExtendedResources::default();
         }
@@ -81,6 +82,7 @@ impl ExtendedResources {
             let resource = *resource;
             return Err(Reason::ResourceMissing { resource });
         }
+        // A node that offers the resource itself provides it through its device plugin, even if a class exists.
         let missing = |own: &&BackedResource| node.scalar(own.resource) == 0;
         Ok(NodeExtendedResources {
             claim: self.claim,
@@ -129,6 +131,7 @@ impl<'a> NodeExtendedResources<'a> {
             .iter()
             .flat_map(|own| own.requests.iter())
             .collect();
+        // Sorted by name, so that the claim does not depend on the order of the resources.
         requests.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let key = self.claim?;
         (!requests.is_empty()).then_some(UnallocatedClaim {

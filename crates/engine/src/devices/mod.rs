@@ -93,6 +93,8 @@ impl Devices {
                 }
                 let before = match claim {
                     Some(claim) => {
+                        // The new allocation is counted before the old one is subtracted, so that devices in both never seem
+                        // free in between.
                         self.count(claim.allocation.as_ref(), 1);
                         self.claims.insert(key, *claim)
                     }
@@ -154,6 +156,7 @@ impl Devices {
                 self.local.remove(&node);
             }
         }
+        // The slice's devices may differ now, so the cached results for it are void.
         for verdicts in self.verdicts.values_mut() {
             verdicts.remove(name);
         }

@@ -1,4 +1,5 @@
-//! Claims, classes and slices with the names interned that are compared often, and their node selectors compiled.
+//! ResourceClaims, DeviceClasses and ResourceSlices, compiled: names that are compared often are interned, node
+//! selectors are parsed.
 
 use super::capacity::Portions;
 use crate::class::{CLASS_PREFIX, is_extended};
@@ -10,7 +11,7 @@ use crate::model::{
 };
 use crate::selector::NodeTerm;
 
-/// A device by driver, pool and its name there.
+/// A device, by the names of its driver, its pool and the device in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeviceId {
     pub(crate) driver: Symbol,
@@ -25,11 +26,11 @@ impl DeviceId {
     }
 }
 
-/// A claim.
+/// A ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) owner: Option<Symbol>,
-    /// It stands for extended resources of its owner.
+    /// Whether the claim was created for extended resources of its owner.
     pub(crate) is_extended: bool,
     pub(crate) deleting: bool,
     pub(crate) requests: Box<[Request]>,
@@ -40,11 +41,11 @@ pub(crate) struct Claim {
     pub(crate) unready: bool,
 }
 
-/// A request: its alternatives.
+/// A device request with its alternatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) name: Box<str>,
-    /// The alternatives have names of their own.
+    /// Whether the request is a list of alternatives, each with its own name.
     pub(crate) is_list: bool,
     pub(crate) alternatives: Box<[Alternative]>,
 }
@@ -52,7 +53,7 @@ pub(crate) struct Request {
 /// One alternative of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alternative {
-    /// Empty where it is the only one.
+    /// The name of the alternative; empty if the request is no list.
     pub(crate) name: Box<str>,
     pub(crate) class: Symbol,
     pub(crate) selectors: Box<[Symbol]>,
@@ -71,7 +72,7 @@ pub(crate) struct Allocation {
 pub(crate) struct DeviceAllocation {
     pub(crate) id: DeviceId,
     pub(crate) admin_access: bool,
-    /// Of a device that is shared.
+    /// The amounts taken from the device if it is shared; `None` if it is allocated as a whole.
     pub(crate) portions: Option<Portions>,
 }
 
@@ -136,6 +137,7 @@ impl Allocation {
             admin_access: device.admin_access.unwrap_or_default(),
             portions: match &device.consumed_capacity {
                 Some(parts) => Some(Portions::of(parts)),
+                // A share without counted capacity is shown only by its ID.
                 None => device.share_id.as_ref().map(|_| Portions::default()),
             },
         };
@@ -153,13 +155,13 @@ fn terms(selector: &NodeSelector, names: &mut Interner) -> Box<[NodeTerm]> {
         .collect()
 }
 
-/// A class.
+/// A DeviceClass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) selectors: Box<[Symbol]>,
-    /// The resources that it stands for.
+    /// The extended resources that the class stands for.
     pub(crate) resources: Box<[Symbol]>,
-    /// When it was made, as text whose order is that of time.
+    /// The creation time as text that sorts by time.
     pub(crate) created: Box<str>,
 }
 
@@ -177,7 +179,7 @@ impl Class {
     }
 }
 
-/// Some devices of a pool.
+/// A ResourceSlice: some of the devices of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) name: Box<str>,
@@ -187,14 +189,14 @@ pub(crate) struct Slice {
     pub(crate) slice_count: i64,
     pub(crate) reach: Reach,
     pub(crate) devices: Box<[DeviceSpec]>,
-    /// The names of the devices and from where they can be used, in their order.
+    /// The name of each device and the nodes from which it can be used, in the order of `devices`.
     pub(crate) places: Box<[(Symbol, Reach)]>,
     pub(crate) counters: Box<[CounterSet]>,
     /// The selector that `reach` was compiled from.
     pub(crate) nodes: DeviceNodes,
 }
 
-/// From where devices can be used.
+/// The nodes from which devices can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Unknown,
@@ -215,7 +217,7 @@ impl Reach {
         }
     }
 
-    /// Whether a node of this name and these labels is among them.
+    /// Returns whether a node with this name and these labels can use the devices.
     pub(crate) fn includes(&self, name: Symbol, labels: &LabelSet, names: &Interner) -> bool {
         match self {
             Reach::Node(own) => *own == name,
@@ -247,7 +249,7 @@ impl Slice {
         }
     }
 
-    /// The only node that its devices can be used from.
+    /// Returns the node that the slice's devices can be used from, if the slice names a single node.
     pub(crate) fn only_node(&self) -> Option<Symbol> {
         match self.reach {
             Reach::Node(node) => Some(node),
@@ -255,7 +257,7 @@ impl Slice {
         }
     }
 
-    /// A device by its place.
+    /// Returns the id of the device at an index of the slice.
     pub(crate) fn id(&self, device: usize) -> DeviceId {
         DeviceId {
             driver: self.driver,

@@ -10,7 +10,7 @@ use crate::intern::Symbol;
 use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
 
-/// Driver and pool.
+/// The names of the driver and of the pool.
 type PoolId = (Symbol, Symbol);
 
 /// One pool as a node sees it.
@@ -18,23 +18,23 @@ type PoolId = (Symbol, Symbol);
 pub(super) struct Pool<'a> {
     pub(super) id: PoolId,
     pub(super) state: State,
-    /// Slices with devices that can be used from the node, by name; none unless it is sound.
+    /// The slices with devices that can be used from the node, by name; empty unless the state is `Sound`.
     pub(super) slices: Vec<&'a Slice>,
-    /// What is left of its counters, by set and name; it may be below zero.
+    /// The amounts left of the pool's counters, by counter set and counter; they may be negative.
     pub(super) counters: FxHashMap<(&'a str, &'a str), Quantity>,
 }
 
-/// Whether devices may be taken from a pool.
+/// Whether devices may be taken from a pool, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Sound,
-    /// Some of its slices are missing.
+    /// Some slices of the pool are missing.
     Incomplete,
-    /// Its slices contradict each other.
+    /// The slices of the pool contradict each other.
     Invalid,
 }
 
-/// All pools that a node has to do with, by driver and name.
+/// Returns the pools with a slice that matters to a node, by driver and name. Of each pool only the slices of the newest generation count.
 pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> {
     let own = devices.slices_for(site);
     let mut pools: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
@@ -53,7 +53,7 @@ pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> 
     pools.filter_map(|slices| build(devices, slices)).collect()
 }
 
-/// Whether a slice has something for a node. Counters belong to all of a pool.
+/// Returns whether a slice matters to a node: it has devices for the node, or counters, which all devices of the pool use.
 fn concerns(slice: &Slice, site: Site<'_>) -> bool {
     let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
     !slice.counters.is_empty()
@@ -63,11 +63,12 @@ fn concerns(slice: &Slice, site: Site<'_>) -> bool {
         }
 }
 
-/// `None` where a newer generation is coming that has nothing for the node.
+/// Builds a pool from the slices that matter to the node. `None` if a newer generation exists that has nothing for the node.
 fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
     let first = slices.first()?;
     let id = (first.driver, first.pool);
     let mut all = slices.clone();
+    // Slices for other nodes only are not in the list; looking at all slices is needed only if some of the pool are missing here.
     if slices.len() as i64 != first.slice_count {
         let same = |slice: &&Slice| (slice.driver, slice.pool) == id;
         all = devices.slices.values().filter(same).collect();
@@ -99,8 +100,8 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
 }
 
 impl<'a> Pool<'a> {
-    /// Counts what is left of its counters beside the devices that are taken as a whole: upstream leaves those out that are given away in parts.
-    /// `false` if its slices do not agree about them.
+    /// Adds up the counters and subtracts the devices that are allocated as a whole; kube-scheduler's allocator does not subtract shared devices
+    /// either. Returns `false` if the slices contradict each other: a counter set is there twice, or a device uses an unknown counter.
     fn count(&mut self, all: &[&'a Slice], devices: &Devices) -> bool {
         let mut sets: FxHashSet<&str> = FxHashSet::default();
         for set in all.iter().flat_map(|slice| &slice.counters) {
@@ -128,14 +129,14 @@ impl<'a> Pool<'a> {
         true
     }
 
-    /// Its name with the driver's.
+    /// Returns `DRIVER/POOL`.
     pub(super) fn text(&self, site: Site<'_>) -> String {
         let (driver, pool) = self.id;
         format!("{}/{}", site.names.text(driver), site.names.text(pool))
     }
 }
 
-/// What a device takes of counters, by set and name.
+/// Returns the amounts that a device takes from counters, by counter set and counter.
 pub(super) fn consumption(
     sets: &[CounterSet],
 ) -> impl Iterator<Item = ((&str, &str), Quantity)> + '_ {

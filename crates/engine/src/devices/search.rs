@@ -1,8 +1,8 @@
-//! Devices for the claims of a pod on one node: the first combination that meets every request (dynamic-resource-allocation: the allocator
-//! behind DynamicResources, with its stable and incubating parts).
+//! Searches devices for the claims of a pod on one node: the first combination that satisfies every request (dynamic-resource-allocation: the
+//! allocator that DynamicResources uses, with its stable and incubating parts).
 //!
-//! One device after the other is tried, pool by pool in the order of their names; what leads nowhere is taken back. Invariant: between two calls of
-//! [`Search::go_on`] `candidates`, `taking`, `sharing` and the constraints say the same.
+//! The search tries one device after the other, pool by pool in the order of their names, and backtracks at dead ends. Invariant: between two calls
+//! of [`Search::go_on`] `candidates`, `taking`, `sharing` and the constraints describe the same devices.
 
 use rustc_hash::FxHashMap;
 
@@ -16,34 +16,35 @@ use crate::intern::Symbol;
 use crate::model::{DeviceConstraint, Quantity};
 use crate::selector::Site;
 
-/// Devices of one claim.
+/// The maximum number of devices of one claim.
 const MOST_RESULTS: usize = 32;
-/// Devices that a search looks at before it is given up: upstream takes ten seconds at most.
+/// The number of devices that a search examines before it gives up. kube-scheduler stops after ten seconds; a count is used here because the engine
+/// has no clock.
 const MOST_STEPS: u32 = 200_000;
-/// Claims, requests and devices that a search may be deep in: it calls itself for each.
+/// The maximum depth of recursion, which goes one level deeper for each claim, request and device.
 const MOST_DEPTH: usize = 500;
 
-/// Why there are no devices on a node.
+/// Why a node has no devices for the claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// None that are free do.
+    /// No combination of free devices satisfies the requests.
     NotEnough,
-    /// None were found, and some pools could not be looked at.
+    /// Nothing was found, and some pools were invalid and therefore skipped.
     InvalidPools,
-    /// It takes too long to find out.
+    /// The search would take too long.
     TooLong,
-    /// Something is not as it should be, whatever the node.
+    /// An object is invalid, which ends the attempt on every node.
     Error(String),
 }
 
-/// What ends a part of the search.
+/// Why a part of the search ended early.
 pub(super) enum Stop {
-    /// The claim would have more devices than a claim may.
+    /// The claim would get more devices than a claim may have.
     TooMany,
     Failed(Failure),
 }
 
-/// A claim without devices: its requests and constraints.
+/// A claim without an allocation: its requests and constraints.
 pub(crate) struct UnallocatedClaim<'a> {
     pub(crate) key: Key,
     pub(crate) requests: Vec<&'a Request>,
@@ -61,16 +62,16 @@ impl<'a> UnallocatedClaim<'a> {
     }
 }
 
-/// A claim without devices after its requests were checked: see [`Search::prepare`].
+/// A claim without an allocation whose requests were checked: see [`Search::prepare`].
 pub(super) struct PreparedClaim<'a> {
     pub(super) key: Key,
     requests: Vec<&'a Request>,
-    /// The devices of each request and alternative that asks for all devices.
+    /// The devices of each alternative of each request that asks for all devices; `None` for alternatives with a count.
     all: Vec<Vec<Option<Vec<DeviceIndex>>>>,
     pub(super) constraints: Vec<Constraint<'a>>,
 }
 
-/// The indexes of a device: of its pool, of its slice in the pool, and of the device in the slice.
+/// The index of a device: of its pool, of its slice in the pool, and of the device in the slice.
 pub(super) type DeviceIndex = (usize, usize, usize);
 
 /// The position of a search in the claims and their requests.
@@ -90,22 +91,22 @@ pub(crate) struct Search<'a> {
     pub(super) prepared: Vec<PreparedClaim<'a>>,
     /// The devices chosen so far, by claim.
     pub(super) candidates: Vec<Vec<CandidateDevice<'a>>>,
-    /// Devices for claims alone, with the claims.
+    /// Devices taken as a whole, with the indexes of the claims that take them.
     pub(super) taking: FxHashMap<DeviceId, Vec<usize>>,
-    /// Parts of devices, and how many of them.
+    /// Shared devices, with the number of shares that this search takes and their sum.
     pub(super) sharing: FxHashMap<DeviceId, (u32, Portions)>,
-    /// What of counters was counted: by name of the pool, set and counter.
+    /// The amounts taken from counters in this search, by pool name, counter set and counter.
     pub(super) counted: FxHashMap<(Symbol, &'a str, &'a str), Quantity>,
-    /// By name the pool that was first asked about its counters.
+    /// The index of the pool whose counters are used for each pool name: the first that was asked with that name.
     pub(super) asked: FxHashMap<Symbol, usize>,
     steps: u32,
 }
 
 impl<'a> Search<'a> {
-    /// Finds devices for those of a pod's claims that have none.
+    /// Searches devices for the claims, which have no allocation yet.
     ///
     /// # Errors
-    /// Why there are none on this node.
+    /// Returns why the node has no devices for them.
     pub(crate) fn run(
         devices: &'a Devices,
         claims: Vec<UnallocatedClaim<'a>>,
@@ -151,7 +152,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Checks the requests of a claim and finds out how many "all" are.
+    /// Checks the requests of a claim and collects the devices for those that ask for all devices.
     fn prepare(&self, claim: UnallocatedClaim<'a>) -> Result<PreparedClaim<'a>, Failure> {
         let key = claim.key;
         let mut prepared = PreparedClaim {
@@ -206,7 +207,7 @@ impl<'a> Search<'a> {
         Ok(prepared)
     }
 
-    /// The devices of an alternative that asks for all.
+    /// Returns the devices for an alternative that asks for all devices.
     fn all_of(
         &self,
         key: Key,
@@ -239,7 +240,7 @@ impl<'a> Search<'a> {
         Ok(spots)
     }
 
-    /// Whether the search cannot call itself more often than is safe.
+    /// Checks that the recursion cannot become too deep.
     fn is_shallow(&self) -> Result<(), Failure> {
         let depth = |prepared: &PreparedClaim<'_>| {
             let requests = prepared.requests.iter().zip(&prepared.all);
@@ -269,7 +270,7 @@ impl<'a> Search<'a> {
         format!("{}/{}", names.text(key.0), names.text(key.1))
     }
 
-    /// Whether class, request and node let a device in question.
+    /// Returns whether the selectors of class and request match a device and the node can use the device.
     fn is_chosen(
         &self,
         key: Key,
@@ -312,7 +313,7 @@ impl<'a> Search<'a> {
             || reach.includes(self.site.name, self.site.labels, self.site.names))
     }
 
-    /// Whether enough is left of a device.
+    /// Returns whether the capacity left of a device suffices for an alternative.
     pub(super) fn suffices(&self, own: &Alternative, slice: &Slice, device: usize) -> bool {
         let id = slice.id(device);
         let before = self.devices.parts.get(&id).map(|(_, portions)| portions);
@@ -324,7 +325,7 @@ impl<'a> Search<'a> {
         )
     }
 
-    /// Finds the next device and all after it; `false` where there are none.
+    /// Chooses the next device and all after it; returns `false` if that is not possible.
     fn go_on(&mut self, at: SearchPosition, start: DeviceIndex) -> Result<bool, Stop> {
         self.step()?;
         let Some(prepared) = self.prepared.get(at.claim) else {
@@ -336,7 +337,7 @@ impl<'a> Search<'a> {
                 ..SearchPosition::default()
             };
             return match self.go_on(next, DeviceIndex::default()) {
-                // Another alternative of an earlier claim may leave devices that let this one do with fewer.
+                // Not a dead end for the whole search: with another alternative of an earlier claim, this claim may get by with fewer devices.
                 Err(Stop::TooMany) => Ok(false),
                 other => other,
             };
@@ -393,7 +394,7 @@ impl<'a> Search<'a> {
                             .map_err(Stop::Failed)?
                         && self.suffices(own, of, device)
                         && self.take(at, &request.name, own, (pool, slice, device), false)?;
-                    // The order of devices within a request does not matter, so only later ones are tried beside this one.
+                    // The order of devices within a request does not matter, so the search continues behind this device and skips permutations.
                     if usable && self.go_on_or_back(at.claim, next, (pool, slice, device + 1))? {
                         return Ok(true);
                     }
@@ -411,7 +412,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first alternative that can be had.
+    /// Tries the alternatives of a request in order and keeps the first that works.
     fn first_available(&mut self, at: SearchPosition, alternatives: usize) -> Result<bool, Stop> {
         let mut all_too_many = true;
         for index in 0..alternatives {
@@ -428,7 +429,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// [`Search::go_on`] after a device was taken, which is given back where that leads nowhere.
+    /// Continues the search like [`Search::go_on`] after a device was taken, and gives the device back if the search fails.
     fn go_on_or_back(
         &mut self,
         claim: usize,

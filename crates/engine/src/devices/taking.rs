@@ -1,7 +1,7 @@
-//! Taking one device for a claim and giving it back: what a search counts meanwhile.
+//! Takes one device for a claim and gives it back, and keeps the counts of a search right meanwhile.
 //!
-//! Counters are kept as kube-scheduler 1.36 keeps them, whose allocator counts a device before it looks at taints and constraints and does not
-//! take that back where those keep the device away, nor where a device that can be shared is given back (decision 16).
+//! Counters follow kube-scheduler 1.36 exactly (decision 16): its allocator counts a device before it checks taints and constraints. It does not
+//! undo the count if these exclude the device, nor when a shared device is given back.
 
 use super::Failure;
 use super::candidate::CandidateDevice;
@@ -28,7 +28,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
+    /// Takes a device and returns `true`, or returns `false` if the device cannot be taken. If the request asks for all devices (`must`), an
+    /// unsatisfied constraint is an error.
     pub(super) fn take(
         &mut self,
         at: SearchPosition,
@@ -43,7 +44,8 @@ impl<'a> Search<'a> {
         let id = slice.id(index);
         let shares = device.allow_multiple_allocations;
         let suffices = self.suffices(own, slice, index);
-        // Of all devices upstream looks for room only once everything else is right.
+        // If the request is for all devices, kube-scheduler checks the free capacity only after all else, so counters below may be counted
+        // first.
         if !self.is_free(at.claim, own, slice, index) || !suffices && !must {
             return Ok(false);
         }
@@ -112,8 +114,8 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// Counts a device if the counters of its pool suffice for it beside those that were counted. Upstream tells pools apart by their name here,
-    /// whatever their driver: the counters of the first that is asked stand for all of that name.
+    /// Counts a device if the counters of its pool suffice. Like kube-scheduler this identifies pools by name without the driver: the counters
+    /// of the first pool of that name stand for all of them.
     fn count(&mut self, pool: usize, device: &'a DeviceSpec) -> bool {
         let (_, name) = self.pools[pool].id;
         let first = *self.asked.entry(name).or_insert(pool);
@@ -121,7 +123,8 @@ impl<'a> Search<'a> {
             let sum = self.counted.entry((name, set, counter)).or_default();
             *sum = sum.saturating_add(amount);
         }
-        // Upstream looks at all counters of the pool: one below zero keeps every device that counts away.
+        // kube-scheduler compares all counters of the pool, also those that this device does not use, so one negative counter excludes every
+        // device that uses counters.
         let suffice = self.pools[first].counters.iter().all(|(key, left)| {
             let counted = self.counted.get(&(name, key.0, key.1)).copied();
             counted.unwrap_or_default() <= *left
@@ -140,7 +143,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Gives the last device of a claim back.
+    /// Gives back the device that a claim took last.
     pub(super) fn give_back(&mut self, claim: usize) {
         let Some(candidate) = self.candidates[claim].pop() else {
             return;
@@ -156,7 +159,7 @@ impl<'a> Search<'a> {
                 if let Some((uses, sum)) = self.sharing.get_mut(&id) {
                     *uses -= 1;
                     sum.change(portions, false);
-                    // A device without capacities stays one that is shared.
+                    // A device without capacities stays marked as shared.
                     if *uses == 0 && !portions.0.is_empty() {
                         self.sharing.remove(&id);
                     }

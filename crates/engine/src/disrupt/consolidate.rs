@@ -144,6 +144,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             let mut pods = self.cluster.movable_pods(id);
+            // A pod that came from a node removed in this pass is reported with that node.
             pods.retain(|(key, _)| !moved.contains(key));
             match self.cluster.empty_out(id, self.question.market.seed) {
                 Ok(()) => {
@@ -191,6 +192,7 @@ impl<'a> Round<'a> {
             if looked_at >= MOST_SETS {
                 return;
             }
+            // All sizes are tried and the best ratio wins, because some nodes can be replaced only together.
             for size in SIZES {
                 if size > order.len() {
                     break;
@@ -255,6 +257,7 @@ impl<'a> Round<'a> {
         let removed = RemovedNodes::new(&nodes, &self.question.pools);
         let (price, ceiling) = (removed.price(), removed.ceiling());
         let beyond: f64 = set.iter().map(|(_, _, beyond)| beyond).sum();
+        // Even at the pods' values the saving is too small, so the costly plan is skipped.
         if set.len() > 1 && beyond < (price - ceiling) as f64 {
             return Err(Stays::NoneCheaper);
         }
@@ -267,6 +270,7 @@ impl<'a> Round<'a> {
             .pools
             .replace(&pods, Some(ceiling), values, self.cluster);
         for node in &nodes {
+            // Pools are not part of the model, so the rollback does not restore them.
             self.pools.take(&node.pool, &node.capacity);
         }
         self.cluster.rollback(checkpoint);
@@ -309,6 +313,7 @@ impl<'a> Round<'a> {
                 self.cluster.rehome(pod, Some(to));
             }
         }
+        // The remaining pods go to new nodes, which the model does not have.
         for pod in pods.into_values() {
             self.cluster.rehome(pod, None);
         }

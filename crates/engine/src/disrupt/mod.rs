@@ -1,8 +1,8 @@
-//! Can this node go? Is it empty, and would its pods find another place?
+//! Removal of nodes: is a node empty, and would its pods find another place?
 //!
-//! What-ifs run on the cluster itself between checkpoint and rollback, so asking costs what the node's pods cost.
-//! Which pods do not count (DaemonSets) is decided here; budgets and grace are the shell's. Which nodes should go so that less is paid, and what to
-//! buy in their place, is said by `consolidate`.
+//! Questions run on the cluster itself between a checkpoint and its rollback, so their cost depends on the node's pods. This module decides which
+//! pods do not count (DaemonSets); disruption budgets and grace periods are the caller's. `consolidate` finds the nodes to remove to lower the
+//! price, and what to buy instead.
 
 mod answer;
 mod consolidate;
@@ -19,22 +19,22 @@ use crate::cluster::{Cluster, NodeId, PodId};
 use crate::error::ModelError;
 use crate::schedule::{Decision, Unschedulable};
 
-/// What happens to a node's pods if it goes.
+/// What happens to a node's pods if the node is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// Nothing but DaemonSet pods and pods on their way out are there.
+    /// The node has only DaemonSet pods and terminating pods.
     Empty,
-    /// All pods find another place: pod key and node name.
+    /// Every pod has another place: pod key and node name.
     Movable(Vec<(String, String)>),
-    /// These pods would find none.
+    /// These pods have no other place.
     Stuck(Vec<(String, Unschedulable)>),
 }
 
 impl Cluster {
-    /// Whether only DaemonSet pods and pods on their way out are on a node.
+    /// Returns whether a node has only DaemonSet pods and terminating pods.
     ///
     /// # Errors
-    /// No node of that name is there.
+    /// There is no node of that name.
     pub fn is_empty(&self, node: &str) -> Result<bool, ModelError> {
         let id = self
             .node(node)
@@ -42,10 +42,10 @@ impl Cluster {
         Ok(self.movable_pods(id).is_empty())
     }
 
-    /// What would happen to the pods of a node if it went. The cluster is as before when this returns.
+    /// Returns what would happen to the pods of a node if it were removed. The cluster is unchanged when this returns.
     ///
     /// # Errors
-    /// No node of that name is there.
+    /// There is no node of that name.
     pub fn without_node(&mut self, node: &str, seed: u64) -> Result<Removal, ModelError> {
         let id = self
             .node(node)
@@ -75,7 +75,7 @@ impl Cluster {
         })
     }
 
-    /// Takes nodes out, with their pods; gives the pods that need another place.
+    /// Removes nodes with their pods; returns the pods that need another place.
     fn take_out(&mut self, nodes: impl Iterator<Item = NodeId>) -> Vec<(String, PodClassId)> {
         let mut taken = Vec::new();
         for id in nodes {
@@ -89,13 +89,13 @@ impl Cluster {
         taken
     }
 
-    /// Pods that need another place, the largest first.
+    /// Returns the key and class of the pods that need another place, the largest first.
     fn movable_pods(&self, id: NodeId) -> Vec<(String, PodClassId)> {
         let pods = self.movable(id).into_iter().map(|pod| self.pod(pod));
         pods.map(|pod| (pod.key().to_owned(), pod.class)).collect()
     }
 
-    /// As [`Cluster::movable_pods`]: which pods they are.
+    /// Returns the ids of the pods that need another place, the largest first.
     fn movable(&self, id: NodeId) -> Vec<PodId> {
         let comes_with_its_node = |class| {
             let owner = self.template(class).owner.as_ref();

@@ -1,4 +1,4 @@
-//! Where the pods of nodes go that must go.
+//! Places the pods of nodes that must be removed whatever it costs.
 
 use super::answer::{Move, Stays};
 use super::question::Consolidation;
@@ -9,11 +9,11 @@ use crate::provision::{Pools, Values};
 use crate::schedule::Decision;
 
 impl Cluster {
-    /// Says where the pods of the candidates go if all of them must go, on other nodes and on new ones, at any price. The cluster is as before when
-    /// this returns.
+    /// Returns where the pods of the candidates go if all candidates are removed: to other nodes and to new ones, at any price. The cluster is
+    /// unchanged when this returns.
     ///
     /// # Errors
-    /// A node or pool offers an amount that cannot be true. That pods find no place is told within.
+    /// Returns an error if a node or pool has an invalid amount. If a pod has no place, the inner result says so.
     pub fn relocate(
         &mut self,
         question: &Consolidation,
@@ -54,7 +54,7 @@ fn relocate(
     })
 }
 
-/// The first pod that no node takes, as the scheduler says it.
+/// Returns the first pod that no node accepts, with the scheduler's reasons.
 fn stuck(pods: &[(String, PodClassId)], question: &Consolidation, cluster: &mut Cluster) -> Stays {
     for (pod, class) in pods {
         if let Decision::Unschedulable(why) =

@@ -1,20 +1,21 @@
-//! Whether a move is worth its disturbance.
+//! Decides whether a move saves enough for the disruption that it causes.
 
 use std::collections::BTreeMap;
 
 use super::question::{Candidate, PoolTerms};
 use crate::provision::PlannedNode;
 
-/// Karpenter's `BalancedK`: a share of the pool's price may cost twice the share of its disturbance.
+/// Karpenter's `BalancedK`: the share of the pool's disruption that a move causes may be at most twice the share of the pool's price that it saves.
 pub const BALANCED_K: u128 = 2;
-/// A move earns back within so long what it costs to pay old and new nodes at once.
+/// The time within which the saving must repay what it costs to run old and new nodes at once, in seconds.
 const HORIZON_SECONDS: u128 = 3600;
-/// What replacing spot nodes must save, in thousandths: prices of spot move.
+/// The minimum saving when spot nodes replace spot nodes, in thousandths. It is a margin for changes of the spot price.
 const SPOT_TO_SPOT_PER_MILLE: u64 = 150;
-/// Karpenter's `MinInstanceTypesForSpotToSpotConsolidation`: so many cheaper types, or a spot node that is bought soon has cheaper neighbours again.
+/// Karpenter's `MinInstanceTypesForSpotToSpotConsolidation`: a replacement for a spot node needs at least this many cheaper types, or the new node
+/// would soon be replaced by a cheaper one again.
 const SPOT_TO_SPOT_TYPES: usize = 15;
 
-/// Nodes that are removed together, for what they cost.
+/// Nodes that are removed together, with the terms of their pools.
 pub(super) struct RemovedNodes<'a> {
     nodes: &'a [&'a Candidate],
     pools: &'a BTreeMap<String, PoolTerms>,
@@ -25,12 +26,12 @@ impl<'a> RemovedNodes<'a> {
         RemovedNodes { nodes, pools }
     }
 
-    /// Micro-dollars an hour.
+    /// Returns the price of the nodes in micro-dollars per hour.
     pub(super) fn price(&self) -> u64 {
         self.nodes.iter().map(|node| node.price_micro_usd).sum()
     }
 
-    /// In thousandths, as [`Candidate::disruption_milli`].
+    /// Returns the disruption of the removal in thousandths: see [`Candidate::disruption_milli`].
     pub(super) fn disruption(&self) -> u64 {
         self.nodes.iter().map(|node| node.disruption_milli).sum()
     }
@@ -39,7 +40,7 @@ impl<'a> RemovedNodes<'a> {
         self.nodes.iter().all(|node| node.is_spot)
     }
 
-    /// What nodes in their place may cost at most: micro-dollars an hour. Always less than these cost.
+    /// Returns the maximum price of the replacements in micro-dollars per hour. It is always below the price of the nodes, unless that is 0.
     pub(super) fn ceiling(&self) -> u64 {
         let pools = self
             .nodes
@@ -54,7 +55,7 @@ impl<'a> RemovedNodes<'a> {
         self.price().saturating_sub(saving)
     }
 
-    /// Whether nodes are worth buying in place of these.
+    /// Returns whether buying `bought` in place of the nodes is worth the double payment and the disruption.
     pub(super) fn pays(&self, bought: &[PlannedNode], saving: u64, is_spot_to_spot: bool) -> bool {
         if is_spot_to_spot && self.nodes.len() == 1 {
             let types: usize = bought
@@ -77,7 +78,8 @@ impl<'a> RemovedNodes<'a> {
         twice <= u128::from(saving) * HORIZON_SECONDS && self.is_balanced(saving)
     }
 
-    /// Karpenter's score, for each pool of that policy: share of its price saved over share of its disturbance, at least 1/k.
+    /// Returns whether Karpenter's policy `Balanced` allows the move: for each pool with that policy, the share of the pool's price that is saved
+    /// must be at least 1/k of the share of its disruption.
     pub(super) fn is_balanced(&self, saving: u64) -> bool {
         let total = u128::from(self.price());
         let mut by_pool: BTreeMap<&str, (u128, u128)> = BTreeMap::new();
@@ -89,7 +91,7 @@ impl<'a> RemovedNodes<'a> {
         by_pool.into_iter().all(|(pool, (price, disruption))| {
             let balance = self.pools.get(pool).and_then(|pool| pool.balance);
             balance.is_none_or(|all| {
-                // saving * price / total / all.price >= disruption / all.disruption / k, in whole numbers.
+                // `saving * price / total / all.price >= disruption / all.disruption / k`, multiplied out to stay in whole numbers.
                 let saved =
                     u128::from(saving) * price * u128::from(all.disruption_milli) * BALANCED_K;
                 let disturbed = disruption * u128::from(all.price_micro_usd) * total;
@@ -99,7 +101,7 @@ impl<'a> RemovedNodes<'a> {
     }
 }
 
-/// Whether a planned node will be spot capacity.
+/// Returns whether a planned node may be spot capacity.
 pub(super) fn is_spot(node: &PlannedNode) -> bool {
     let offerings = node.options.iter().flat_map(|option| &option.offerings);
     offerings

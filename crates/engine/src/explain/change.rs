@@ -1,4 +1,4 @@
-//! What can be changed about a pod, a node or a pool, in words.
+//! Texts for the changes to a pod, a node or a pool that would help.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use crate::amounts::{at_least, at_most, between};
 use crate::model::Quantity;
 use crate::remedy::{Change, units};
 
-/// How prefix delegation is switched on.
+/// The text that tells a user how to enable prefix delegation.
 const PREFIX_SWITCH: &str =
     "set enable-windows-prefix-delegation: \"true\" in the ConfigMap kube-system/amazon-vpc-cni";
 
-/// A quantity in words.
+/// Formats a quantity of a resource.
 pub(super) fn said(resource: &str, amount: Quantity) -> String {
     at_least(resource, units(resource, amount))
 }
 
-/// Returns what has to be changed for a pool's nodes to be others: the object that a user owns.
+/// Returns, for the name of a pool, the object that a user has to change to change the pool's nodes.
 type Owner<'a> = &'a dyn Fn(&str) -> String;
 
-/// A change with the owners of pools.
+/// A change, and the function that names the owner of a pool.
 struct DescribedChange<'a>(&'a Change, Owner<'a>);
 
 impl Change {
-    /// Returns the change in words. `owner` says, for the name of a pool, which object a user changes to change the pool: another one than
-    /// the NodePool where that is a copy of it.
+    /// Returns the text of a change. `owner` returns, for the name of a pool, the object to change; that is another object than the
+    /// NodePool if the NodePool is a copy of it.
     pub fn words(&self, owner: impl Fn(&str) -> String) -> String {
         DescribedChange(self, &owner).to_string()
     }

@@ -141,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// The machines that a pool can buy, and all machines that its node class could buy.
+/// The machines that a pool can buy, and all that its node class could buy.
 struct PoolMachines<'a> {
     own: &'a [Machine],
     sold: &'a [Machine],
@@ -188,7 +188,7 @@ impl PoolMachines<'_> {
         }
     }
 
-    /// Describes a demand that is not for values, such as `Gt`.
+    /// Describes a demand that does not list values, such as `Gt`.
     fn of_range(&self, demand: &Demand, own: &BTreeSet<String>) -> String {
         let key = &demand.key;
         match own.is_empty() {

@@ -1,4 +1,4 @@
-//! What values a label can have that machines decide, as far as they are known, and which one a wrong value was meant to be.
+//! The values that labels of machines can have, as far as they are known, and the known value that a wrong one is closest to.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::model::{Operator, PodTemplate, label};
 use crate::provision::{Machine, NodeTemplate, machines};
 use crate::remedy::{Demands, known_values, nearest, words as asked_of};
 
-/// Returns what the values of a label are called that machines decide; `None` of labels whose values a user makes up.
+/// Returns the word for the values of a label that the machine determines, such as "type"; `None` for labels whose values users
+/// invent.
 pub(super) fn noun(key: &str) -> Option<&'static str> {
     Some(match key {
         label::INSTANCE_TYPE => "type",
@@ -24,10 +25,10 @@ pub(super) fn noun(key: &str) -> Option<&'static str> {
 }
 
 impl Cluster {
-    /// Returns a sentence for each value that a pod asks for and that no machine can have: what it is, and the nearest right one.
+    /// Returns a sentence for each value that a pod requires and no machine can have; it names the closest existing value.
     ///
     /// # Errors
-    /// A pool names an amount that cannot be true.
+    /// Returns an error if a pool has an invalid amount.
     pub fn wrong_values(
         &mut self,
         pod: &PodTemplate,
@@ -42,7 +43,7 @@ impl Cluster {
         let mut words = Vec::new();
         for demand in demands.all() {
             let key = &demand.key;
-            // Which zones there are depends on the pool, whose refusal says so.
+            // The zones differ between pools; the text about each pool covers them.
             let Some(noun) = noun(key).filter(|_| key != label::ZONE) else {
                 continue;
             };
@@ -51,7 +52,8 @@ impl Cluster {
             let there = sold.iter().filter_map(of_machine);
             let there: BTreeSet<&str> = there.chain(self.nodes().filter_map(of_node)).collect();
             let known = known_values(key);
-            // Of a label that few values are known of, those of some nodes are not all.
+            // If no machine is known to be on sale, the values of existing nodes are only some of the possible ones, so nothing
+            // can be called wrong.
             if known.is_empty() && sold.is_empty() {
                 continue;
             }
@@ -68,7 +70,7 @@ impl Cluster {
     }
 }
 
-/// Returns the requirements of a pool that none of these machines meets, with the nearest values that there are.
+/// Returns the requirements of a pool that none of these machines satisfies, with the closest existing values.
 pub(super) fn unmet_requirements(
     pool: &NodeTemplate,
     sold: &[Machine],

@@ -1,5 +1,5 @@
-//! kube-scheduler: DynamicResources. The devices that a pod's claims have must be usable from the node, and there must be some for those that
-//! have none, and for extended resources that the node does not have itself but a DeviceClass stands for.
+//! kube-scheduler: DynamicResources. Allocated claims must be usable from the node. For unallocated claims, and for extended resources that a
+//! DeviceClass stands for and the node itself does not offer, the node must have free devices.
 
 use crate::cluster::{NodeId, Question};
 use crate::devices::{Failure, Plan};

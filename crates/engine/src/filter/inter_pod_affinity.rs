@@ -1,7 +1,8 @@
-//! kube-scheduler: InterPodAffinity, the required terms: the pod's affinity, its anti-affinity, and that of the pods
-//! that are there.
+//! kube-scheduler: InterPodAffinity, the required terms: the pod's affinity and anti-affinity, and the anti-affinity
+//! of existing pods.
 //!
-//! The first pod of a group that wants to be near itself may go anywhere its topology keys exist.
+//! If the pod's affinity matches the pod itself and no other pod yet, the pod may go to any node that has the
+//! topology keys.
 
 use crate::class::PodClass;
 use crate::cluster::Node;

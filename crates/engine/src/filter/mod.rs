@@ -1,9 +1,9 @@
-//! The filters: one file per kube-scheduler plugin, with its name; `check` returns the reason for a refusal.
+//! The filters: one file per kube-scheduler plugin, named after it. Each has a `check` that returns the reason for a refusal.
 //!
-//! Order is the profile's ([`crate::profile::Rules::order`]) and decides which reason a user sees. That of the default profile: NodeUnschedulable, NodeName, TaintToleration,
-//! NodeAffinity, (our OperatingSystem), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits, VolumeBinding,
-//! VolumeZone, PodTopologySpread, InterPodAffinity, DynamicResources, NodeDeclaredFeatures. The static ones run once per class pair ([`crate::class`]), the rest
-//! per node; those about volumes only for pods that have some.
+//! The profile defines the order ([`crate::profile::Rules::order`]), which decides which reason a user sees. The default order: NodeUnschedulable,
+//! NodeName, TaintToleration, NodeAffinity, OperatingSystem (Mullion's own), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits,
+//! VolumeBinding, VolumeZone, PodTopologySpread, InterPodAffinity, DynamicResources, NodeDeclaredFeatures. Static filters run once per pair of pod
+//! class and node class ([`crate::class`]), the others per node; those about volumes run only for pods with volumes.
 
 pub(crate) mod dynamic_resources;
 pub(crate) mod inter_pod_affinity;
@@ -53,7 +53,7 @@ impl Question<'_> {
         of_volumes.copied().chain(of_devices)
     }
 
-    /// Returns the refusal by every node because of the pod's claims.
+    /// Returns the refusal that every node gets if the pod's volumes or claims have a conflict.
     fn check_claims(&self) -> Option<Refusal> {
         let veto = self.first_veto(self.conflicts())?;
         Some(Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)))
@@ -84,7 +84,7 @@ impl Question<'_> {
         Some(Refusal::new(plugin, reason))
     }
 
-    /// Refuses a node that the pod's affinity to names excludes.
+    /// Refuses a node that the pod's affinity to node names excludes.
     fn check_name(&self, id: NodeId) -> Option<Refusal> {
         let NamedNodes::Only(named) = &self.class.shape.named_nodes else {
             return None;
@@ -116,8 +116,8 @@ impl Question<'_> {
             && self.view.is_filtered_by_room_only(self.class)
     }
 
-    /// [`Question::check`] as if pods of these classes were on the node too, for a pod that
-    /// [is about room only](Question::is_about_room_only).
+    /// Returns the refusal of a node as if pods of these classes were on it too. The pod must be one that [is about room
+    /// only](Question::is_about_room_only).
     pub(crate) fn check_with_nominated(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
         self.check_static(id).or_else(|| {
             let node = self.cluster.at(id);
@@ -203,6 +203,7 @@ impl Question<'_> {
             Plugin::VolumeBinding | Plugin::VolumeZone => {
                 return self.reach(plugin, fixed.name, &fixed.labels);
             }
+            // Mullion's own filter is in no profile, so an option turns it on and not the next arm.
             Plugin::OperatingSystem => self.ask_static(plugin, id),
             off if !self.rules.filters(off) => None,
             Plugin::NodePorts => node_ports::check(&self.class.shape, &node.ports),
@@ -225,7 +226,7 @@ impl Question<'_> {
         reason.map(|reason| Refusal::new(plugin, reason))
     }
 
-    /// Returns the conflict that a filter would have reported as a pre-filter, if it is not enabled as one.
+    /// Returns the conflict of a filter whose plugin is not enabled as a pre-filter. As a pre-filter it would have refused all nodes at once.
     fn not_asked_before(&self, plugin: Plugin) -> Option<Refusal> {
         if !self.rules.filters(plugin) || self.rules.pre_filters_at(plugin).is_some() {
             return None;

@@ -1,4 +1,5 @@
-//! kube-scheduler: NodeAffinity. Node selector and required node affinity must both match, after what the profile adds.
+//! kube-scheduler: NodeAffinity. The node affinity that the profile adds, the node selector and the required node
+//! affinity must all match.
 
 use crate::class::Shape;
 use crate::intern::{Interner, Symbol};

@@ -1,4 +1,5 @@
-//! NodeDeclaredFeatures: the node's kubelet declares what the pod needs (`status.declaredFeatures`).
+//! kube-scheduler: NodeDeclaredFeatures. The kubelet must declare the features that the pod needs
+//! (`status.declaredFeatures`).
 
 use crate::class::Features;
 use crate::reason::Reason;

@@ -5,14 +5,15 @@ use crate::class::{HostPort, Shape};
 use crate::intern::Symbol;
 use crate::reason::Reason;
 
-/// Returns the first host port of a pod that a node's pods hold; `used` also says how many pods hold each.
+/// Returns the first host port of the pod that conflicts with a pod on the node. `used` has the ports of the node
+/// with the number of pods that have each.
 pub(crate) fn check(pod: &Shape, used: &[(HostPort, u32)]) -> Option<Reason> {
     first(pod, |wanted| {
         used.iter().any(|(held, _)| clashes(wanted, *held))
     })
 }
 
-/// Returns the first host port of a pod that is among those held.
+/// Returns the first host port of the pod that conflicts with one of `held`.
 pub(crate) fn taken(pod: &Shape, held: &[HostPort]) -> Option<Reason> {
     first(pod, |wanted| held.iter().any(|held| clashes(wanted, *held)))
 }

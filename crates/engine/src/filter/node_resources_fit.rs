@@ -1,7 +1,7 @@
-//! kube-scheduler: NodeResourcesFit. Every resource the pod asks for must be free, and a pod slot.
+//! kube-scheduler: NodeResourcesFit. Every requested resource and a pod slot must be free.
 //!
-//! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only. Of a resource that the node does not have but
-//! a DeviceClass stands for, [`super::dynamic_resources`] decides.
+//! The refusal has every missing resource, not just the first. A pod without requests needs only a pod slot. For a resource that the node does
+//! not offer but a DeviceClass stands for, [`super::dynamic_resources`] decides.
 
 use crate::class::Shape;
 use crate::devices::ExtendedResources;
@@ -48,7 +48,7 @@ pub(crate) fn check(
     })
 }
 
-/// The common case, without building reasons.
+/// Returns whether everything fits, without building reasons: most calls need no more.
 fn fits(
     request: &Amounts,
     allocatable: &Amounts,

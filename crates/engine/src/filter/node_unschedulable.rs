@@ -1,4 +1,5 @@
-//! kube-scheduler: NodeUnschedulable. A cordoned node takes no pod that does not tolerate the cordon.
+//! kube-scheduler: NodeUnschedulable. A cordoned node accepts only pods that tolerate the taint
+//! `node.kubernetes.io/unschedulable`.
 
 use crate::class::{NodeTaint, Shape};
 use crate::intern::Symbol;

@@ -1,5 +1,5 @@
-//! kube-scheduler: NodeVolumeLimits. A driver attaches so many volumes to a node: those of its pods, those that are
-//! attached without a pod, and the new ones, each volume once.
+//! kube-scheduler: NodeVolumeLimits. The number of volumes per driver on a node is limited. Volumes of the node's
+//! pods, volumes that are attached without a pod, and the new pod's volumes count, each volume once.
 
 use rustc_hash::FxHashSet;
 

@@ -1,7 +1,7 @@
-//! Ours: `spec.os.name` counts as a requirement on the node's `kubernetes.io/os` label.
+//! Mullion's own filter: `spec.os.name` must equal the node's `kubernetes.io/os` label.
 //!
-//! Upstream ignores the field, and the kubelet then refuses the pod over and over. Switched by
-//! [`crate::Options::os_filter`].
+//! kube-scheduler ignores the field, and then the kubelet rejects the pod again and again.
+//! [`crate::Options::os_filter`] turns the filter on.
 
 use crate::class::Shape;
 use crate::intern::Symbol;

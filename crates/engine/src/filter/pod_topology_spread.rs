@@ -1,7 +1,7 @@
-//! kube-scheduler: PodTopologySpread, the DoNotSchedule constraints in their order.
+//! kube-scheduler: PodTopologySpread, the DoNotSchedule constraints, in the order of the pod's spec.
 //!
-//! Refused: `matching pods here + the pod itself if it matches - the fewest anywhere > maxSkew`. Counts live in the
-//! class's [`View`].
+//! A node is refused if `matching pods in its domain + 1 if the pod matches itself - the minimum over all domains >
+//! maxSkew`. The class's [`View`] has the counts.
 
 use crate::cluster::Node;
 use crate::intern::Symbol;
@@ -12,8 +12,9 @@ pub(crate) fn check(view: &View, node: &Node) -> Option<Reason> {
     view.hard.iter().find_map(|counts| too_uneven(counts, node))
 }
 
-/// The constraints that a pod declares as preferences, taken as demands where planning can still choose the place.
-/// Hosts are left out: a preference must not buy a node for every pod.
+/// Returns the first ScheduleAnyway constraint of the pod that a node would violate. Planning treats these preferences as
+/// requirements where it is free to choose the place. Constraints over hosts are left out, because otherwise each pod
+/// would need a new node.
 pub(crate) fn check_preferences(view: &View, node: &Node) -> Option<Reason> {
     let declared = view
         .soft
@@ -38,7 +39,7 @@ fn too_uneven(counts: &SpreadCounts, node: &Node) -> Option<Reason> {
     })
 }
 
-/// How uneven places would be with one more pod where there are `pods` matching ones.
+/// Returns the skew if the pod were added to a domain with `pods` matching pods.
 pub(crate) fn skew_of(counts: &SpreadCounts, pods: i64) -> i64 {
     pods + i64::from(counts.self_match) - counts.fewest()
 }

@@ -1,4 +1,5 @@
-//! kube-scheduler: TaintToleration. The first NoSchedule or NoExecute taint that the pod does not tolerate refuses.
+//! kube-scheduler: TaintToleration. The refusal names the first NoSchedule or NoExecute taint that the pod does not
+//! tolerate.
 
 use crate::class::{NodeTaint, Shape};
 use crate::reason::Reason;

@@ -1,21 +1,21 @@
-//! kube-scheduler: VolumeBinding. Every claim's volume must be reachable from the node: the one it is bound to, one
-//! that it can be bound to, or one that can be made.
+//! kube-scheduler: VolumeBinding. The volume of every claim must be reachable from the node: the volume it is bound
+//! to, an available one, or one that can be provisioned.
 //!
-//! Claims that wait are matched smallest first, each with the smallest volume that will do; one that finds none is to
-//! be provisioned.
+//! Unbound claims are matched from the smallest to the largest, each with the smallest volume that is large enough;
+//! for a claim without a match a volume is provisioned.
 
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::selector::{Requirement, Site};
 use crate::storage::{Bound, Candidate, CsiNode, Migration, Plan, Provision, Unbound, reaches};
 
-/// `csi_node` is what is known of the drivers of the node.
+/// Returns the reasons for which a node is refused. `csi_node` has the drivers of the node, if known.
 pub(crate) fn check(plan: &Plan, site: Site<'_>, csi_node: Option<&CsiNode>) -> Option<Refusal> {
     let mut reasons = [bound(plan, site, csi_node), unbound(plan, site)]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
-    // Upstream tells a missing volume last.
+    // kube-scheduler reports a missing volume after the other reasons.
     reasons.sort_by_key(|reason| *reason == Reason::VolumeMissing);
     let mut reasons = reasons.into_iter();
     Some(Refusal {
@@ -25,7 +25,7 @@ pub(crate) fn check(plan: &Plan, site: Site<'_>, csi_node: Option<&CsiNode>) -> 
     })
 }
 
-/// The first claim whose volume is not there or not reachable.
+/// Returns the reason of the first bound claim whose volume does not exist or cannot be reached.
 fn bound(plan: &Plan, site: Site<'_>, csi_node: Option<&CsiNode>) -> Option<Reason> {
     let is_migrated = |own: &&Migration| csi_node.is_some_and(|node| node.has_migrated(own.plugin));
     plan.bound.iter().find_map(|bound| match bound {
@@ -47,16 +47,16 @@ fn unbound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
     to_provision.find_map(|claim| refuses(&claim.provision, site))
 }
 
-/// How the claims that wait would get their volumes on a node.
+/// How the unbound claims of a pod would get their volumes on a node.
 #[derive(Default)]
 pub(crate) struct Choice<'a> {
-    /// Claims with the volume each is bound to.
+    /// The claims that match an existing volume, with the volume's name.
     pub(crate) matched: Vec<(&'a Unbound, Symbol)>,
-    /// Claims whose volume has to be made.
+    /// The claims whose volume would be provisioned.
     pub(crate) provisioned: Vec<&'a Unbound>,
 }
 
-/// `None` if a claim is being provisioned for another node.
+/// Chooses volumes for the unbound claims; `None` if a claim is already being provisioned for another node.
 pub(crate) fn choose<'a>(plan: &'a Plan, site: Site<'_>) -> Option<Choice<'a>> {
     let mut choice = Choice::default();
     let mut to_match: Vec<&Unbound> = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn choose<'a>(plan: &'a Plan, site: Site<'_>) -> Option<Choice<'a>> {
     Some(choice)
 }
 
-/// The volume that a claim would be bound to here.
+/// Returns the existing volume that a claim would be bound to on this node.
 fn matching(claim: &Unbound, chosen: &[Symbol], site: Site<'_>) -> Option<Symbol> {
     let is_open = |own: &&Candidate| !chosen.contains(&own.name);
     let is_reached = |own: &&Candidate| reaches(own.terms.as_deref(), site.labels, site.names);
@@ -94,7 +94,7 @@ fn matching(claim: &Unbound, chosen: &[Symbol], site: Site<'_>) -> Option<Symbol
     found.map(|own| own.name)
 }
 
-/// Why no new volume can be made for the node.
+/// Returns why no new volume can be provisioned for the node.
 fn refuses(provision: &Provision, site: Site<'_>) -> Option<Reason> {
     let meets = |term: &Vec<Requirement>| {
         term.iter()

@@ -1,5 +1,5 @@
-//! kube-scheduler: VolumeRestrictions. A disk that cannot be shared is on one node once, and a claim for one pod has
-//! one pod in the whole cluster.
+//! kube-scheduler: VolumeRestrictions. Two pods on one node cannot use a disk that cannot be shared, and a
+//! ReadWriteOncePod claim has at most one pod in the whole cluster.
 
 use crate::class::Volume;
 use crate::cluster::{Node, Question};

@@ -1,6 +1,8 @@
-//! kube-scheduler: VolumeZone. The zone and region labels of bound volumes must be the node's too.
+//! kube-scheduler: VolumeZone. The zone and region labels of bound volumes must match those of the
+//! node.
 //!
-//! A node without any such label is taken to be in the only zone there is.
+//! A node without zone and region labels matches, because a cluster without them is taken to be a
+//! single zone.
 
 use crate::labels::LabelSet;
 use crate::reason::Reason;

@@ -1,4 +1,4 @@
-//! Usual repositories, what is published there, and how large it is.
+//! Known repositories, the platforms for which they publish images, and the sizes of those images.
 //!
 //! Sizes are those of the registries' amd64 images, rounded.
 
@@ -6,18 +6,18 @@ use std::borrow::Cow;
 
 use super::table::{ImageRow, Published};
 
-/// Registries and paths that mirror another one, with what they mirror.
+/// Prefixes of repositories that mirror another registry, each with the prefix that it mirrors.
 pub(super) const MIRRORS: [(&str, &str); 3] = [
     ("public.ecr.aws/docker/library/", "docker.io/library/"),
     ("mirror.gcr.io/library/", "docker.io/library/"),
     ("k8s.gcr.io/", "registry.k8s.io/"),
 ];
 
-/// Parts of a tag that mean Windows, whatever the repository; builds are named by parts of their own.
+/// Parts of a tag that mean Windows in every repository. Windows builds in tags are recognized separately.
 pub(super) const WINDOWS_TAG_PARTS: [&str; 4] =
     ["windows", "windowsservercore", "nanoserver", "servercore"];
 
-/// Years in tags such as `windows-2022`, which stand for a release only after the part `windows`.
+/// Years in tags such as `windows-2022`. They mean a Windows release only after the part `windows`.
 pub(super) const WINDOWS_YEARS: [(&str, &str); 4] = [
     ("2016", "ltsc2016"),
     ("2019", "ltsc2019"),
@@ -25,7 +25,7 @@ pub(super) const WINDOWS_YEARS: [(&str, &str); 4] = [
     ("2025", "ltsc2025"),
 ];
 
-/// Beginnings of parts of a tag that mean Linux, whatever the repository: distributions and their releases.
+/// Prefixes of tag parts that mean Linux in every repository: distributions and their releases.
 pub(super) const LINUX_TAG_PARTS: [&str; 22] = [
     "alpine",
     "amazonlinux",
@@ -71,7 +71,7 @@ const fn row(
     }
 }
 
-/// The first row that covers a repository counts.
+/// The known repositories. The first row that covers a repository counts, so more specific rows come first.
 pub(super) static KNOWN: [ImageRow; 111] = [
     row(
         "mcr.microsoft.com/windows/nanoserver",

@@ -1,8 +1,8 @@
-//! Container images: their names, what they run on, and what their names let one guess about that.
+//! Container images: their names, the platforms that they run on, and guesses about these from the names.
 //!
-//! A registry says for certain what an image runs on ([`Runs`]). Without it, [`ImageTable`] guesses from usual repositories and tags; a
-//! [`Guess`] is never the same type as a fact, so that nothing is refused because of one. Which Windows build runs on which host is the
-//! table of [`crate::windows`].
+//! An image's registry is the authority on its platforms ([`Runs`]). Without an answer from the registry, [`ImageTable`] guesses from
+//! known repositories and tags. A [`Guess`] is a type of its own, so that no pod is refused because of a guess. [`crate::windows`] has
+//! the table of Windows builds and the host builds that run them.
 
 mod known;
 mod name;

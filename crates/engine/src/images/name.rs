@@ -1,10 +1,10 @@
-//! Image references: registry, repository, tag and digest, read as Docker reads them.
+//! Image references (registry, repository, tag and digest), parsed as Docker parses them.
 
 use std::borrow::Cow;
 
 use thiserror::Error;
 
-/// An image name that no runtime would accept.
+/// The error for an image name that no container runtime accepts.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum InvalidImage {
     /// The repository has capital letters.
@@ -17,7 +17,7 @@ pub enum InvalidImage {
         /// The repository within it.
         repository: String,
     },
-    /// Anything else.
+    /// The name is invalid for any other reason.
     #[error("couldn't parse image name {name:?}: invalid reference format")]
     Format {
         /// The name as given.
@@ -37,10 +37,10 @@ pub struct ImageRef {
 }
 
 impl ImageRef {
-    /// Reads a name as Docker does: `nginx` is `docker.io/library/nginx:latest`.
+    /// Parses a name as Docker does: `nginx` is `docker.io/library/nginx:latest`.
     ///
     /// # Errors
-    /// If the name is no valid reference.
+    /// Returns an error if the name is not a valid reference.
     pub fn parse(name: &str) -> Result<Self, InvalidImage> {
         let format = || InvalidImage::Format {
             name: name.to_owned(),
@@ -124,7 +124,7 @@ impl ImageRef {
         split.expect("a parsed repository begins with its registry")
     }
 
-    /// The name with registry and tag, as containerd prints it.
+    /// Returns the complete name with registry and tag, as containerd prints it.
     pub fn full_name(&self) -> String {
         let tag = self
             .tag
@@ -140,7 +140,7 @@ impl ImageRef {
     }
 }
 
-/// Whether `text` is a host name, an IPv4 address or an IPv6 address in brackets, with or without a port.
+/// Returns whether `text` is a host name, an IPv4 address or an IPv6 address in brackets, with or without a port.
 fn is_host(text: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.chars().all(|c| c.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {

@@ -1,8 +1,8 @@
 //! [`Runs`]: the systems, architectures and Windows builds that something runs on, as a set that can be intersected.
 //!
-//! Invariant: no platform of a set is covered by another one of it, so equal sets are equal values with equal texts. A Windows host runs
-//! every image between the oldest and the newest build it supports ([`Builds`]); what several images have in common is therefore told by
-//! the oldest and the newest build among them, and no list of hosts is needed until somebody asks for one.
+//! Invariant: no platform of a set covers another one in it, so equal sets are equal values and have equal texts. A Windows host runs
+//! every image between the oldest and the newest build that it supports ([`Builds`]). So the oldest and the newest build of several
+//! images describe the hosts that can run all of them, and hosts are listed only when asked for.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::windows::{Build, Builds};
 
-/// An operating system that nodes have.
+/// An operating system of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum System {
     /// Linux.
@@ -20,7 +20,7 @@ pub enum System {
 }
 
 impl System {
-    /// Both, Linux first.
+    /// Both systems, Linux first.
     pub const ALL: [System; 2] = [System::Linux, System::Windows];
 
     /// Returns the value of the label `kubernetes.io/os`.
@@ -31,14 +31,14 @@ impl System {
         }
     }
 
-    /// Returns the system with that label value, if it is one that nodes have.
+    /// Returns the system with this label value, or `None` if nodes cannot have it.
     pub fn of_label(value: &str) -> Option<System> {
         System::ALL
             .into_iter()
             .find(|system| system.as_str() == value)
     }
 
-    /// Returns the other one.
+    /// Returns the other system.
     pub fn other(self) -> System {
         match self {
             System::Linux => System::Windows,
@@ -47,7 +47,7 @@ impl System {
     }
 }
 
-/// The name as sentences have it.
+/// Formats the system's name as it appears in sentences.
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -57,7 +57,7 @@ impl fmt::Display for System {
     }
 }
 
-/// The builds of the Windows images that a host has to run: the oldest and the newest of them.
+/// The oldest and the newest of the builds of Windows images that one host has to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildSpan {
     /// The oldest build.
@@ -67,7 +67,7 @@ pub struct BuildSpan {
 }
 
 impl BuildSpan {
-    /// The builds of one image.
+    /// Returns the span of a single image's build.
     pub fn of(build: Build) -> Self {
         BuildSpan {
             oldest: build,
@@ -80,19 +80,19 @@ impl BuildSpan {
     }
 }
 
-/// One platform of a set.
+/// An operating system with an architecture and builds that something runs on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Platform {
     /// The operating system.
     pub system: System,
-    /// The architecture as Go and the label `kubernetes.io/arch` spell it; `None` stands for every one.
+    /// The architecture as in the label `kubernetes.io/arch`; `None` means every architecture.
     pub architecture: Option<String>,
-    /// The builds a Windows host must run; `None` stands for every host. Always `None` for Linux.
+    /// The image builds that a Windows host must be able to run; `None` means that every host will do. Always `None` for Linux.
     pub builds: Option<BuildSpan>,
 }
 
 impl Platform {
-    /// A platform on every architecture, and on every build.
+    /// Returns the platform of a system with every architecture and every build.
     pub fn any(system: System) -> Self {
         Platform {
             system,
@@ -121,7 +121,7 @@ impl Platform {
                     oldest: one.oldest.min(another.oldest),
                     newest: one.newest.max(another.newest),
                 };
-                // The host of the newest build reaches back as far as any host that runs it.
+                // If any host runs both builds, a host of the newer build does, so it is enough to check that one.
                 Some(both)
                     .filter(|both| both.runs_on(both.newest, builds))?
                     .into()
@@ -136,44 +136,44 @@ impl Platform {
     }
 }
 
-/// A node that something may run on.
+/// The properties of a node that decide what runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host<'a> {
-    /// Its operating system.
+    /// The operating system.
     pub system: System,
-    /// Its architecture; `None` if it is not known, which then excludes nothing.
+    /// The architecture; `None` if unknown, which excludes nothing.
     pub architecture: Option<&'a str>,
-    /// Its Windows build; `None` if it is not known, which then excludes nothing.
+    /// The Windows build; `None` if unknown, which excludes nothing.
     pub build: Option<Build>,
 }
 
-/// Architectures and host builds of one system that go together.
+/// Architectures and host builds of one system; every combination of the two is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The architectures; `None` stands for every one.
+    /// The architectures; `None` means every architecture.
     pub architectures: Option<Vec<String>>,
-    /// The builds of Windows hosts, oldest first; `None` stands for every one.
+    /// The builds of Windows hosts, oldest first; `None` means every build.
     pub hosts: Option<Vec<Build>>,
 }
 
-/// What something runs on. An empty set runs nowhere.
+/// The set of platforms that something runs on. An empty set runs nowhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Runs {
     platforms: BTreeSet<Platform>,
 }
 
 impl Runs {
-    /// Every architecture and build of one system.
+    /// Returns every architecture and build of one system.
     pub fn on(system: System) -> Self {
         Runs::from_iter([Platform::any(system)])
     }
 
-    /// Everything.
+    /// Returns every platform.
     pub fn anywhere() -> Self {
         System::ALL.into_iter().map(Platform::any).collect()
     }
 
-    /// What a Windows image of that build runs on; `None` stands for an image of every build.
+    /// Returns the platforms of a Windows image of this build; `None` means an image of every build.
     pub fn windows(build: Option<Build>) -> Self {
         Runs::from_iter([Platform {
             builds: build.map(BuildSpan::of),
@@ -181,7 +181,7 @@ impl Runs {
         }])
     }
 
-    /// Adds a platform.
+    /// Adds a platform, unless another one covers it already.
     pub fn add(&mut self, platform: Platform) {
         if self.platforms.iter().any(|known| known.covers(&platform)) {
             return;
@@ -190,22 +190,22 @@ impl Runs {
         self.platforms.insert(platform);
     }
 
-    /// Whether it runs nowhere.
+    /// Returns whether the set has no platform.
     pub fn is_empty(&self) -> bool {
         self.platforms.is_empty()
     }
 
-    /// The platforms, Linux first.
+    /// Returns the platforms, Linux first.
     pub fn platforms(&self) -> impl Iterator<Item = &Platform> {
         self.platforms.iter()
     }
 
-    /// Whether it runs on some host of that system.
+    /// Returns whether the set has a platform of this system.
     pub fn has(&self, system: System) -> bool {
         self.of(system).next().is_some()
     }
 
-    /// The systems it runs on.
+    /// Returns the systems of the set.
     pub fn systems(&self) -> Vec<System> {
         System::ALL
             .into_iter()
@@ -213,12 +213,12 @@ impl Runs {
             .collect()
     }
 
-    /// Returns the part of it that is of one system.
+    /// Returns the platforms of one system.
     pub fn only(&self, system: System) -> Runs {
         self.of(system).cloned().collect()
     }
 
-    /// Returns it with every Windows build allowed, as a HostProcess container has it.
+    /// Returns the set with every Windows build allowed: HostProcess containers run on hosts of any build.
     pub fn on_any_build(&self) -> Runs {
         let unbound = |platform: &Platform| Platform {
             builds: None,
@@ -227,7 +227,7 @@ impl Runs {
         self.platforms.iter().map(unbound).collect()
     }
 
-    /// Returns what both run on. Builds that no host can run together are left out.
+    /// Returns the platforms that both sets have in common. Pairs of builds that no host can run together are left out.
     pub fn intersection(&self, other: &Runs, builds: &Builds) -> Runs {
         let pairs = self
             .platforms
@@ -238,7 +238,7 @@ impl Runs {
             .collect()
     }
 
-    /// Whether it runs on a host.
+    /// Returns whether a host has one of the platforms.
     pub fn runs_on(&self, host: Host<'_>, builds: &Builds) -> bool {
         self.of(host.system).any(|platform| {
             let architecture = platform.architecture.as_deref();
@@ -251,15 +251,15 @@ impl Runs {
         })
     }
 
-    /// The newest build of a Windows image in it, whose layers a host of the same build shares.
+    /// Returns the newest build of the Windows images in the set. A host of the same build shares layers with that image.
     pub fn newest_build(&self) -> Option<Build> {
         let spans = self.platforms.iter().filter_map(|platform| platform.builds);
         spans.map(|span| span.newest).max()
     }
 
-    /// Returns the architectures and host builds of one system. Several shapes mean that one of them must hold as a whole.
+    /// Returns the architectures and host builds of one system. If there are several shapes, a node must satisfy one of them entirely.
     ///
-    /// Hosts are the releases of the table and the images' own builds; another host build that the table does not know is not among them.
+    /// The host builds are those of the releases in the table and the images' own builds; other host builds are not listed.
     pub fn shapes(&self, system: System, builds: &Builds) -> Vec<Shape> {
         let mut shapes: Vec<Shape> = Vec::new();
         let architectures: BTreeSet<_> = self.of(system).map(|p| p.architecture.clone()).collect();
@@ -289,7 +289,7 @@ impl Runs {
         shapes
     }
 
-    /// Returns it in words for a sentence: `Linux (amd64, arm64) or Windows (amd64) of build 10.0.17763`.
+    /// Formats the set for a sentence: `Linux (amd64, arm64) or Windows (amd64) of build 10.0.17763`.
     pub fn in_words(&self) -> String {
         let systems = self.systems().into_iter().map(|system| {
             let architectures: BTreeSet<_> = self
@@ -358,7 +358,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// The platforms with commas between: `linux/amd64,windows/amd64:10.0.20348`. It can be read again.
+/// Formats the platforms with commas between them: `linux/amd64,windows/amd64:10.0.20348`. [`Runs`] can be parsed from this text.
 impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, platform) in self.platforms.iter().enumerate() {
@@ -369,7 +369,7 @@ impl fmt::Display for Runs {
     }
 }
 
-/// A text that names no platform.
+/// The error for a text that is not a platform.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not a platform: expected linux, windows, linux/arm64 or windows/amd64:10.0.20348, with commas between several"

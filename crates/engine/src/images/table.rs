@@ -1,4 +1,4 @@
-//! The table of usual repositories and tags, which guesses from an image's name what it runs on.
+//! The table of known repositories and tag patterns, which guesses an image's platforms from its name.
 //!
 //! A user can add rows in front of it (`--images FILE`). A name that no row and no tag pattern matches gives no guess,
 //! because a wrong guess would send pods to nodes that cannot run them. Numbers that are ordinary versions elsewhere
@@ -26,16 +26,16 @@ pub enum Published {
     Both,
 }
 
-/// One row of the table: images of a repository, or of everything below it.
+/// One row of the table: the images of a repository and of everything below it.
 #[derive(Clone, Debug)]
 pub struct ImageRow {
     /// Repository with registry, such as `docker.io/library/nginx`; also matches what is below it.
     pub repository: Cow<'static, str>,
     /// The kinds of images in it, if the tag does not say more.
     pub published: Published,
-    /// Compressed size in bytes.
+    /// The compressed size of an image in bytes.
     pub bytes: u64,
-    /// The part of it, in bytes, in the base image that Windows AMIs keep on disk.
+    /// The part of the size, in bytes, that belongs to the base image which Windows AMIs have on disk already.
     pub base_bytes: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct ImageTable {
     builds: Builds,
 }
 
-/// What an image's name suggests; its registry may know better.
+/// The platforms that an image's name suggests. The image's registry is more reliable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guess {
     /// The platforms that the image probably runs on.
@@ -71,7 +71,7 @@ pub struct Sizes {
     pub download_bytes: u64,
 }
 
-/// What a tag says about the operating system.
+/// What a tag tells about the operating system.
 enum Named {
     Linux,
     Windows(Option<Build>),

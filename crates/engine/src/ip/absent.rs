@@ -1,4 +1,5 @@
-//! Addresses that EC2 does not have on the interface, and that must not go to any pod when they come back too soon.
+//! Addresses that pods have but EC2 does not have on the interface, and released addresses that must rest if they
+//! come back.
 
 use core::net::Ipv4Addr;
 
@@ -12,7 +13,7 @@ pub struct Absent {
     resting: Vec<(Ipv4Addr, u64)>,
 }
 
-/// An address that a pod has and the interface has not.
+/// An address that a pod has but the interface has not.
 #[derive(Clone, Debug)]
 struct LostAddress {
     pod: PodUid,
@@ -43,7 +44,7 @@ impl Absent {
         Some(self.lost.remove(at).pod)
     }
 
-    /// Returns until when `ip`, which is on the interface now, has to rest.
+    /// Returns the time until which `ip`, which has come back to the interface, must rest; `None` if it need not.
     pub(super) fn resting(&self, ip: Ipv4Addr, now: u64) -> Option<u64> {
         let times = self.resting.iter().filter(|(resting, _)| *resting == ip);
         times

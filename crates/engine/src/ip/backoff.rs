@@ -1,23 +1,24 @@
-//! When a call that failed may be made again.
+//! The waits after failed calls to EC2.
 
 use super::event::Failure;
 
 /// The longest wait.
 const MAX_MS: u64 = 120_000;
-/// The longest wait after EC2 refused the rate. All interfaces of the account share the rate, and the caller bounds how often they call
-/// together, so one that was refused more often than others must not wait much longer than they do.
+/// The longest wait after EC2 throttled a call. All interfaces of the account share the rate, and the caller limits how often they call
+/// together, so an interface that was throttled often must not wait much longer than the others.
 const MAX_THROTTLED_MS: u64 = 4_800;
 
-/// The wait after a failure: it doubles from one failure to the next, and a success ends it.
+/// The wait after failures: it doubles with each failure, and a success ends it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     wait_ms: u64,
-    /// No call before this time.
+    /// The time before which no call may be made.
     pub(super) until: u64,
 }
 
 impl Backoff {
-    /// Waits after a failure: 2 s at first if the subnet is full, else 600 ms; at most 4.8 s if EC2 refused the rate, else 2 min.
+    /// Starts the wait after a failure. It is at least 2 s if the subnet is full and otherwise at least 600 ms; it is at most 4.8 s if
+    /// EC2 throttled the call and otherwise at most 2 min.
     pub(super) fn fail(&mut self, failure: Failure, now: u64) {
         let (first_ms, max_ms) = match failure {
             Failure::NoAddress | Failure::NoPrefix => (2_000, MAX_MS),
@@ -28,7 +29,7 @@ impl Backoff {
         self.until = now + self.wait_ms;
     }
 
-    /// Ends the wait, and forgets how long it was.
+    /// Ends the wait and resets its length.
     pub(super) fn end(&mut self) {
         *self = Backoff::default();
     }

@@ -1,6 +1,6 @@
-//! Which call to EC2 comes next, and when the interface wants to be woken.
+//! Decides which call to EC2 comes next and when the interface must be woken.
 //!
-//! One call of each kind is under way at most, and nothing else is begun while a listing is due or under way, so that a
+//! At most one call of each kind is in progress, and no other call begins while a listing is due or in progress, so that a
 //! listing can be compared with the pools.
 
 use core::net::Ipv4Addr;
@@ -11,23 +11,24 @@ use super::event::{Call, Failure};
 use super::interface::Interface;
 use super::pool::Step;
 
-/// The calls under way.
+/// The calls in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     pub(super) assign: Option<Assign>,
     pub(super) give_back: Option<(Kind, Vec<Cidr>)>,
-    /// Blocks being given back that EC2 assigned in the meantime.
+    /// Blocks that are being given back although EC2 assigned them again in the meantime.
     pub(super) unclear: Vec<(Kind, Ipv4Addr)>,
-    /// When the listing under way began.
+    /// When the listing in progress began.
     pub(super) list: Option<u64>,
 }
 
-/// The call [`Call::Assign`] under way.
+/// The [`Call::Assign`] in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Assign {
     pub(super) kind: Kind,
     pub(super) count: u32,
-    /// Blocks that calls of before may have given back after this one assigned them: the call began while that was not known.
+    /// Blocks whose release was not yet confirmed when this call began, and which may therefore be released after this call
+    /// assigned them.
     pub(super) doubtful: Vec<Ipv4Addr>,
 }
 
@@ -37,14 +38,14 @@ pub(super) struct Retries {
     pub(super) assign: Backoff,
     pub(super) give_back: Backoff,
     pub(super) list: Backoff,
-    /// The most blocks to ask for while the subnet is short of them.
+    /// The maximum number of blocks to ask for while the subnet is short of them.
     pub(super) most: Option<u32>,
-    /// The caller decides how long to wait for a full subnet, and for how many blocks to ask meanwhile.
+    /// Whether the caller decides how long to wait for a full subnet and how many blocks to ask for.
     pub(super) subnet_waits_elsewhere: bool,
 }
 
 impl Retries {
-    /// Notes that EC2 assigned everything it was asked for: the next call may ask for twice as much.
+    /// Records that EC2 assigned all requested blocks; the next call may ask for twice as many.
     pub(super) fn assigned(&mut self) {
         self.assign.end();
         if !self.subnet_waits_elsewhere {
@@ -52,8 +53,8 @@ impl Retries {
         }
     }
 
-    /// Notes that EC2 assigned nothing when `asked` blocks were asked for. EC2 assigns all or nothing, so half as many are
-    /// asked for at once if the subnet has too few. Returns whether the subnet has not a single one.
+    /// Records that EC2 assigned none of `asked` blocks. EC2 assigns all or nothing, so half as many are asked for at once if
+    /// the subnet has too few. Returns whether the subnet has not even one.
     pub(super) fn not_assigned(&mut self, asked: u32, failure: Failure, now: u64) -> bool {
         let short = matches!(failure, Failure::NoAddress | Failure::NoPrefix);
         if short && self.subnet_waits_elsewhere {
@@ -73,13 +74,13 @@ impl Retries {
 /// The priority of the next call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallPriority {
-    /// To meet a target, to give something back or to look again.
+    /// The call serves the targets, gives something back or lists the interface.
     Upkeep,
     /// This many pods wait for the call.
     Pods(usize),
 }
 
-/// The calls that the interface wants, each with the time from which on it may be made.
+/// The calls that are due, each with the earliest time at which it may be made.
 #[derive(Default)]
 struct DueCalls {
     list: Option<u64>,
@@ -88,10 +89,11 @@ struct DueCalls {
 }
 
 impl Interface {
-    /// Returns the next call and takes it as begun; nothing when there is none to make now. Ask until there is nothing.
+    /// Returns the next call and marks it as begun; `None` if there is none to make now. Call this again until it returns
+    /// `None`.
     ///
-    /// The call fits the demand of this moment, so a caller that must wait before it may call asks when it may. Every call
-    /// is to be answered by one event, [`Failure::NoAnswer`] if need be.
+    /// The call fits the demand at this moment, so a caller that must wait before calling EC2 should ask only when it may call.
+    /// Every call must be answered by one event, by [`Failure::NoAnswer`] if nothing else is known.
     pub fn next_call(&mut self, now: u64) -> Option<Call> {
         let now = self.time(now);
         let due_calls = self.due_calls(now);
@@ -117,30 +119,31 @@ impl Interface {
         Some(Call::GiveBack { kind, blocks })
     }
 
-    /// Lets [`Interface::next_call`] return no [`Call::Assign`] while `held`, for a caller whose subnet has no room for all.
+    /// Stops [`Interface::next_call`] from returning [`Call::Assign`] while `held`. A caller uses it if the subnet has no room
+    /// for all interfaces.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Lets the next [`Call::Assign`] ask for at most so many blocks, for a caller whose subnet is short of them.
+    /// Limits the next [`Call::Assign`] to `count` blocks. A caller uses it if the subnet is short of them.
     pub fn ask_for_at_most(&mut self, count: u32) {
         self.retries.most = Some(count.max(1));
     }
 
-    /// Leaves the wait for a full subnet to the caller, who knows the subnet's other interfaces: it uses [`Interface::hold`] and
-    /// [`Interface::ask_for_at_most`].
+    /// Makes the caller responsible for waiting when the subnet is full, because the caller knows the subnet's other interfaces.
+    /// The caller then uses [`Interface::hold`] and [`Interface::ask_for_at_most`].
     pub fn leave_subnet_waits_to_caller(&mut self) {
         self.retries.subnet_waits_elsewhere = true;
     }
 
-    /// Returns what the interface would ask EC2 for now, held or not, unless something else comes first.
+    /// Returns the kind of blocks that the interface would ask EC2 for now, even while it is held.
     pub fn wants_to_assign(&self, now: u64) -> Option<Kind> {
         let now = self.peek_time(now);
         let (at, kind, _) = self.all_due_calls(now).assign?;
         (at <= now).then_some(kind)
     }
 
-    /// Returns whether [`Interface::next_call`] would return a call now, and for whom.
+    /// Returns the priority of the call that [`Interface::next_call`] would return now; `None` if there is none.
     pub fn wants_call(&self, now: u64) -> Option<CallPriority> {
         let now = self.peek_time(now);
         let first = self.due_calls(now).first()?;
@@ -150,8 +153,8 @@ impl Interface {
         })
     }
 
-    /// Returns when the interface wants [`Event::Wake`](super::Event::Wake) if nothing happens before. A time that has passed
-    /// means that [`Interface::next_call`] has a call.
+    /// Returns when the interface needs [`Event::Wake`](super::Event::Wake) if nothing happens before. A time in the past means
+    /// that [`Interface::next_call`] has a call.
     pub fn wake_at(&self) -> Option<u64> {
         let rested = Kind::ALL.map(|kind| self.pool(kind).next_warm());
         let rested = rested.into_iter().flatten().min();
@@ -161,14 +164,14 @@ impl Interface {
         Some(self.caller_time(at))
     }
 
-    /// Notes that a listing failed.
+    /// Records that a listing failed.
     pub(super) fn not_listed(&mut self, failure: Failure, now: u64) {
         self.calls.list = None;
         self.retries.list.fail(failure, now);
     }
 
-    /// Returns the calls that may be made. While assigning is held, only one whose time has not come is among them, so that
-    /// the caller is woken to ask for leave.
+    /// Returns the calls that may be made. While assigning is held, an assignment is included only if its time has not come, so
+    /// that the caller is woken at that time and can ask for permission.
     fn due_calls(&self, now: u64) -> DueCalls {
         let mut due_calls = self.all_due_calls(now);
         if self.held {
@@ -189,12 +192,14 @@ impl Interface {
         } else {
             self.recent.list_at().map(|at| at.max(retry))
         };
+        // While a listing is due no other call begins, so that those in progress end and the listing can start.
         if must_list || list.is_some_and(|at| at <= now) {
             let idle = self.calls.assign.is_none() && self.calls.give_back.is_none();
             due_calls.list = list.filter(|_| idle);
             return due_calls;
         }
         due_calls.list = list;
+        // The active kind comes first, because its pods wait; the other kind only drains.
         for kind in [self.active, self.active.other()] {
             let (goal, waiting) = self.goal(kind);
             let (capacity, _) = self.room_for(kind);
@@ -216,7 +221,7 @@ impl Interface {
 }
 
 impl DueCalls {
-    /// Returns from when on one of the calls may be made.
+    /// Returns the earliest time at which one of the calls may be made.
     fn first(&self) -> Option<u64> {
         let assign = self.assign.map(|(at, ..)| at);
         let give_back = self.give_back.as_ref().map(|(at, ..)| *at);

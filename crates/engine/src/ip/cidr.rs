@@ -1,4 +1,4 @@
-//! An address together with its mask, and the two kinds of blocks that fill a slot of an interface.
+//! IPv4 addresses with a mask, and the two kinds of blocks that a slot of an interface can hold.
 
 use core::net::Ipv4Addr;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Addresses in a /28 prefix (VRC: `NumIPv4AddrPerPrefix`).
+/// The number of addresses in a /28 prefix (VRC: `NumIPv4AddrPerPrefix`).
 pub const PREFIX_SIZE: usize = 16;
 
-/// An IPv4 address and the length of its mask, such as `10.0.0.51/16`, or a prefix such as `10.1.0.112/28`.
+/// An IPv4 address with the length of its mask, such as `10.0.0.51/16`, or a prefix such as `10.1.0.112/28`.
 ///
 /// The mask belongs to the value, so an address has the same form when it is assigned, given to a pod and given back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +17,7 @@ pub const PREFIX_SIZE: usize = 16;
 pub struct Cidr {
     /// The address, or the first address of a prefix.
     pub ip: Ipv4Addr,
-    /// Length of the mask: 0 to 32.
+    /// The length of the mask, 0 to 32.
     pub bits: u8,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Cidr {
     }
 }
 
-/// A text that is not an IPv4 address with a mask.
+/// The error for a text that is not an IPv4 address with a mask.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not an IPv4 address with a mask: expected for example 10.0.0.51/16")]
 pub struct CidrError(String);
@@ -60,7 +60,7 @@ impl FromStr for Cidr {
     }
 }
 
-/// What fills one slot of an interface.
+/// The kind of block in a slot of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Kind {
@@ -82,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// Returns the kind that this one shares the slots with.
+    /// Returns the other kind, which shares the slots.
     pub const fn other(self) -> Kind {
         match self {
             Kind::Address => Kind::Prefix,

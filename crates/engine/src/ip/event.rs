@@ -1,4 +1,4 @@
-//! What goes into an [`Interface`](super::Interface) and what comes out of it.
+//! The inputs of an [`Interface`](super::Interface) (events) and its outputs (answers and calls).
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,51 +38,51 @@ impl fmt::Debug for PodUid {
 /// Something that happened to the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A pod of the node needs an address. Sent again for a pod that has one, its address is given again.
+    /// A pod of the node needs an address. A pod that has an address already gets the same address again.
     PodNeeds(PodUid),
-    /// A pod is gone or has ended, or the annotation with its address could not be written: its address cools down. A pod
-    /// whose annotation could not be written asks again with [`Event::PodNeeds`].
+    /// A pod was deleted or has ended, or its annotation with the address could not be written. Its address must rest before another
+    /// pod gets it. A pod whose annotation could not be written asks again with [`Event::PodNeeds`].
     PodGone(PodUid),
-    /// A pod was seen with an annotation that this interface did not give: it keeps the address.
+    /// A pod has an annotation with an address that this interface did not give. The pod keeps the address.
     PodHolds(PodUid, Cidr),
-    /// The call [`Call::Assign`] ended well and EC2 assigned these blocks. Fewer than asked for means that there were no more.
+    /// The call [`Call::Assign`] succeeded and EC2 assigned these blocks. If they are fewer than requested, the subnet had no more.
     Created(Vec<Cidr>),
     /// The call [`Call::Assign`] failed.
     NotCreated(Failure),
-    /// The call [`Call::GiveBack`] ended well.
+    /// The call [`Call::GiveBack`] succeeded.
     GivenBack,
     /// The call [`Call::GiveBack`] failed.
     NotGivenBack(Failure),
-    /// The call [`Call::List`] ended well.
+    /// The call [`Call::List`] succeeded.
     Listed(Listing),
     /// The call [`Call::List`] failed.
     NotListed(Failure),
-    /// The settings changed: which kind is active, and how many addresses its pool keeps ready. The other pool drains.
+    /// The settings changed: the active kind and the targets of its pool. The other pool is drained.
     Configured(Kind, Targets),
-    /// The subnet may have addresses again, for example because another node gave one back: assigning is tried at once.
+    /// The subnet may have free addresses again, for example because another node gave one back. The interface tries to assign at once.
     Room,
-    /// The caller doubts that the pools agree with EC2: the interface is listed.
+    /// The caller doubts that the pools agree with EC2. The interface is listed.
     Recheck,
-    /// The time that [`Interface::wake_at`](super::Interface::wake_at) named has come.
+    /// The time that [`Interface::wake_at`](super::Interface::wake_at) returned has come.
     Wake,
 }
 
 /// How a call to EC2 failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// EC2 refused the rate (`RequestLimitExceeded`) and did nothing.
+    /// EC2 throttled the call (`RequestLimitExceeded`) and did nothing.
     Throttled,
     /// The subnet has no free address (`InsufficientFreeAddressesInSubnet`).
     NoAddress,
     /// The subnet has no free /28 (`InsufficientCidrBlocks`).
     NoPrefix,
-    /// EC2 answered with another error and did nothing.
+    /// EC2 returned another error and did nothing.
     Other,
-    /// No answer came (time-out, connection lost, error 5xx): EC2 may have done it, or may do it yet.
+    /// No answer came (time-out, lost connection, status 5xx). EC2 may have executed the call, or may still do so.
     NoAnswer,
 }
 
-/// Everything that EC2 has on the interface, without its primary address.
+/// The blocks that EC2 has on the interface, without its primary address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Listing {
@@ -102,47 +102,48 @@ impl Listing {
     }
 }
 
-/// What a pod is to hear.
+/// A message for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The pod has this address. The text of `address` is the value of the pod's annotation.
     Give {
-        /// Which pod.
+        /// The pod's UID.
         pod: PodUid,
         /// The address with its mask.
         address: Cidr,
     },
-    /// The pod waits for this reason. Sent once, and again when the text of the reason changes; the address follows without a question.
+    /// The pod waits for this reason. Sent once, and again when the reason's text changes. When the pod gets an address,
+    /// [`Answer::Give`] follows by itself.
     Wait {
-        /// Which pod.
+        /// The pod's UID.
         pod: PodUid,
         /// The reason.
         why: WaitReason,
     },
     /// EC2 no longer has the pod's address on the interface. No other pod gets that address while this pod lives.
     Lost {
-        /// Which pod.
+        /// The pod's UID.
         pod: PodUid,
         /// The address that is gone.
         address: Cidr,
     },
 }
 
-/// A call to EC2. One of each variant is under way at most.
+/// A call to EC2. At most one call of each variant is in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Assign `count` blocks to the interface.
     Assign {
-        /// Single addresses or prefixes.
+        /// The kind of blocks.
         kind: Kind,
-        /// How many: at least one.
+        /// The number of blocks, at least one.
         count: u32,
     },
     /// Give these blocks back to the subnet.
     GiveBack {
-        /// Single addresses or prefixes.
+        /// The kind of blocks.
         kind: Kind,
-        /// Which, lowest first: at least one.
+        /// The blocks in ascending order, at least one.
         blocks: Vec<Cidr>,
     },
     /// List what EC2 has on the interface.
@@ -152,20 +153,21 @@ pub enum Call {
 /// Why a pod waits: the error kinds of VRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitReason {
-    /// Every address that the interface can have is used.
+    /// All addresses that the interface can have are used.
     AtCapacity,
-    /// Every address that is not used cools down.
+    /// All unused addresses are resting.
     Cooling,
-    /// Every address that is not used is being assigned or given back.
+    /// All unused addresses are being assigned or given back.
     Creating,
     /// No address is ready yet.
     Empty,
-    /// The subnet had no free /28 when EC2 was asked last.
+    /// EC2's last answer was that the subnet has no free /28.
     NoPrefix,
 }
 
 impl WaitReason {
-    /// Returns after how many milliseconds VRC would ask again, which its event names; `None` at capacity, where it names none.
+    /// Returns the delay after which VRC retries, which its event names, in milliseconds; `None` at capacity, where the event names
+    /// none.
     pub const fn retry_ms(self) -> Option<u64> {
         match self {
             WaitReason::AtCapacity => None,
@@ -175,14 +177,14 @@ impl WaitReason {
         }
     }
 
-    /// Returns whether both reasons have one text.
+    /// Returns whether both reasons have the same text.
     pub(super) fn sounds_like(self, other: WaitReason) -> bool {
         let empty = |why| matches!(why, WaitReason::Creating | WaitReason::Empty);
         self == other || (empty(self) && empty(other))
     }
 }
 
-/// VRC's text for the event on the pod, with the resource `vpc.amazonaws.com/PrivateIPv4Address`.
+/// Formats VRC's text for the event on the pod, for the resource `vpc.amazonaws.com/PrivateIPv4Address`.
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const RESOURCE: &str = "vpc.amazonaws.com/PrivateIPv4Address";

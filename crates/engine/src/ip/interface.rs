@@ -1,4 +1,4 @@
-//! One network interface: two pools over the same slots, the pods that wait, and what the caller has to do.
+//! One network interface: two pools that share its slots, the waiting pods, and the calls that the caller has to make.
 
 use core::net::Ipv4Addr;
 use std::collections::VecDeque;
@@ -15,44 +15,44 @@ use super::{COOL_DOWN_MS, SETTLE_MS};
 /// The addresses of one interface, as a state machine.
 ///
 /// Guarantees, as long as every [`Call`](super::Call) that [`Interface::next_call`] returned is answered by one event:
-/// - no two pods have one address, and a released address rests for 30 s;
-/// - the pools hold what EC2 has on the interface once calls are answered and listings settled;
-/// - a pod that waits gets an address if there is a slot and the subnet has one, whatever the targets are;
+/// - no two pods have the same address, and a released address rests for 30 s;
+/// - the pools have the same addresses as EC2 once calls are answered and listings have settled;
+/// - a waiting pod gets an address if there is a slot and the subnet has an address, whatever the targets are;
 /// - while nothing changes there is nothing to do: [`Interface::wake_at`] returns `None`.
 ///
-/// Caveats: an address that somebody else takes off the interface is noticed at the next listing only ([`Event::Recheck`]).
-/// Times may jump; a step backwards of the caller's clock stretches no wait.
+/// Caveats: if another client removes an address from the interface, only the next listing shows that ([`Event::Recheck`]). The
+/// caller's clock may jump; if it goes back, no wait becomes longer.
 #[derive(Clone, Debug)]
 pub struct Interface {
     pub(super) slots: usize,
-    /// The kind that new pods get addresses of.
+    /// The kind of addresses that new pods get.
     pub(super) active: Kind,
     pub(super) targets: Targets,
     pub(super) addresses: Pool,
     pub(super) prefixes: Pool,
-    /// In the order in which they came.
+    /// The waiting pods, first come first.
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) absent: Absent,
     pub(super) calls: Calls,
     pub(super) retries: Retries,
     pub(super) recent: Recent,
-    /// Whether the caller has no leave to assign now.
+    /// Whether the caller forbids assignments at present.
     pub(super) held: bool,
     clock: Clock,
 }
 
-/// A pod that waits for an address.
+/// A pod that is waiting for an address.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// Which pod.
+    /// The pod's UID.
     pub pod: PodUid,
-    /// Since when, by the interface's own clock, which never steps back.
+    /// The start of the wait by the interface's own clock, which never goes back.
     since: u64,
-    /// The reason, once the pod heard one.
+    /// The reason that the pod was told last; `None` if it was told none yet.
     pub why: Option<WaitReason>,
 }
 
-/// A clock that never steps back: what the caller's clock loses is added.
+/// A clock that never goes back: when the caller's clock goes back, the difference is added.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     now: u64,
@@ -68,7 +68,7 @@ impl Clock {
 }
 
 impl Interface {
-    /// Returns an interface with `slots` slots (addresses per interface, less the primary one) of which EC2 has filled none.
+    /// Creates an interface with `slots` slots (addresses per interface without the primary one), all of them empty.
     pub fn new(slots: u32, active: Kind, targets: Targets) -> Self {
         Interface {
             slots: slots as usize,
@@ -86,9 +86,9 @@ impl Interface {
         }
     }
 
-    /// Takes in an event at the time `now`, and appends what pods are to hear to `answers`.
+    /// Processes an event at the time `now` and appends the messages for pods to `answers`.
     ///
-    /// Calls are not among the answers: ask [`Interface::next_call`] afterwards, at once or when there is leave for a call.
+    /// Calls are not among the answers: ask [`Interface::next_call`] afterwards, at once or when a call is permitted.
     pub fn handle(&mut self, event: Event, now: u64, answers: &mut Vec<Answer>) {
         let now = self.clock.read(now);
         match event {
@@ -178,8 +178,8 @@ impl Interface {
         }
     }
 
-    /// Notes which of the blocks that EC2 assigned are being given back. Whether EC2 assigned such a block after taking it back
-    /// or before, when somebody else had taken it away, is not known, so no pod gets it until a listing has settled.
+    /// Records which of the newly assigned blocks are still being given back. It is not known whether EC2 assigned such a block
+    /// before or after the release took effect, so no pod gets its addresses until a listing has settled.
     fn note_unclear(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         let unclear = self.still_giving_back(kind, blocks.to_vec());
         self.recent.doubtful(kind, &unclear, now);
@@ -189,7 +189,7 @@ impl Interface {
         }
     }
 
-    /// Removes what the other pool has of blocks of `kind` that this pool does not know yet.
+    /// Removes the other pool's blocks that overlap with `blocks` of `kind`, as far as this pool does not know these yet.
     pub(super) fn lose_overlapping(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         for block in blocks {
             if self.pool(kind).block(block.ip).is_none() {
@@ -207,7 +207,7 @@ impl Interface {
         let asked = count;
         let none_left = self.retries.not_assigned(asked, failure, now);
         match failure {
-            // There may be a prefix yet, though not as many as were asked for.
+            // The subnet may still have a prefix, though not as many as were asked for.
             Failure::NoPrefix if !none_left => {
                 self.pool_mut(kind).not_created(asked, Failure::NoAddress)
             }
@@ -230,7 +230,8 @@ impl Interface {
         self.pool_mut(kind).given_back(&gone);
         self.recent.departed(kind, &gone, now);
         self.recent.doubtful(kind, &unclear, now);
-        // An assignment under way may have taken effect before, when somebody else had taken such a block away.
+        // If another client had removed such a block, the assignment in progress may have assigned it before this release took
+        // effect.
         if let Some(assign) = self.calls.assign.as_mut().filter(|call| call.kind == kind) {
             assign.doubtful.extend(gone.iter().map(|block| block.ip));
         }
@@ -249,14 +250,15 @@ impl Interface {
             let (pool, absent) = self.pool_and_absent(kind);
             return pool.kept(&blocks, now, absent);
         }
-        // EC2 refuses addresses that it does not have, so no pod may get one of these before a listing says which are there.
+        // EC2 refuses to release addresses that it does not have, so a listing must show which ones exist before a pod gets
+        // one.
         self.pool_mut(kind).require_listing();
         if failure == Failure::NoAnswer {
             self.recent.doubtful(kind, &blocks, now);
         }
     }
 
-    /// Returns those of `blocks` that are given back, without those that EC2 showed to be gone in the meantime.
+    /// Returns those of `blocks` that are still being given back, without those that EC2 showed to be gone.
     fn still_giving_back(&self, kind: Kind, mut blocks: Vec<Cidr>) -> Vec<Cidr> {
         blocks.retain(|block| self.pool(kind).is_giving_back(block.ip));
         blocks
@@ -278,13 +280,14 @@ impl Interface {
 
     fn recheck(&mut self, now: u64) {
         self.addresses.require_listing();
-        // A listing under way that began before, perhaps in the same millisecond, is not enough.
+        // A listing in progress began earlier, perhaps in the same millisecond, so it may not show the change and another one
+        // is needed.
         if self.calls.list.is_some() {
             self.recent.doubt_until(now + 1);
         }
     }
 
-    /// Lets rested addresses become warm. What a restart found has to be confirmed by a listing first.
+    /// Makes rested addresses warm. After a restart a listing must confirm the addresses first.
     fn warm_up(&mut self, now: u64) {
         if self.recent.is_confirmed() {
             self.addresses.warm_up(now);
@@ -293,7 +296,7 @@ impl Interface {
         self.absent.prune(now);
     }
 
-    /// Gives addresses to waiting pods, and tells those that go on waiting why, if they do not know.
+    /// Gives addresses to waiting pods, and tells pods that must go on waiting the reason if it is new to them.
     fn serve(&mut self, answers: &mut Vec<Answer>) {
         let (capacity, freeing) = self.room_for(self.active);
         while let Some(first) = self.waiting.pop_front() {
@@ -324,7 +327,7 @@ impl Interface {
         }
     }
 
-    /// Tells pods that their address is gone, once a listing shows it that is not to be repeated.
+    /// Tells pods that they lost their address, once the last listing needs no repetition.
     pub(super) fn tell_losses(&mut self, answers: &mut Vec<Answer>) {
         if self.recent.list_at().is_none() {
             let losses = self.absent.take_unreported();
@@ -332,7 +335,7 @@ impl Interface {
         }
     }
 
-    /// Returns how many slots a pool may have now, and how many more the other one will give up.
+    /// Returns how many slots a pool may have now, and how many more it gets once the other pool gives up unused ones.
     pub(super) fn room_for(&self, kind: Kind) -> (usize, usize) {
         let other = self.pool(kind.other());
         let held = other.slots();
@@ -342,7 +345,7 @@ impl Interface {
         )
     }
 
-    /// Returns what the pool of `kind` works towards, and how many pods wait for its addresses.
+    /// Returns the goal of the pool of `kind` and the number of pods that wait for its addresses.
     pub(super) fn goal(&self, kind: Kind) -> (Goal, usize) {
         if kind == self.active {
             (Goal::Keep(self.targets), self.waiting.len())
@@ -371,13 +374,13 @@ impl Interface {
         (pool, &mut self.absent)
     }
 
-    /// Returns the kind that new pods get addresses of.
+    /// Returns the kind of addresses that new pods get.
     pub fn active(&self) -> Kind {
         self.active
     }
 
-    /// Returns how many pods can have an address: those with one of the kind that drains, and what the other slots give of
-    /// the active kind. This is what the node's capacity should say.
+    /// Returns the number of pods that can have an address: those with an address of the draining kind, and as many as fit into
+    /// the remaining slots with the active kind. The node's capacity should show this number.
     pub fn capacity(&self) -> usize {
         let draining = self.pool(self.active.other());
         let slots = self.slots.saturating_sub(draining.used_slots());
@@ -397,7 +400,7 @@ impl Interface {
         }
     }
 
-    /// Returns the address of a pod, whether EC2 still has it or not.
+    /// Returns the address of a pod, even if EC2 has it no more.
     pub fn address_of(&self, pod: &PodUid) -> Option<Cidr> {
         let in_pool = |kind| self.pool(kind).address_of(pod);
         in_pool(Kind::Address)
@@ -405,18 +408,18 @@ impl Interface {
             .or_else(|| self.absent.of(pod))
     }
 
-    /// Returns the pods that wait, those first that came first.
+    /// Returns the waiting pods, first come first.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Waiting> {
         self.waiting.iter()
     }
 
-    /// Returns for how long `waiting` has waited at the time of the last event.
+    /// Returns how long a pod had waited at the last event, in milliseconds.
     pub fn waited_ms(&self, waiting: &Waiting) -> u64 {
         self.clock.now - waiting.since
     }
 
-    /// Returns the blocks that are being given back, or were and how that ended is not known yet. A controller that starts
-    /// anew has to know them ([`RestartState::giving_back`](super::RestartState::giving_back)).
+    /// Returns the blocks that are being given back or whose release had no clear result. A restarted controller needs them
+    /// ([`RestartState::giving_back`](super::RestartState::giving_back)).
     pub fn giving_back(&self) -> impl Iterator<Item = (Kind, Ipv4Addr)> {
         Kind::ALL.into_iter().flat_map(move |kind| {
             let blocks = self.pool(kind).blocks().filter(|(_, giving)| *giving);

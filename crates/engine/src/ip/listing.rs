@@ -1,8 +1,8 @@
 //! Compares a listing of EC2 with the pools.
 //!
-//! EC2 is eventually consistent: a listing may miss what changed a short time before it began. So recent changes are
-//! remembered for [`SETTLE_MS`]; where a listing contradicts one, the change stands and the interface is listed once more
-//! when it has settled.
+//! EC2 is eventually consistent: a listing may miss a change that was made shortly before it began. So recent changes are
+//! remembered for [`SETTLE_MS`]. If a listing contradicts one of them, the change stands, and the interface is listed again
+//! once the change has settled.
 
 use core::net::Ipv4Addr;
 
@@ -12,15 +12,15 @@ use super::interface::Interface;
 use super::seats::Arrival;
 use super::{COOL_DOWN_MS, SETTLE_MS};
 
-/// What changed a short time ago, and when to list again because of it.
+/// Recent changes, and when to list again because of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent {
     changes: Vec<Change>,
-    /// A listing that began before this may miss the effect of a call without an answer.
+    /// Listings that began before this time may miss the effect of a call that had no answer.
     doubt_until: u64,
-    /// When the next listing is due that no failure asks for.
+    /// When the next listing is due, apart from retries after failures.
     list_at: Option<u64>,
-    /// What a restart found is confirmed by a listing from this time on.
+    /// The time from which on a listing confirms what a restart found.
     confirm_at: Option<u64>,
 }
 
@@ -30,39 +30,39 @@ struct Change {
     kind: Kind,
     ip: Ipv4Addr,
     event: BlockEvent,
-    /// From when on a listing shows it.
+    /// The time from which on a listing shows the change.
     until: u64,
 }
 
-/// What happened to a block.
+/// The event that changed a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockEvent {
-    /// EC2 said that it assigned it.
+    /// EC2 confirmed that it assigned the block.
     Arrived,
-    /// A listing showed it, which may have been behind.
+    /// A listing showed the block; the listing may have been outdated.
     Seen,
     Departed,
-    /// It was to be given back, and how that ended is not known.
+    /// The block was to be given back, and the result is not known.
     Doubtful,
 }
 
 impl Recent {
-    /// Notes that EC2 assigned blocks.
+    /// Records that EC2 assigned blocks.
     pub(super) fn arrived(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         self.note(kind, blocks, BlockEvent::Arrived, now);
     }
 
-    /// Notes that a listing showed blocks that were not known.
+    /// Records that a listing showed unknown blocks.
     fn seen(&mut self, kind: Kind, blocks: &[Cidr], begun: u64) {
         self.note(kind, blocks, BlockEvent::Seen, begun);
     }
 
-    /// Notes that EC2 took blocks back.
+    /// Records that EC2 released blocks.
     pub(super) fn departed(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         self.note(kind, blocks, BlockEvent::Departed, now);
     }
 
-    /// Notes that EC2 may have taken blocks back, and asks for a listing when that has settled.
+    /// Records that EC2 may have released blocks, and requests a listing for when that has settled.
     pub(super) fn doubtful(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         self.note(kind, blocks, BlockEvent::Doubtful, now);
         if !blocks.is_empty() {
@@ -85,35 +85,35 @@ impl Recent {
         }));
     }
 
-    /// Notes that a listing that begins before `until` may not show everything.
+    /// Records that a listing which begins before `until` may be incomplete.
     pub(super) fn doubt_until(&mut self, until: u64) {
         self.doubt_until = self.doubt_until.max(until);
     }
 
-    /// Asks for a listing at `at` that confirms what a restart found.
+    /// Requests a listing at `at` that confirms what a restart found.
     pub(super) fn confirm_at(&mut self, at: u64) {
         self.confirm_at = Some(at);
         self.list_at = Some(at);
     }
 
-    /// Returns whether what a restart found is confirmed, or there was no restart.
+    /// Returns whether a listing has confirmed what a restart found; `true` without a restart.
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirm_at.is_none()
     }
 
-    /// Returns when the next listing is due that no failure asks for.
+    /// Returns when the next listing is due, apart from retries after failures.
     pub(super) fn list_at(&self) -> Option<u64> {
         self.list_at
     }
 
-    /// Returns the blocks of `kind` of which it is not known at `now` whether EC2 took them back.
+    /// Returns the blocks of `kind` for which it is unknown at `now` whether EC2 released them.
     pub(super) fn doubted(&self, kind: Kind, now: u64) -> impl Iterator<Item = Ipv4Addr> {
         let changes = self.unsettled(kind, now);
         let doubtful = changes.filter(|change| change.event == BlockEvent::Doubtful);
         doubtful.map(|change| change.ip)
     }
 
-    /// Returns the changes of `kind` that a listing that began at `begun` may miss.
+    /// Returns the changes of `kind` that a listing which began at `begun` may miss.
     fn unsettled(&self, kind: Kind, begun: u64) -> impl Iterator<Item = &Change> {
         let changes = self.changes.iter();
         changes.filter(move |change| change.kind == kind && change.until > begun)
@@ -121,7 +121,7 @@ impl Recent {
 }
 
 impl Interface {
-    /// Takes in a listing. One that was not asked for is ignored: it could be older than the last change.
+    /// Processes a listing. A listing that was not requested is ignored, because it may be older than the last change.
     pub(super) fn listed(&mut self, listing: &Listing, now: u64, answers: &mut Vec<Answer>) {
         let Some(begun) = self.calls.list.take() else {
             return;
@@ -136,7 +136,7 @@ impl Interface {
         let unconfirmed = self.unconfirmed(listing, begun);
         let mut compared = Kind::ALL.map(|kind| self.compare(kind, listing.of(kind), begun, now));
         self.drop_excess(&mut compared);
-        // A block may come back as the other kind, so what is gone is taken out of both pools first.
+        // A block may come back as the other kind, so both pools first drop what is gone.
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
             let (pool, absent) = self.pool_and_absent(kind);
             pool.lose_unlisted(blocks, absent);
@@ -144,7 +144,7 @@ impl Interface {
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
             self.lose_overlapping(kind, blocks, now);
         }
-        // What stood against the listing for being recent does so no longer if it overlapped.
+        // A recent block that the other pool just dropped as overlapping no longer stands against the listing.
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&mut compared) {
             let listed = listing.of(kind);
             blocks.retain(|block| {
@@ -155,7 +155,7 @@ impl Interface {
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
             let unknown = |block: &&Cidr| self.pool(kind).block(block.ip).is_none();
             let new: Vec<Cidr> = blocks.iter().filter(unknown).copied().collect();
-            // The next listing may come from a part of EC2 that is further behind.
+            // EC2's servers differ in how current they are, so the next listing may be older than this one.
             self.recent.seen(kind, &new, begun);
             let (pool, absent) = self.pool_and_absent(kind);
             pool.listed_as(blocks, arrival, absent);
@@ -165,12 +165,14 @@ impl Interface {
         recent.confirm_at = confirm_at.max(unconfirmed.filter(|_| restarted));
         let doubt = Some(recent.doubt_until).filter(|until| *until > begun);
         let again = compared.iter().filter_map(|(_, again)| *again);
+        // One listing at the latest of these times settles the earlier doubts too.
         recent.list_at = again.chain(doubt).chain(recent.confirm_at).max();
         self.tell_losses(answers);
     }
 
-    /// Returns until when it is open whether all blocks are there that earlier listings showed and this one does not. The
-    /// controller before a restart may have given them back, which an earlier listing may have missed.
+    /// Returns the time until which it is open whether all blocks exist that earlier listings showed and this one does not;
+    /// `None` if none is missing. The controller may have released them before its restart, which the earlier listing may have
+    /// missed.
     fn unconfirmed(&self, listing: &Listing, begun: u64) -> Option<u64> {
         let of_kind = |kind| {
             let seen = self.recent.unsettled(kind, begun);
@@ -185,8 +187,8 @@ impl Interface {
         all.map(|change| change.until).max()
     }
 
-    /// Takes out blocks that the pools do not know and that find no slot beside those that are certainly there: EC2 had them
-    /// before.
+    /// Drops listed blocks that the pools do not know and for which no slot is left beside the certain ones. The listing is
+    /// outdated: EC2 had these blocks before.
     fn drop_excess(&self, compared: &mut [(Vec<Cidr>, Option<u64>); 2]) {
         let mut held = 0;
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(compared.iter()) {
@@ -205,8 +207,8 @@ impl Interface {
         }
     }
 
-    /// Decides which blocks of `kind` are there after a listing, and ends doubts about those that were given back. Returns the
-    /// blocks, and when to list again because the listing contradicts a recent change.
+    /// Decides which blocks of `kind` exist after a listing, and resolves doubts about blocks that were given back. Returns
+    /// the blocks, and when to list again if the listing contradicts a recent change.
     fn compare(
         &mut self,
         kind: Kind,

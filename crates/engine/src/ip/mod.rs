@@ -1,9 +1,9 @@
-//! Addresses of one Windows node's network interface: which pod gets which address, and what to ask EC2 for.
+//! The addresses of a Windows node's network interface: which pod gets which address, and what to request from EC2.
 //!
-//! An EC2 interface has *slots*. A slot holds one single address or one /28 prefix of 16 addresses. [`Interface`] keeps one
-//! [`Pool`] for each kind over the same slots, and a list of the pods that wait. It is a state machine without a clock and
-//! without IO: the caller passes every [`Event`] together with the time in milliseconds, sends the [`Answer`]s to the pods,
-//! makes the [`Call`]s that [`Interface::next_call`] hands out, and reports how each call ended with another event.
+//! An EC2 interface has *slots*. A slot holds one single address or one /28 prefix of 16 addresses. [`Interface`] has one
+//! [`Pool`] for each kind, which share the slots, and a list of waiting pods. It is a state machine without a clock and
+//! without I/O: the caller passes every [`Event`] together with the time in milliseconds, sends the [`Answer`]s to the pods,
+//! makes the [`Call`]s that [`Interface::next_call`] returns, and reports the result of each call as another event.
 //!
 //! ```
 //! use mullion_engine::ip::{Answer, Call, Event, Interface, Kind, PodUid, Targets};
@@ -19,9 +19,10 @@
 //! ```
 //!
 //! The map:
-//! - [`Settings`]: what the ConfigMap `kube-system/amazon-vpc-cni` says; [`Targets`]: how many addresses a pool keeps ready.
+//! - [`Settings`]: the contents of the ConfigMap `kube-system/amazon-vpc-cni`; [`Targets`]: how many addresses a pool keeps
+//!   ready.
 //! - [`Pool`]: the addresses of one kind and the formulas of amazon-vpc-resource-controller-k8s.
-//! - [`Interface`]: both pools, the waiting pods, the calls under way, retries and listings.
+//! - [`Interface`]: both pools, the waiting pods, the calls in progress, retries and listings.
 //!
 //! Invariants: an address is in exactly one place, because it has one seat and the seat has one state; counts are computed
 //! from the seats; a released address rests for [`COOL_DOWN_MS`] before another pod gets it.
@@ -52,6 +53,6 @@ pub use targets::{Counts, Goal, Targets};
 /// How long a released address rests before another pod may get it (VRC: `config.CoolDownPeriod`).
 pub const COOL_DOWN_MS: u64 = 30_000;
 
-/// How long a listing of EC2 may miss a change: what changed less than this before a listing began is looked at again later.
-/// Shorter than [`COOL_DOWN_MS`], so that addresses found at a restart are confirmed before they are given out.
+/// How long a listing of EC2 may miss a change: a change made less than this before a listing began is checked again later.
+/// It is shorter than [`COOL_DOWN_MS`], so that addresses found at a restart are confirmed before pods get them.
 pub const SETTLE_MS: u64 = 20_000;

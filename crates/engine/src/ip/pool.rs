@@ -1,9 +1,9 @@
-//! The addresses of one kind on one interface: who has which, and what to change to meet the targets.
+//! The addresses of one kind on one interface: which pod has which address, and what to change to meet the targets.
 //!
-//! A pool holds the blocks that EC2 has, with one state per address, and the number of blocks asked for. Everything else is
-//! computed. Formulas, order of checks and choices are those of VRC's pkg/pool/pool.go; where VRC takes any address, a pool
-//! takes the lowest. A pool says what it wants and never limits itself to one call at a time: [`Interface`](super::Interface)
-//! does that.
+//! A pool has the blocks that EC2 has on the interface, a state for each address, and the number of requested blocks;
+//! everything else is computed. Formulas, the order of checks and choices follow VRC's pkg/pool/pool.go; where VRC takes any
+//! address, a pool takes the lowest. A pool names the step it wants next. It does not limit itself to one call at a time;
+//! [`Interface`](super::Interface) does.
 
 use core::net::Ipv4Addr;
 
@@ -33,12 +33,12 @@ pub enum Refusal {
     NotYours,
 }
 
-/// What a pool wants to have done next.
+/// The step that a pool wants next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// List what EC2 has: a call failed.
     List,
-    /// Assign so many blocks.
+    /// Assign this many blocks.
     Create(u32),
     /// Give these blocks back.
     GiveBack(Vec<Cidr>),
@@ -48,18 +48,18 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Pool {
     kind: Kind,
-    /// Sorted by address.
+    /// The blocks, sorted by address.
     blocks: Vec<Block>,
-    /// Blocks asked for, without an answer.
+    /// The number of requested blocks without an answer.
     creating: u32,
     must_list: bool,
-    /// EC2 had no prefix when it was asked last.
+    /// Whether EC2's last answer was that the subnet has no free prefix.
     no_prefix: bool,
     order: u64,
 }
 
 impl Pool {
-    /// Returns a pool without addresses.
+    /// Creates a pool without addresses.
     pub fn new(kind: Kind) -> Self {
         Pool {
             kind,
@@ -103,22 +103,22 @@ impl Pool {
         counts
     }
 
-    /// Returns how many slots the pool holds or asked for.
+    /// Returns the number of slots that the pool holds or has requested.
     pub fn slots(&self) -> usize {
         self.blocks.len() + self.creating as usize
     }
 
-    /// Returns how many slots hold an address that a pod has.
+    /// Returns the number of slots with an address that a pod has.
     pub fn used_slots(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_used()).count()
     }
 
-    /// Returns whether a call failed since EC2 was listed.
+    /// Returns whether the pool needs a listing, because a call failed since the last one.
     pub fn must_list(&self) -> bool {
         self.must_list
     }
 
-    /// Returns whether EC2 had no prefix when it was asked last.
+    /// Returns whether EC2's last answer was that the subnet has no free prefix.
     pub fn no_prefix(&self) -> bool {
         self.no_prefix
     }
@@ -172,13 +172,14 @@ impl Pool {
         Some(self.blocks[block].address(index))
     }
 
-    /// Gives `pod` an address: the lowest warm one, or of prefixes the address that became warm first in the prefix with the
-    /// fewest warm ones. The pool may have `capacity` slots; `freeing` more are held by the other pool for a short time yet.
+    /// Gives `pod` an address: the lowest warm one or, with prefixes, the one that became warm first in the prefix with the
+    /// fewest warm addresses. The pool may have `capacity` slots; the other pool will free `freeing` more soon.
     pub fn take(&mut self, pod: &PodUid, capacity: usize, freeing: usize) -> Result<Cidr, Refusal> {
         if self.seat_of(pod).is_some() {
             return Err(Refusal::AlreadyAssigned);
         }
         self.check(capacity, freeing).map_err(Refusal::Waits)?;
+        // The fullest prefix is used first, so that other prefixes become free and can be given back.
         let with_warm = |(at, block): (usize, &Block)| Some((block.warm(), at)).filter(|x| x.0 > 0);
         let fewest = self.blocks.iter().enumerate().filter_map(with_warm).min();
         let empty = Refusal::Waits(WaitReason::Empty);
@@ -188,11 +189,12 @@ impl Pool {
         Ok(block.address(index))
     }
 
-    /// Returns why a pod has to wait, or nothing if there is a warm address.
+    /// Checks whether there is a warm address; otherwise returns the reason why a pod has to wait.
     pub fn check(&self, capacity: usize, freeing: usize) -> Result<(), WaitReason> {
         let counts = self.counts();
         let size = self.kind.size();
         let all = (capacity + freeing) * size;
+        // Slots that the other pool still holds cannot be used yet, so the pod waits as for a creation.
         let taken = counts.used + freeing * size;
         if counts.used >= all {
             Err(WaitReason::AtCapacity)
@@ -209,8 +211,8 @@ impl Pool {
         }
     }
 
-    /// Takes the address `ip` from `pod`. It rests until `until`, unless it is the address of another pod too, which then
-    /// has it.
+    /// Takes the address `ip` from `pod`. The address rests until `until`, unless another pod has the same address: then it
+    /// belongs to that pod.
     pub fn release(
         &mut self,
         pod: &PodUid,
@@ -231,7 +233,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes addresses warm that have rested, those first that were released first.
+    /// Makes rested addresses warm, in the order in which they were released.
     pub fn warm_up(&mut self, now: u64) {
         let mut rested: SmallVec<[_; 16]> = SmallVec::new();
         for (at, block) in self.blocks.iter().enumerate() {
@@ -250,7 +252,7 @@ impl Pool {
         }
     }
 
-    /// Returns when the next address has rested.
+    /// Returns when the next resting address becomes warm.
     pub fn next_warm(&self) -> Option<u64> {
         let until = self.seats().filter_map(|(_, seat)| match seat {
             Seat::Cooling { until, .. } => Some(*until),
@@ -259,12 +261,14 @@ impl Pool {
         until.min()
     }
 
-    /// Returns what is to be done to meet `goal`, while `waiting` pods wait and the pool may have `capacity` slots.
+    /// Returns the next step towards `goal` while `waiting` pods wait and the pool may have `capacity` slots.
     pub fn plan(&self, goal: Goal, waiting: usize, capacity: usize) -> Option<Step> {
         let counts = self.counts();
         if self.must_list {
+            // A listing can be compared with the pool only while no other call is in progress.
             return (counts.creating + counts.deleting == 0).then_some(Step::List);
         }
+        // If no more addresses can become available, nothing is planned, as in VRC; only draining goes on.
         let unchangeable = counts.total() - counts.warm;
         if unchangeable >= capacity * self.kind.size() && goal != Goal::Drain {
             return None;
@@ -281,12 +285,12 @@ impl Pool {
         (!blocks.is_empty()).then_some(Step::GiveBack(blocks))
     }
 
-    /// Notes that `count` blocks were asked for.
+    /// Records that `count` blocks were requested.
     pub fn creating(&mut self, count: u32) {
         self.creating += count;
     }
 
-    /// Notes that `blocks` are being given back: no pod gets an address of theirs.
+    /// Records that `blocks` are being given back, so that no pod gets their addresses.
     pub fn giving_back(&mut self, blocks: &[Cidr]) {
         for block in blocks {
             if let Ok(at) = self.find(block.ip) {
@@ -295,7 +299,7 @@ impl Pool {
         }
     }
 
-    /// Takes in the blocks that EC2 assigned when `asked` were asked for.
+    /// Adds the blocks that EC2 assigned after `asked` were requested.
     pub fn created(&mut self, asked: u32, blocks: &[Cidr], now: u64, absent: &mut Absent) {
         self.creating = self.creating.saturating_sub(asked);
         if !blocks.is_empty() {
@@ -306,14 +310,15 @@ impl Pool {
         }
     }
 
-    /// Notes that EC2 assigned nothing more of the `asked` blocks.
+    /// Records that EC2 assigned no more of the `asked` blocks.
     pub fn not_created(&mut self, asked: u32, failure: Failure) {
         self.creating = self.creating.saturating_sub(asked);
         self.no_prefix = failure == Failure::NoPrefix;
+        // Throttling and shortage are clear answers; any other failure may mean that the pool is wrong about EC2.
         self.must_list |= matches!(failure, Failure::Other | Failure::NoAnswer);
     }
 
-    /// Removes blocks that were being given back and that EC2 has no more.
+    /// Removes blocks that were being given back and that EC2 has released.
     pub fn given_back(&mut self, blocks: &[Cidr]) {
         self.no_prefix = false;
         for block in blocks {
@@ -325,7 +330,7 @@ impl Pool {
         }
     }
 
-    /// Takes back blocks that could not be given back, in the form they had.
+    /// Takes back blocks that could not be released.
     pub fn kept(&mut self, blocks: &[Cidr], now: u64, absent: &mut Absent) {
         for block in blocks {
             if let Ok(at) = self.find(block.ip)
@@ -336,23 +341,23 @@ impl Pool {
         }
     }
 
-    /// Notes that the pool may not agree with EC2: it wants a listing.
+    /// Records that the pool may not agree with EC2, so that it requests a listing.
     pub fn require_listing(&mut self) {
         self.must_list = true;
     }
 
-    /// Forgets that EC2 had no prefix.
+    /// Forgets that the subnet had no free prefix.
     pub(super) fn forget_no_prefix(&mut self) {
         self.no_prefix = false;
     }
 
-    /// Brings the pool to what EC2 has. Blocks that are being given back stay as they are. Addresses of blocks that are
-    /// gone go to `absent` if a pod has them, or had them a short time ago.
+    /// Updates the pool to the blocks that EC2 has. Blocks that are being given back stay as they are. Addresses of missing
+    /// blocks go to `absent` if a pod has them or they were released recently.
     pub fn listed(&mut self, blocks: &[Cidr], now: u64, absent: &mut Absent) {
         self.listed_as(blocks, Arrival::new(now), absent);
     }
 
-    /// Does what [`Pool::listed`] does; `arrival` says how addresses start that the pool did not know.
+    /// Updates the pool like [`Pool::listed`]. `arrival` decides the state in which unknown addresses start.
     pub(super) fn listed_as(&mut self, blocks: &[Cidr], arrival: Arrival<'_>, absent: &mut Absent) {
         self.must_list = false;
         self.lose_unlisted(blocks, absent);
@@ -363,7 +368,7 @@ impl Pool {
         }
     }
 
-    /// Removes the blocks that are not among `blocks`, except those that are being given back.
+    /// Removes the blocks that `blocks` lacks, except those that are being given back.
     pub(super) fn lose_unlisted(&mut self, blocks: &[Cidr], absent: &mut Absent) {
         self.lose(absent, |block| {
             let there = blocks.iter().any(|listed| listed.ip == block.cidr.ip);
@@ -371,8 +376,8 @@ impl Pool {
         });
     }
 
-    /// Removes the blocks that hold an address of `other`, a block that EC2 put on the interface as another kind, and returns
-    /// them. EC2 must have taken them away before, so the pool wants a listing then.
+    /// Removes and returns the blocks that overlap with `other`, a block of the other kind that EC2 put on the interface. EC2
+    /// must have released them before, so the pool then requests a listing.
     pub(super) fn lose_overlapping(&mut self, other: Cidr, absent: &mut Absent) -> Vec<Cidr> {
         let (kind, base) = (self.kind, self.kind.other().base(other.ip));
         let overlaps = |ip| ip == kind.base(other.ip) || kind.other().base(ip) == base;
@@ -385,7 +390,7 @@ impl Pool {
         overlapping
     }
 
-    /// Removes blocks, and hands their addresses to `absent` if a pod has them, or had them a short time ago.
+    /// Removes blocks. Their addresses go to `absent` if a pod has them or they were released recently.
     fn lose(&mut self, absent: &mut Absent, gone: impl Fn(&Block) -> bool) {
         self.blocks.retain(|block| {
             if !gone(block) {
@@ -402,7 +407,7 @@ impl Pool {
         });
     }
 
-    /// Makes `ip` the address of the pod that has it by `absent`, unless another pod has it. Returns whether it did.
+    /// Gives `ip` to the pod that has it according to `absent`, unless another pod has it. Returns whether it did.
     pub(super) fn adopt(&mut self, ip: Ipv4Addr, absent: &mut Absent) -> bool {
         let Ok(at) = self.find(self.kind.base(ip)) else {
             return false;
@@ -421,7 +426,8 @@ impl Pool {
         true
     }
 
-    /// Takes in a block that EC2 put on the interface. One that is being given back stays so: which came last is not known.
+    /// Adds a block that EC2 put on the interface. A block that is being given back stays so, because it is unknown which of
+    /// the two came last.
     fn arrive(&mut self, block: Cidr, arrival: Arrival<'_>, absent: &mut Absent) {
         if let Err(at) = self.find(block.ip) {
             self.insert(at, block);
@@ -429,7 +435,7 @@ impl Pool {
         }
     }
 
-    /// Takes in a block that EC2 put on the interface and may have taken back since. No pod gets an address of it.
+    /// Adds a block that EC2 put on the interface and may have released again. No pod gets an address of it.
     pub(super) fn arrive_giving_back(&mut self, block: Cidr) {
         if let Err(at) = self.find(block.ip) {
             self.insert(at, block);
@@ -447,7 +453,7 @@ impl Pool {
         self.blocks.insert(at, block);
     }
 
-    /// Lets the addresses of a block start anew.
+    /// Resets the addresses of a block to their starting states.
     fn seat_anew(&mut self, at: usize, arrival: Arrival<'_>, absent: &mut Absent) {
         let block = &mut self.blocks[at];
         block.giving_back = false;
@@ -458,12 +464,12 @@ impl Pool {
         }
     }
 
-    /// Returns the index of the block that starts at `ip`, or where it would be.
+    /// Returns the index of the block that starts at `ip`, or the index at which to insert it.
     fn find(&self, ip: Ipv4Addr) -> Result<usize, usize> {
         self.blocks.binary_search_by_key(&ip, |block| block.cidr.ip)
     }
 
-    /// Returns the block and the index of the address that `pod` has.
+    /// Returns the indexes of the block and of the address that `pod` has.
     fn seat_of(&self, pod: &PodUid) -> Option<(usize, usize)> {
         self.blocks.iter().enumerate().find_map(|(at, block)| {
             let has = |seat: &Seat| matches!(seat, Seat::Used(user) if user == pod);

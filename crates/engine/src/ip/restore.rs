@@ -1,4 +1,4 @@
-//! Builds an interface after a restart of the controller.
+//! Restores an interface after a restart of the controller.
 
 use core::net::Ipv4Addr;
 
@@ -9,28 +9,28 @@ use super::seats::Arrival;
 use super::targets::Targets;
 use super::{COOL_DOWN_MS, SETTLE_MS};
 
-/// What a controller knows about an interface after a restart.
+/// The facts that a restarted controller knows about an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct RestartState<'a> {
     /// What EC2 has on the interface.
     pub listing: &'a Listing,
-    /// The pods of the node that are not gone and have an annotation, with the address in it.
+    /// The existing pods of the node that have an annotation, with the address in it.
     pub pods: &'a [(PodUid, Cidr)],
-    /// Addresses known to have been warm. An address that a pod got since, or that was to be given back since, must not be
-    /// here: whoever keeps this list strikes an address off before giving it to a pod or back to EC2.
+    /// Addresses that were warm before the restart. An address that has since been given to a pod or to EC2 must not be here,
+    /// so whoever keeps this list removes an address before giving it away.
     pub warm: &'a [Ipv4Addr],
-    /// Blocks that the controller before was giving back ([`Interface::giving_back`]). A call of it may take effect yet, so a
-    /// block of these that EC2 assigns in the meantime goes to no pod until that has settled.
+    /// Blocks that the previous controller was giving back ([`Interface::giving_back`]). Its calls may still take effect, so
+    /// if EC2 assigns such a block in the meantime, no pod gets its addresses until that has settled.
     pub giving_back: &'a [(Kind, Ipv4Addr)],
 }
 
 impl Interface {
-    /// Returns an interface with `slots` slots and the state that was read after a restart.
+    /// Creates an interface with `slots` slots from the state that was read after a restart.
     ///
-    /// Addresses that no pod has rest for 30 s unless they are known to have been warm, because their pod may have gone a
-    /// moment before. Calls of the controller before the restart may still be under way and a listing may miss what it did,
-    /// so the interface is listed again after [`SETTLE_MS`]; until then nothing that rests becomes warm, and no pod hears
-    /// that its address is lost.
+    /// Addresses without a pod rest for 30 s unless they are known to have been warm, because their pod may have ended a
+    /// moment before. Calls of the previous controller may still be in progress and a listing may miss their effect, so the
+    /// interface is listed again after [`SETTLE_MS`]. Until then no resting address becomes warm, and no pod is told that it
+    /// lost its address.
     pub fn restore(
         slots: u32,
         active: Kind,

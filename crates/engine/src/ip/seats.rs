@@ -11,22 +11,23 @@ use super::event::PodUid;
 /// The state of one address.
 #[derive(Clone, Debug)]
 pub(super) enum Seat {
-    /// Ready for a pod. `order` grows with the time at which addresses became ready.
+    /// Ready for a pod. `order` increases with the time at which addresses became ready.
     Warm { order: u64 },
-    /// Released: rests until `until`. `order` grows with the time of the release.
+    /// Released and resting until `until`. `order` increases with the time of the release.
     Cooling { until: u64, order: u64 },
-    /// A pod has it.
+    /// A pod has the address.
     Used(PodUid),
 }
 
 /// A single address or a prefix that EC2 has on the interface.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    /// The block as EC2 named it.
+    /// The block as EC2 listed it.
     pub(super) cidr: Cidr,
-    /// It is being given back, or it was and how that ended is not known. All its addresses are warm then.
+    /// Whether the block is being given back, or was and the result is not known. All its addresses are
+    /// warm then.
     pub(super) giving_back: bool,
-    /// One state for each address.
+    /// The state of each address.
     pub(super) seats: SmallVec<[Seat; 1]>,
 }
 
@@ -81,19 +82,19 @@ impl Block {
     }
 }
 
-/// What becomes of the addresses of a block that comes to the interface.
+/// How the addresses of a block start when the block is added to the interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
-    /// The time.
+    /// The time in milliseconds.
     pub(super) now: u64,
-    /// Until when addresses rest of which nobody knows who had them; `None` if no pod can have had them.
+    /// The time until which addresses rest whose last user is unknown; `None` if no pod can have had them.
     pub(super) rest_until: Option<u64>,
-    /// Addresses that need no rest nevertheless.
+    /// Addresses that do not rest even so.
     pub(super) known_warm: &'a [Ipv4Addr],
 }
 
 impl Arrival<'_> {
-    /// Blocks that no pod had an address of.
+    /// Returns the arrival of new blocks, whose addresses no pod had.
     pub(super) const fn new(now: u64) -> Self {
         Arrival {
             now,
@@ -102,7 +103,7 @@ impl Arrival<'_> {
         }
     }
 
-    /// Returns the state in which `ip` starts; `order` is its place among warm and among cooling addresses.
+    /// Returns the state in which `ip` starts. `order` is its place among warm or resting addresses.
     pub(super) fn seat(&self, ip: Ipv4Addr, order: u64, absent: &mut Absent) -> Seat {
         if let Some(pod) = absent.reclaim(ip) {
             return Seat::Used(pod);

@@ -1,7 +1,7 @@
-//! Reads the data of the ConfigMap `kube-system/amazon-vpc-cni`.
+//! Parses the ConfigMap `kube-system/amazon-vpc-cni`.
 //!
-//! Source: `ParseWinIPTargetConfigs` of VRC's pkg/config/loader.go. One rule is ours: a target that is absent or cannot be
-//! read has its default. VRC takes zero for it as soon as another target is set.
+//! The rules are those of `ParseWinIPTargetConfigs` in VRC's pkg/config/loader.go, with one exception: a target that is
+//! absent or invalid has its default here, while VRC uses zero as soon as another target is set.
 
 use std::collections::BTreeMap;
 use std::num::{IntErrorKind, ParseIntError};
@@ -11,19 +11,19 @@ use thiserror::Error;
 use super::cidr::Kind;
 use super::targets::Targets;
 
-/// What the ConfigMap says.
+/// The settings in the ConfigMap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Whether Windows pods get addresses at all (`enable-windows-ipam`).
     pub windows_ipam: bool,
-    /// Whether they get them from prefixes (`enable-windows-prefix-delegation`).
+    /// Whether Windows pods get addresses from prefixes (`enable-windows-prefix-delegation`).
     pub prefix_delegation: bool,
     warm_ip: Option<i64>,
     min_ip: Option<i64>,
     warm_prefix: Option<i64>,
 }
 
-/// A value of the ConfigMap that cannot be read.
+/// A value of the ConfigMap that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
     /// A switch that Go's `strconv.ParseBool` refuses.
@@ -32,9 +32,9 @@ pub enum Unreadable {
          \"false\""
     )]
     Switch {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What it says.
+        /// The invalid value.
         value: String,
     },
     /// A target that is no whole number.
@@ -43,15 +43,15 @@ pub enum Unreadable {
          \"3\""
     )]
     Target {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What it says.
+        /// The invalid value.
         value: String,
     },
 }
 
 impl Unreadable {
-    /// Returns the key whose value cannot be read.
+    /// Returns the key with the invalid value.
     pub fn key(&self) -> &'static str {
         match self {
             Unreadable::Switch { key, .. } | Unreadable::Target { key, .. } => key,
@@ -60,7 +60,7 @@ impl Unreadable {
 }
 
 impl Settings {
-    /// Reads the ConfigMap's data, and returns what could not be read beside the settings.
+    /// Parses the ConfigMap's data; returns the settings and the values that could not be parsed.
     pub fn read(data: &BTreeMap<String, String>) -> (Settings, Vec<Unreadable>) {
         let mut unreadable = Vec::new();
         let mut switch = |key: &'static str| match data.get(key) {
@@ -74,7 +74,7 @@ impl Settings {
         let windows_ipam = switch("enable-windows-ipam");
         let prefix_delegation = switch("enable-windows-prefix-delegation");
         let mut target = |keys: [&'static str; 2]| {
-            // The key without `windows-` is deprecated, and wins.
+            // If both are set, the deprecated key without `windows-` wins, as in VRC.
             let (key, text) = keys
                 .into_iter()
                 .find_map(|key| Some((key, data.get(key)?)))?;
@@ -106,8 +106,8 @@ impl Settings {
 
     /// Returns the targets for a pool of `kind`.
     ///
-    /// Both targets zero or absent, and for prefixes `warm-prefix-target` too, means the defaults: addresses on demand only
-    /// are not supported. An explicit zero of `warm-ip-target` means 1 for single addresses.
+    /// If both targets (for prefixes also `warm-prefix-target`) are zero or absent, the defaults apply: a pool that keeps
+    /// nothing ready is not supported. An explicit `warm-ip-target` of zero means 1 for single addresses.
     pub fn targets(&self, kind: Kind) -> Targets {
         let zero = |target: Option<i64>| target.unwrap_or(0) == 0;
         match kind {
@@ -127,7 +127,7 @@ impl Settings {
             Kind::Prefix if zero(self.warm_ip) && zero(self.min_ip) && zero(self.warm_prefix) => {
                 Targets::PREFIXES
             }
-            // Zero is "not set" here: the pool knows which default follows from what the others say.
+            // Zero means "not set" here: `Goal::deviation` derives the default from the other targets.
             Kind::Prefix => Targets {
                 warm_ip: self.warm_ip.unwrap_or(0),
                 min_ip: self.min_ip.unwrap_or(0),
@@ -146,7 +146,7 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a whole number as Go's `strconv.Atoi` does: one that is too large is the largest there is.
+/// Parses a whole number as Go's `strconv.Atoi` does, except that a number out of range becomes the nearest 64-bit integer.
 fn parse_int(text: &str) -> Option<i64> {
     text.parse().map_or_else(
         |error: ParseIntError| match error.kind() {

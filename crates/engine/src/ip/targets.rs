@@ -1,17 +1,17 @@
-//! How many blocks a pool is short of or over its targets: the formulas of VRC, with waiting pods as demand.
+//! Computes by how many blocks a pool misses or exceeds its targets, with VRC's formulas; waiting pods count as demand.
 //!
 //! Source: `calculateSecondaryIPDeviation` and `getPDDeviation` of pkg/pool/pool.go.
 
 use super::cidr::{Kind, PREFIX_SIZE};
 
-/// How many addresses a pool keeps ready. A value of zero or less means what [`Goal::deviation`] says.
+/// How many addresses a pool keeps ready. [`Goal::deviation`] says what values of zero or less mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Targets {
-    /// Addresses that are ready and unused (`warm-ip-target`).
+    /// The number of ready, unused addresses (`warm-ip-target`).
     pub warm_ip: i64,
-    /// Addresses in all, used or not (`minimum-ip-target`).
+    /// The minimum number of addresses, used or not (`minimum-ip-target`).
     pub min_ip: i64,
-    /// Prefixes of which no address is used (`warm-prefix-target`).
+    /// The number of prefixes with no used address (`warm-prefix-target`).
     pub warm_prefix: i64,
 }
 
@@ -38,45 +38,45 @@ impl Targets {
     }
 }
 
-/// What a pool works towards.
+/// The goal of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Keep addresses ready.
     Keep(Targets),
-    /// Give back everything that no pod uses: the other kind is active.
+    /// Give back everything that no pod uses, because the other kind is active.
     Drain,
 }
 
-/// How many addresses of a pool are in which state. A prefix that is being assigned or given back counts 16.
+/// The number of addresses in each state. A prefix that is being assigned or given back counts 16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Pods have them.
+    /// Addresses that pods have.
     pub used: usize,
-    /// Ready to be given to a pod.
+    /// Addresses that are ready for a pod.
     pub warm: usize,
-    /// Released a short time ago.
+    /// Addresses that were released and are resting.
     pub cooling: usize,
-    /// Asked for, without an answer yet.
+    /// Addresses that were requested, without an answer yet.
     pub creating: usize,
-    /// Given back, without a certain answer yet.
+    /// Addresses that are being given back, or whose release had no clear result.
     pub deleting: usize,
-    /// Prefixes of which all 16 addresses are warm; 0 for single addresses.
+    /// Prefixes whose 16 addresses are all warm; 0 for single addresses.
     pub free_prefixes: usize,
 }
 
 impl Counts {
-    /// Returns all addresses that the pool has or asked for.
+    /// Returns the number of all addresses that the pool has or has requested.
     pub fn total(&self) -> usize {
         self.used + self.warm + self.cooling + self.creating + self.deleting
     }
 }
 
 impl Goal {
-    /// Returns how many blocks of `kind` are to be assigned (above zero) or can be given back (below zero), while `waiting`
-    /// pods wait for an address.
+    /// Returns the number of blocks of `kind` to assign (positive) or to give back (negative), while `waiting` pods wait
+    /// for an address.
     ///
-    /// Single addresses: a negative target means 3. Prefixes: a target of zero or less is not set; `warm_prefix` holds only
-    /// if neither other target is set, and else an unset `warm_ip` means 1 and an unset `min_ip` 3.
+    /// For single addresses a negative target means 3. For prefixes a target of zero or less is not set. `warm_prefix`
+    /// applies only if neither other target is set; otherwise an unset `warm_ip` means 1 and an unset `min_ip` means 3.
     pub fn deviation(self, kind: Kind, counts: &Counts, waiting: usize) -> i64 {
         match kind {
             Kind::Address => self.of_addresses(counts, waiting as i64),
@@ -128,14 +128,14 @@ impl Goal {
         let there = prefixes(used + (counts.warm + counts.cooling) as i64 + counts.creating as i64);
         let wanted = prefixes(used.saturating_add(warm_ip)).max(prefixes(min_ip));
         match wanted - there {
-            // Prefixes of which some addresses are used cannot be given back.
+            // A prefix with a used address cannot be given back.
             over if over < 0 && counts.free_prefixes == 0 => 0,
             deviation => deviation,
         }
     }
 }
 
-/// Returns how many prefixes hold so many addresses.
+/// Returns the number of prefixes needed for this many addresses.
 fn prefixes(addresses: i64) -> i64 {
     addresses / PREFIX_SIZE as i64 + i64::from(addresses % PREFIX_SIZE as i64 > 0)
 }

@@ -1,7 +1,7 @@
-//! Selectors and affinities as a user writes them.
+//! Label selectors and affinity as in the Kubernetes API.
 //!
-//! A selector that is absent and one that is empty differ (`None` matches nothing, an empty one everything), so both
-//! can be said. Compiled forms: [`crate::selector`].
+//! An absent selector (`None`) matches nothing and an empty one matches everything, so both can be expressed.
+//! [`crate::selector`] has the compiled forms.
 
 use super::StringMap;
 
@@ -13,11 +13,11 @@ use super::StringMap;
     serde(rename_all = "camelCase", default)
 )]
 pub struct Affinity {
-    /// Which nodes by their labels.
+    /// Constraints on the labels of nodes.
     pub node_affinity: Option<NodeAffinity>,
-    /// Near which pods.
+    /// Pods that should be near.
     pub pod_affinity: Option<PodAffinity>,
-    /// Away from which pods.
+    /// Pods that should not be near.
     pub pod_anti_affinity: Option<PodAffinity>,
 }
 
@@ -25,13 +25,13 @@ pub struct Affinity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct NodeAffinity {
-    /// Must hold. `Some` with no terms matches no node.
+    /// Required terms. `Some` without terms matches no node.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")
     )]
     pub required: Option<NodeSelector>,
-    /// Should hold, by weight.
+    /// Preferred terms with weights.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "preferredDuringSchedulingIgnoredDuringExecution")
@@ -39,7 +39,7 @@ pub struct NodeAffinity {
     pub preferred: Vec<PreferredSchedulingTerm>,
 }
 
-/// Terms of which one must match.
+/// A node selector; at least one of its terms must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -47,11 +47,11 @@ pub struct NodeAffinity {
     serde(rename_all = "camelCase", default)
 )]
 pub struct NodeSelector {
-    /// ORed.
+    /// The terms, combined with OR.
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
-/// Requirements of which all must match. A term without any matches nothing.
+/// Requirements that must all match. A term without requirements matches nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -59,9 +59,9 @@ pub struct NodeSelector {
     serde(rename_all = "camelCase", default)
 )]
 pub struct NodeSelectorTerm {
-    /// On labels.
+    /// Requirements on labels.
     pub match_expressions: Vec<NodeSelectorRequirement>,
-    /// On fields; `metadata.name` is the only one there is.
+    /// Requirements on fields; only `metadata.name` exists.
     pub match_fields: Vec<NodeSelectorRequirement>,
 }
 
@@ -73,58 +73,58 @@ pub struct NodeSelectorTerm {
     serde(rename_all = "camelCase", default)
 )]
 pub struct NodeSelectorRequirement {
-    /// Label key or field path.
+    /// The label key or field path.
     pub key: String,
-    /// How to compare.
+    /// The comparison.
     pub operator: Operator,
-    /// With what.
+    /// The values to compare with.
     pub values: Vec<String>,
 }
 
-/// How a requirement compares. `Gte` and `Lte` exist for node pools only.
+/// The comparison of a requirement. `Gte` and `Lte` exist only in node pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Operator {
-    /// One of the values.
+    /// The value is one of the given ones.
     #[default]
     In,
-    /// None of the values, or no such key.
+    /// The value is none of the given ones, or the key is missing.
     NotIn,
-    /// The key is there.
+    /// The key exists.
     Exists,
-    /// The key is not there.
+    /// The key is missing.
     DoesNotExist,
-    /// An integer above the one value.
+    /// The value is an integer greater than the given one.
     Gt,
-    /// An integer below the one value.
+    /// The value is an integer less than the given one.
     Lt,
-    /// An integer at or above the one value.
+    /// The value is an integer greater than or equal to the given one.
     Gte,
-    /// An integer at or below the one value.
+    /// The value is an integer less than or equal to the given one.
     Lte,
 }
 
-/// A node preference.
+/// A preferred node selector term with its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct PreferredSchedulingTerm {
-    /// 1 to 100; 0 is ignored.
+    /// The weight, 1 to 100; a term of weight 0 is ignored.
     pub weight: i32,
-    /// What a preferred node matches.
+    /// The term that preferred nodes match.
     pub preference: NodeSelectorTerm,
 }
 
-/// `podAffinity` or `podAntiAffinity`: the two have one shape.
+/// `podAffinity` or `podAntiAffinity`, which have the same fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct PodAffinity {
-    /// Must hold, all of them.
+    /// Required terms, all of which must hold.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")
     )]
     pub required: Vec<PodAffinityTerm>,
-    /// Should hold, by weight.
+    /// Preferred terms with weights.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "preferredDuringSchedulingIgnoredDuringExecution")
@@ -132,7 +132,7 @@ pub struct PodAffinity {
     pub preferred: Vec<WeightedPodAffinityTerm>,
 }
 
-/// Pods in the same place, where a place is a value of `topology_key`.
+/// Selects pods in the same topology domain; a domain is a value of `topology_key`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -140,17 +140,18 @@ pub struct PodAffinity {
     serde(rename_all = "camelCase", default)
 )]
 pub struct PodAffinityTerm {
-    /// Which pods; `None` matches none.
+    /// The selected pods; `None` selects none.
     pub label_selector: Option<LabelSelector>,
-    /// In these namespaces; empty without a namespace selector: the pod's own.
+    /// The namespaces of the pods. If this is empty and there is no namespace selector, the pod's own namespace is
+    /// meant.
     pub namespaces: Vec<String>,
-    /// And in namespaces with these labels.
+    /// Selects further namespaces by their labels.
     pub namespace_selector: Option<LabelSelector>,
-    /// Node label whose values are the places.
+    /// The node label whose values are the domains.
     pub topology_key: String,
 }
 
-/// A pod preference.
+/// A preferred pod affinity term with its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -158,13 +159,13 @@ pub struct PodAffinityTerm {
     serde(rename_all = "camelCase", default)
 )]
 pub struct WeightedPodAffinityTerm {
-    /// 1 to 100.
+    /// The weight, 1 to 100.
     pub weight: i32,
-    /// What is preferred.
+    /// The preferred term.
     pub pod_affinity_term: PodAffinityTerm,
 }
 
-/// `metav1.LabelSelector`: labels and expressions, all must hold.
+/// `metav1.LabelSelector`: labels and expressions that must all match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -172,9 +173,9 @@ pub struct WeightedPodAffinityTerm {
     serde(rename_all = "camelCase", default)
 )]
 pub struct LabelSelector {
-    /// Key = value.
+    /// Labels with the values that they must have.
     pub match_labels: StringMap,
-    /// Set expressions (`In`, `NotIn`, `Exists`, `DoesNotExist`).
+    /// Expressions (`In`, `NotIn`, `Exists`, `DoesNotExist`).
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
 
@@ -186,10 +187,10 @@ pub struct LabelSelector {
     serde(rename_all = "camelCase", default)
 )]
 pub struct LabelSelectorRequirement {
-    /// Label key.
+    /// The label key.
     pub key: String,
-    /// How to compare.
+    /// The comparison.
     pub operator: Operator,
-    /// With what.
+    /// The values to compare with.
     pub values: Vec<String>,
 }

@@ -58,12 +58,12 @@ pub struct ExtendedUse {
     pub request: String,
 }
 
-/// The devices chosen for a pod on a node.
+/// The devices chosen for the claims and extended resources of a pod on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoices {
-    /// By name of each claim without an allocation.
+    /// The allocation of each claim that had none, by claim name.
     pub claims: Vec<(String, ClaimAllocation)>,
-    /// For the pod's extended resources.
+    /// The claim for the pod's extended resources, if one must be created.
     pub extended: Option<ExtendedClaim>,
 }
 
@@ -76,7 +76,7 @@ pub struct PodClaim {
     pub generated: bool,
 }
 
-/// The fields of a ResourceClaim that matter to placement.
+/// The fields of a ResourceClaim that affect placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -141,9 +141,9 @@ pub struct AllocatedDevice {
     /// Whether it is used with administrative access, which does not make it unavailable to others.
     #[cfg_attr(feature = "serde", serde(rename = "adminAccess"))]
     pub admin_access: Option<bool>,
-    /// If the device is shared: the consumed part of each capacity, by name.
+    /// The consumed amount of each capacity by name, if the device is shared.
     pub consumed_capacity: Option<BTreeMap<String, Quantity>>,
-    /// If the device is shared: the id that distinguishes this share, even if no capacity is counted.
+    /// The ID that distinguishes this share, if the device is shared, even if no capacity is counted.
     #[cfg_attr(feature = "serde", serde(rename = "shareID"))]
     pub share_id: Option<String>,
 }
@@ -156,7 +156,7 @@ pub struct AllocatedDevice {
     serde(rename_all = "camelCase", default)
 )]
 pub struct DeviceRequest {
-    /// Unique in the claim.
+    /// The name, unique in the claim.
     pub name: String,
     /// The request, if it has no alternatives.
     pub exactly: Option<ExactRequest>,
@@ -168,7 +168,7 @@ pub struct DeviceRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct SubRequest {
-    /// Unique in its request.
+    /// The name, unique in its request.
     pub name: String,
     /// The request; never with administrative access.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -261,7 +261,7 @@ pub struct ResourceSliceSpec {
 /// The nodes from which devices can be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceNodes {
-    /// Not given.
+    /// The slice does not say.
     #[default]
     Unknown,
     /// The node of this name.
@@ -270,7 +270,7 @@ pub enum DeviceNodes {
     All,
     /// The selected nodes.
     Selected(NodeSelector),
-    /// Each device of the slice has its own.
+    /// Each device of the slice has its own selection.
     PerDevice,
 }
 
@@ -282,7 +282,7 @@ pub enum DeviceNodes {
     serde(from = "super::device_wire::Device")
 )]
 pub struct DeviceSpec {
-    /// Unique in its pool.
+    /// The name, unique in its pool.
     pub name: String,
     /// Attributes by name, with a domain or in the driver's own.
     pub attributes: BTreeMap<String, DeviceAttribute>,
@@ -344,7 +344,7 @@ pub struct DeviceCapacity {
     serde(rename_all = "camelCase", default)
 )]
 pub struct RequestPolicy {
-    /// The share of a request that names none.
+    /// The share that a request without an amount gets.
     pub default: Option<Quantity>,
     /// The allowed shares in ascending order.
     pub valid_values: Vec<Quantity>,
@@ -372,7 +372,7 @@ pub struct ValidRange {
     serde(from = "super::device_wire::Counters")
 )]
 pub struct CounterSet {
-    /// Unique in the pool.
+    /// The name, unique in the pool.
     pub name: String,
     /// Amounts by counter name.
     pub counters: BTreeMap<String, Quantity>,
@@ -382,9 +382,9 @@ pub struct CounterSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct DeviceTaint {
-    /// Key.
+    /// The taint's key.
     pub key: String,
-    /// Value.
+    /// The taint's value.
     pub value: String,
     /// `NoSchedule` and `NoExecute` exclude the device, other effects do not.
     pub effect: String,
@@ -394,13 +394,13 @@ pub struct DeviceTaint {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct DeviceToleration {
-    /// Empty for every key.
+    /// The taint key that is tolerated; empty for every key.
     pub key: String,
     /// `Exists`, or `Equal` (also when empty).
     pub operator: String,
     /// The value that `Equal` compares with.
     pub value: String,
-    /// Empty for every effect.
+    /// The effect that is tolerated; empty for every effect.
     pub effect: String,
 }
 

@@ -1,6 +1,7 @@
-//! The nested shape of the JSON of claims, device classes and slices (resource.k8s.io/v1), read and flattened into the model.
+//! The JSON form of ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io/v1), from which the flat types of the
+//! model are deserialized.
 //!
-//! Same rules as [`super::wire`]: unknown fields are ignored, absent ones take their zero value.
+//! As in [`super::wire`], unknown fields are ignored and absent ones get their zero value.
 
 use std::collections::BTreeMap;
 
@@ -289,7 +290,7 @@ impl From<Device> for DeviceSpec {
     }
 }
 
-/// A set of a pool says `name`, what a device takes of one `counterSet`.
+/// A counter set: a pool's sets have a `name`, and those of a device refer to one by `counterSet`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Counters {
@@ -335,7 +336,7 @@ pub(super) struct ClaimName {
     resource_claim_name: Option<String>,
 }
 
-/// The claims of a pod by name and UID; none if it has none.
+/// Returns the claims of a pod, given by name and UID; `None` if it has none.
 pub(super) fn claims(
     (pod, uid): (&str, &str),
     wanted: Vec<PodClaim>,
@@ -349,7 +350,7 @@ pub(super) fn claims(
         None => {
             let made = made.iter().find(|made| made.name == own.name);
             let claim = made.map(|made| made.resource_claim_name.clone());
-            // A template that was not needed leaves an entry without a name.
+            // If a template turned out not to be needed, the status has an entry without a claim name.
             (claim != Some(None)).then(|| super::PodClaim {
                 claim: claim.flatten(),
                 generated: true,

@@ -1,10 +1,10 @@
-//! What a pod holds on its node while it is resized in place.
+//! The requests that count for a running pod while it is resized in place.
 
 use super::{Quantity, ResourceMap};
 
-/// What counts of the requests of a container, or of a pod as a whole, that runs: of each resource the most of what its spec asks for, what
-/// it has and what it was promised. `infeasible`: its node cannot give it what the spec asks for, which then does not count (kube-scheduler:
-/// `PodRequests` of component-helpers with the status).
+/// Raises the requests of a running container to the maximum of the spec, the amounts it has and the amounts it was promised (`held`). If
+/// the resize is `infeasible` on the node, the amounts of the spec do not count (kube-scheduler: `PodRequests` of component-helpers with the
+/// status).
 pub fn hold<'a>(
     requests: &mut ResourceMap,
     infeasible: bool,
@@ -23,12 +23,12 @@ pub fn hold<'a>(
     }
 }
 
-/// The condition that says what becomes of a resize, and its reason if nothing does.
+/// The type of the condition about a pending resize, and its reason if the node can never satisfy the resize.
 pub const RESIZE_PENDING: (&str, &str) = ("PodResizePending", "Infeasible");
 
-/// Raises the requests of a pod as a whole to what it holds, as [`hold`] does for a container. Only resources that the spec asks for as a
-/// whole count, and the overhead comes on top of what the status says (kube-scheduler: `PodRequests` of component-helpers). A status without
-/// `resources` says nothing; callers pass only `held` of one that has them.
+/// Raises the pod-level requests of a running pod as [`hold`] does for a container. Only resources with a pod-level request in the spec
+/// count, and overhead is added to the amounts of the status (kube-scheduler: `PodRequests` of component-helpers). A status without
+/// `resources` has no amounts, so callers pass `held` only from a status that has them.
 pub fn hold_as_whole<'a>(
     requests: &mut ResourceMap,
     infeasible: bool,

@@ -1,8 +1,8 @@
-//! What callers tell the engine: nodes, pods and the objects that matter to placing them.
+//! The input types of the engine: nodes, pods and the other objects that affect placement.
 //!
-//! Plain owned values with Kubernetes' field names. With the feature `serde` each reads itself from the object's
-//! JSON; fields that do not matter to scheduling are ignored. The engine compiles them once per pod class
-//! ([`crate::Cluster`]) and never looks at text again.
+//! The types are plain owned values with Kubernetes' field names. With the feature `serde` each deserializes
+//! from the object's JSON; fields that do not affect scheduling are ignored. The engine compiles a pod's
+//! template once per class ([`crate::Cluster`]) and reads no strings afterwards.
 
 mod affinity;
 mod device;
@@ -53,32 +53,32 @@ pub type StringMap = BTreeMap<String, String>;
 /// Amounts by resource name, as in `requests` or `allocatable`.
 pub type ResourceMap = BTreeMap<String, Quantity>;
 
-/// Labels the engine itself knows.
+/// Labels that the engine itself uses.
 pub mod label {
-    /// The node's own name as a label; unique per node, so it is kept out of node classes.
+    /// The node's name as a label. It is unique to each node, so it is not part of node classes.
     pub const HOSTNAME: &str = "kubernetes.io/hostname";
-    /// Operating system of the node.
+    /// The node's operating system.
     pub const OS: &str = "kubernetes.io/os";
-    /// Processor architecture of the node.
+    /// The node's processor architecture.
     pub const ARCH: &str = "kubernetes.io/arch";
-    /// Zone of the node.
+    /// The node's zone.
     pub const ZONE: &str = "topology.kubernetes.io/zone";
-    /// Region of the node.
+    /// The node's region.
     pub const REGION: &str = "topology.kubernetes.io/region";
-    /// What the zone was called before 1.17.
+    /// The label for the zone before Kubernetes 1.17.
     pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
-    /// What the region was called before 1.17.
+    /// The label for the region before Kubernetes 1.17.
     pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
-    /// Instance type of the node.
+    /// The node's instance type.
     pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-    /// Windows build of the node, for example `10.0.20348`.
+    /// The node's Windows build, for example `10.0.20348`.
     pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
-    /// Spot, on-demand or reserved.
+    /// The node's capacity type: spot, on-demand or reserved.
     pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
     /// The capacity reservation that the node runs in.
     pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
-    /// The partition of its placement group that the node is in.
+    /// The node's partition in its placement group.
     pub const PLACEMENT_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
-    /// The pool a node was bought for.
+    /// The node pool that the node was bought for.
     pub const NODE_POOL: &str = "karpenter.sh/nodepool";
 }

@@ -1,10 +1,11 @@
 //! A node as the scheduler sees it.
 //!
-//! Conditions are absent on purpose: placement looks at taints, which the node lifecycle controller derives from them.
+//! Conditions are left out on purpose: the scheduler reads taints, which the node lifecycle controller derives from
+//! conditions.
 
 use super::{ResourceMap, StringMap};
 
-/// What of a `v1.Node` matters to placement.
+/// The fields of a `v1.Node` that affect placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -22,7 +23,7 @@ pub struct NodeSpec {
     pub unschedulable: bool,
     /// `status.capacity`.
     pub capacity: ResourceMap,
-    /// `status.allocatable`; where it is empty, `capacity` counts.
+    /// `status.allocatable`; if it is empty, `capacity` is used.
     pub allocatable: ResourceMap,
     /// `status.images`.
     pub images: Vec<ContainerImage>,
@@ -30,36 +31,36 @@ pub struct NodeSpec {
     pub declared_features: Vec<String>,
 }
 
-/// A mark that keeps pods away unless they tolerate it.
+/// A taint: keeps pods that do not tolerate it off the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct Taint {
-    /// Key.
+    /// The taint's key.
     pub key: String,
-    /// Value, often empty.
+    /// The taint's value, often empty.
     pub value: String,
-    /// How strongly.
+    /// The taint's effect.
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// The effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum TaintEffect {
-    /// Keeps new pods away.
+    /// No new pods are scheduled to the node.
     #[default]
     NoSchedule,
-    /// Makes the node less wanted.
+    /// The node gets a lower score.
     PreferNoSchedule,
-    /// Keeps new pods away and evicts those that run.
+    /// No new pods are scheduled to the node, and running pods are evicted.
     NoExecute,
 }
 
 impl TaintEffect {
-    /// All there are.
+    /// All effects.
     pub const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
 
-    /// As it is written.
+    /// Returns the effect's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -68,13 +69,13 @@ impl TaintEffect {
         }
     }
 
-    /// The effect that is written so.
+    /// Returns the effect with this name in the API.
     pub fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|effect| effect.as_str() == text)
     }
 }
 
-/// An image the node holds.
+/// A container image on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -82,14 +83,14 @@ impl TaintEffect {
     serde(rename_all = "camelCase", default)
 )]
 pub struct ContainerImage {
-    /// Every name and digest it is known by.
+    /// All names and digests of the image.
     pub names: Vec<String>,
-    /// Its size.
+    /// The size in bytes.
     pub size_bytes: i64,
 }
 
 impl NodeSpec {
-    /// A node with a name and nothing else; fill in the rest.
+    /// Returns a node with a name and no other field set.
     pub fn named(name: impl Into<String>) -> Self {
         NodeSpec {
             name: name.into(),

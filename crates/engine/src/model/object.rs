@@ -1,8 +1,8 @@
-//! The other objects that decide where pods go: namespaces, services, workloads and disruption budgets.
+//! The other objects that affect placement: namespaces, services, workloads and disruption budgets.
 
 use super::{LabelSelector, StringMap};
 
-/// A namespace and the labels that namespace selectors look at.
+/// A namespace with its labels, which namespace selectors match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -16,7 +16,7 @@ pub struct NamespaceSpec {
     pub labels: StringMap,
 }
 
-/// A service: pods it selects are spread by default.
+/// A service. The pods that it selects are spread by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -32,7 +32,7 @@ pub struct ServiceSpec {
     pub selector: StringMap,
 }
 
-/// A ReplicaSet, ReplicationController or StatefulSet: its pods are spread by default.
+/// A ReplicaSet, ReplicationController or StatefulSet. Its pods are spread by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -50,7 +50,7 @@ pub struct WorkloadSpec {
     pub selector: LabelSelector,
 }
 
-/// A disruption budget as preemption and draining see it.
+/// The fields of a PodDisruptionBudget that preemption and draining read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -62,10 +62,10 @@ pub struct PdbSpec {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `spec.selector`; `None` or an empty one protects nothing from preemption.
+    /// `spec.selector`; `None` and an empty selector protect no pod from preemption.
     pub selector: Option<LabelSelector>,
     /// `status.disruptionsAllowed`.
     pub disruptions_allowed: i32,
-    /// `status.disruptedPods` by pod name: already on their way out.
+    /// The names in `status.disruptedPods`: pods that are being evicted already.
     pub disrupted_pods: Vec<String>,
 }

@@ -1,6 +1,6 @@
-//! The nested shape of the storage kinds' JSON, read and flattened into the model.
+//! The JSON form of the storage kinds, from which the flat types of the model are deserialized.
 //!
-//! Same rules as [`super::wire`]: unknown fields are ignored, absent ones take their zero value.
+//! As in [`super::wire`], unknown fields are ignored and absent ones get their zero value.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 const STORAGE: &str = "storage";
 
-/// Storage kinds say much in annotations, which the other kinds' reading leaves out.
+/// Metadata with annotations, which storage kinds use for much of their state; the metadata of the
+/// other kinds has none.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Meta {
@@ -122,12 +123,12 @@ struct Csi {
 }
 
 impl Source {
-    /// The image that the volume is, if it is one.
+    /// Returns the image of an image volume; `None` for other volumes.
     pub(super) fn image(&self) -> Option<&str> {
         self.image.as_ref().map(|image| image.reference.as_str())
     }
 
-    /// The volume of a pod, if it can matter.
+    /// Returns the volume of a pod if it can affect where the pod runs.
     pub(super) fn of_pod(self, pod: &str, uid: &str) -> Option<PodVolume> {
         if let Some(source) = self.persistent_volume_claim {
             return Some(PodVolume::Claim {
@@ -161,7 +162,7 @@ impl Source {
         if let Some(rbd) = self.rbd {
             return Some(Disk::Rbd {
                 monitors: rbd.monitors,
-                // The API server's default.
+                // `rbd` is the API server's default for the pool.
                 pool: if rbd.pool.is_empty() {
                     "rbd".to_owned()
                 } else {

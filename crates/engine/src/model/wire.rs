@@ -1,6 +1,6 @@
-//! The nested shape of Kubernetes' JSON, read and flattened into the model.
+//! The JSON form of Kubernetes' objects, from which the flat types of the model are deserialized.
 //!
-//! Unknown fields are ignored; absent ones take their zero value. Times must be what the API server writes:
+//! Unknown fields are ignored; absent ones get their zero value. Times must be in the API server's format,
 //! RFC 3339 in UTC.
 
 use std::borrow::Cow;
@@ -155,7 +155,8 @@ struct ContainerStatus {
 }
 
 impl PodStatus {
-    /// kube-scheduler: `podTerminatingByPreemption`, but for the deletion.
+    /// Returns whether the pod is being preempted (kube-scheduler: `podTerminatingByPreemption`, without
+    /// the check for deletion).
     fn is_preempted(&self) -> bool {
         let conditions = self.conditions.iter().flatten();
         let mut disruptions = conditions.filter(|condition| condition.r#type == "DisruptionTarget");
@@ -164,14 +165,14 @@ impl PodStatus {
         })
     }
 
-    /// Raises the requests of a pod and its containers to what they hold.
+    /// Raises the requests of a pod and its containers to the amounts they hold during an in-place resize.
     fn hold(&self, spec: &mut PodBody) {
         let conditions = self.conditions.iter().flatten();
         let pending = conditions
             .filter(|condition| condition.r#type == RESIZE_PENDING.0)
             .map(|condition| condition.reason == RESIZE_PENDING.1);
         let infeasible = pending.take(1).any(|infeasible| infeasible);
-        // Of the containers that start the pod, upstream asks sidecars only.
+        // Of the init containers kube-scheduler counts only sidecars here.
         let sidecars = spec.init_containers.iter_mut().flatten();
         let sidecars =
             sidecars.filter(|container| container.restart_policy == Some(RestartPolicy::Always));
@@ -327,7 +328,7 @@ struct WorkloadBody {
     selector: Selector,
 }
 
-/// A ReplicationController's selector is a plain map, all others are label selectors.
+/// A selector. A ReplicationController has a plain map, all other kinds have a label selector.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Selector {
@@ -401,7 +402,7 @@ impl From<Pdb> for PdbSpec {
     }
 }
 
-/// An effect that may be absent or empty, which both mean "all effects".
+/// Deserializes an effect; absent and empty both mean "all effects".
 pub(super) fn effect<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<TaintEffect>, D::Error> {
@@ -419,12 +420,12 @@ pub(super) fn effect<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Seconds since 1970 of `2026-01-27T00:00:00Z`; fractions of a second are dropped.
+/// Parses a time such as `2026-01-27T00:00:00Z` into seconds since 1970; fractions of a second are dropped.
 fn seconds(time: &str) -> Option<i64> {
     let number = |range: std::ops::Range<usize>| time.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
     let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
-    // Days of a calendar whose year starts in March, so that the leap day is the last one.
+    // The calculation uses years that start in March, so that the leap day is the last day of a year.
     let (year, month) = if month <= 2 {
         (year - 1, month + 9)
     } else {

@@ -1,20 +1,23 @@
-//! What an eviction costs: upstream's criteria, one after the other.
+//! The cost of an eviction: kube-scheduler's criteria, one after the other.
 
 use std::cmp::Reverse;
 
-/// Compared field by field, the least is the best (kube-scheduler: `pickOneNodeForPreemption`).
+/// The cost of an eviction. Costs are compared field by field and the least is best
+/// (kube-scheduler: `pickOneNodeForPreemption`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Cost {
     pdb_violations: usize,
     highest_priority: i32,
     sum_of_priorities: i128,
     victims: usize,
-    /// The latest earliest start among the victims of the highest priority.
+    /// The earliest start among the victims of the highest priority, reversed: the node where it is
+    /// latest is best.
     start: Reverse<i64>,
 }
 
 impl Cost {
-    /// The cost of victims, given as priority and start time, the most important first.
+    /// Returns the cost of victims, which are given by priority and start time, the most important
+    /// first.
     pub(crate) fn of(
         pdb_violations: usize,
         victims: impl Iterator<Item = (i32, i64)> + Clone,

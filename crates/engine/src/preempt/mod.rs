@@ -204,6 +204,7 @@ impl Cluster {
         if self.template(class).preemption_policy == PreemptionPolicy::Never {
             return Some(Preemption::PolicyNever);
         }
+        // A conflict concerns every node, and evicting pods does not resolve it.
         if refused.conflict.is_some() {
             let reason = Reason::PreemptionNotHelpful;
             return Some(Preemption::NotHelpful(vec![Tally {
@@ -262,6 +263,7 @@ impl Cluster {
         let others = named
             .as_ref()
             .map_or(0, |own| self.node_count() - own.len());
+        // Nodes that the pod does not name are hopeless and need no trial.
         if others > 0 {
             count(hopeless.clone(), others);
         }
@@ -371,6 +373,7 @@ impl Cluster {
         if lower.is_empty() {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
+        // `order::sort` is not stable, so it must start from a reproducible order.
         lower.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
         order::sort(&mut lower, |a, b| rank(a) < rank(b));
@@ -415,6 +418,7 @@ impl Cluster {
         }
         let mut victims = Vec::new();
         let mut pdb_violations = 0;
+        // kube-scheduler first reprieves pods whose eviction would violate a budget, so that few violations remain.
         let (violating, others) = self.by_budget(lower);
         let violating = violating.into_iter().map(|victim| (victim, true));
         for (victim, violates) in violating.chain(others.into_iter().map(|own| (own, false))) {
@@ -454,6 +458,7 @@ impl Cluster {
         } else {
             self.check_with_nominated(class, node, nominated)
         };
+        // The pod must also fit without the nominated pods: they may never arrive, and its affinity must not depend on them.
         with.or_else(|| self.question(class).check(node))
     }
 

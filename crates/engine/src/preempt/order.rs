@@ -1,19 +1,19 @@
-//! The order in which kube-scheduler tries pods that could be evicted.
+//! The order in which kube-scheduler examines possible victims.
 //!
-//! Upstream sorts them by importance with Go's `sort.Slice`, and puts them back one after the other. Which of pods of equal importance stays
-//! is therefore up to that sort: it keeps their order up to twelve pods, and beyond leaves them as its pattern-defeating quicksort does. Here
-//! they come in the order of their keys, so the same pods always stay.
+//! kube-scheduler sorts them by importance with Go's `sort.Slice` and then reprieves one after the other. That sort is not stable, so it
+//! decides which pods of equal importance stay: it keeps their order up to twelve pods, and beyond that its pattern-defeating quicksort
+//! determines the order. Mullion passes the pods in the order of their keys, so the same pods always stay.
 
-/// Up to so many elements are sorted by insertion, which keeps the order of equals.
+/// Up to this length elements are sorted by insertion, which keeps the order of equal ones.
 pub(super) const STABLE: usize = 12;
-/// From here on a pivot is chosen among nine instead of three, and a nearly sorted part is mended.
+/// From this length on the pivot is chosen from nine elements instead of three, and a nearly sorted part is repaired.
 const LONG: usize = 50;
-/// So many pairs are mended at most.
+/// The maximum number of pairs that a repair exchanges.
 const MENDS: usize = 5;
-/// Exchanges that choosing a pivot among nine makes if all are in falling order.
+/// The number of swaps that choosing a pivot from nine elements makes if all of them are in descending order.
 const ALL_FALLING: usize = 12;
 
-/// Sorts as Go's `sort.Slice` does.
+/// Sorts exactly as Go's `sort.Slice` does, including the order of equal elements.
 pub(super) fn sort<T>(all: &mut [T], less: impl Fn(&T, &T) -> bool) {
     let end = all.len();
     let limit = usize::BITS - end.leading_zeros();
@@ -25,7 +25,7 @@ struct Sort<'a, T, L> {
     less: &'a L,
 }
 
-/// What choosing a pivot tells about the order of a part.
+/// The order that choosing a pivot found in a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hint {
     Rising,
@@ -61,7 +61,8 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             if balanced && partitioned && hint == Hint::Rising && self.mend(start, end) {
                 return;
             }
-            // No element is below the one before the part: those that equal the pivot are done.
+            // The element before the part is not below the pivot, so no element of the part is below the pivot either: all elements equal to
+            // it are in place.
             if start > 0 && !self.less(start - 1, pivot) {
                 start = self.pass_equals(start, end, pivot);
                 continue;
@@ -118,7 +119,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
         }
     }
 
-    /// Exchanges three elements in the middle with some that a generator of its own picks.
+    /// Swaps three elements in the middle with pseudo-random ones, with Go's own generator, to break patterns.
     fn scatter(&mut self, start: usize, end: usize) {
         let len = end - start;
         let mask = (1_u64 << (usize::BITS - len.leading_zeros())) - 1;
@@ -163,7 +164,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
         b
     }
 
-    /// Sorts a part that is nearly sorted; no if it is not, or too short for that to be worth it.
+    /// Repairs a part that is nearly sorted. Returns `false` if it is not nearly sorted, or too short for a repair to be worth it.
     fn mend(&mut self, start: usize, end: usize) -> bool {
         let mut at = start + 1;
         for _ in 0..MENDS {
@@ -195,7 +196,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
         false
     }
 
-    /// Parts elements into those below the pivot and the others; where the pivot is then, and whether nothing had to move.
+    /// Partitions elements into those below the pivot and the others. Returns the pivot's new index, and whether nothing had to move.
     fn partition(&mut self, start: usize, end: usize, pivot: usize) -> (usize, bool) {
         self.all.swap(start, pivot);
         let (mut low, mut high) = self.meet(start, start + 1, end - 1);
@@ -208,7 +209,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
         (high, in_place)
     }
 
-    /// From both sides to the next elements that are on the wrong one.
+    /// Moves both ends to the next elements that are on the wrong side.
     fn meet(&self, pivot: usize, mut low: usize, mut high: usize) -> (usize, usize) {
         while low <= high && self.less(low, pivot) {
             low += 1;
@@ -219,7 +220,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
         (low, high)
     }
 
-    /// Brings the elements that equal the pivot to the front of a part in which none is below it; the first after them.
+    /// Moves the elements that equal the pivot to the front of a part in which none is below it. Returns the index after them.
     fn pass_equals(&mut self, start: usize, end: usize, pivot: usize) -> usize {
         self.all.swap(start, pivot);
         let (mut low, mut high) = (start + 1, end - 1);
@@ -244,7 +245,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
 mod tests {
     use super::sort;
 
-    /// Numbers in some order, by a key of which many are equal.
+    /// Returns the key of a number in one of several orders; many keys are equal.
     fn key(kind: &str, len: usize, by: usize, index: usize) -> usize {
         match kind {
             "mixed" => (index * index * 7 + index * 3) % by,
@@ -275,7 +276,7 @@ mod tests {
             sixteen,
             [6, 15, 12, 3, 0, 9, 4, 7, 8, 5, 10, 11, 2, 13, 14, 1]
         );
-        // A digest of the order in which Go leaves longer ones.
+        // A checksum of the order in which Go leaves longer inputs.
         let digests = [
             ("mixed", 13, 2, 584343),
             ("mixed", 16, 3, 396400),

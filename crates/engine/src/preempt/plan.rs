@@ -88,6 +88,7 @@ impl Cluster {
         let victims = runs
             .iter()
             .flat_map(|run| std::iter::repeat_n((run.priority, run.start_time), run.evicted));
+        // If no pod has to be evicted for resources, the node refuses for another reason.
         match runs.iter().any(|run| run.evicted > 0) {
             true => Plan::Evict(Cost::of(0, victims)),
             false => Plan::Try,
@@ -181,6 +182,8 @@ impl Cluster {
             let size = asked(first.class);
             let same =
                 |pod: &LowerPriorityPod| pod.class == first.class || asked(pod.class) == size;
+            // If pods of equal importance differ in requests, it depends on their keys which of them stay. Sums
+            // cannot tell that.
             if !alike.iter().all(same) {
                 return None;
             }

@@ -90,6 +90,7 @@ impl Rules {
             spread: match &profile.default_spread {
                 DefaultSpread::System => Spread::System,
                 DefaultSpread::List(constraints) => {
+                    // The constraints of a profile get their selectors per pod, so no labels are needed here.
                     let none = LabelSet::default();
                     let constraints = constraints.iter();
                     let rules = constraints.map(|own| SpreadRule::compile(own, &none, names));

@@ -145,7 +145,7 @@ impl Change {
                 ..
             } => misspelling_cost(wrong, value),
             Change::Allow { .. } => 12_000,
-            // Existing nodes have to be replaced before it helps.
+            // The change helps only after existing nodes have been replaced.
             Change::DelegatePrefixes { .. } => 14_000,
             Change::Select {
                 key,
@@ -157,7 +157,7 @@ impl Change {
             } => 20_000,
             Change::Label { .. } => 22_000,
             Change::Select { instead: None, .. } | Change::Demand { instead: None, .. } => 25_000,
-            // Grows with the share of the request that is given up.
+            // The cost grows with the share of the request that is given up.
             Change::Request { from, to, .. } => {
                 let share = (from - to).max(0) as f64 / (*from).max(1) as f64;
                 10_000 + (share * 40_000.0) as u32

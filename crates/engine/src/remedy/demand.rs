@@ -1,7 +1,7 @@
-//! What a pod demands of node labels, one demand at a time: its node selector and the terms of its required node affinity.
+//! The demands of a pod on node labels, one by one: its node selector and the terms of its required node affinity.
 //!
-//! The filters say only that a node is refused; here is said which demands refuse it, so that each can be changed alone. Compiled and compared
-//! by the same selectors as the filters'.
+//! The filters report only that a node is refused. This module reports which demands refuse the node, so that each can be changed alone. It
+//! uses the same compiled selectors as the filters.
 
 use super::near::known_values;
 use crate::intern::{Interner, Symbol};
@@ -9,26 +9,26 @@ use crate::labels::LabelSet;
 use crate::model::{NodeSelectorRequirement, Operator, PodTemplate};
 use crate::selector::Requirement;
 
-/// All demands of a pod.
+/// All demands of a pod on node labels.
 pub(crate) struct Demands {
     selector: Vec<Demand>,
-    /// The terms of its required node affinity, of which one must be met; `None` without any affinity.
+    /// The terms of the required node affinity, one of which must match; `None` without affinity.
     terms: Option<Vec<Term>>,
 }
 
-/// One demand.
+/// One demand on a node label.
 pub(crate) struct Demand {
     pub(crate) key: String,
     operator: Operator,
     values: Vec<String>,
     symbol: Symbol,
-    /// `None` where it is not understood: nothing meets it then.
+    /// The compiled requirement; `None` if it is invalid, in which case no label satisfies it.
     test: Option<Requirement>,
 }
 
 struct Term {
     demands: Vec<Demand>,
-    /// It names nodes as well.
+    /// Whether the term also selects nodes by name.
     by_name: bool,
 }
 
@@ -64,7 +64,8 @@ impl Demands {
         Demands { selector, terms }
     }
 
-    /// The fewest demands that would have to go for labels to be let in; `None` where that is not a matter of demands on labels alone.
+    /// Returns the smallest set of demands that must be dropped for a node with these labels to match; `None` if dropping demands on labels is
+    /// not enough.
     pub(crate) fn unmet(&self, labels: &LabelSet, names: &Interner) -> Option<Vec<&Demand>> {
         let mut unmet: Vec<&Demand> = self.selector.iter().collect();
         unmet.retain(|demand| !demand.is_met(labels, names));
@@ -83,14 +84,14 @@ impl Demands {
         Some(unmet)
     }
 
-    /// Every demand.
+    /// Returns all demands.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Demand> {
         let terms = self.terms.iter().flatten();
         let of_terms = terms.flat_map(|term| &term.demands);
         self.selector.iter().chain(of_terms)
     }
 
-    /// Whether only one of several terms must be met, so that a demand that nothing meets need not be in the way.
+    /// Returns whether there are several terms. One of them must match, so an unsatisfiable demand in another does no harm.
     pub(crate) fn has_choice(&self) -> bool {
         self.terms.as_ref().is_some_and(|terms| terms.len() > 1)
     }
@@ -112,7 +113,7 @@ impl Demand {
         test.is_some_and(|test| test.matches(labels, names))
     }
 
-    /// The one value that is asked for, if that is what the demand is.
+    /// Returns the required value, if the demand is for a single value.
     pub(crate) fn only_value(&self) -> Option<&str> {
         match (&self.values[..], self.operator) {
             ([only], Operator::In) => Some(only),
@@ -120,12 +121,12 @@ impl Demand {
         }
     }
 
-    /// The label's value.
+    /// Returns the label's value in `labels`.
     pub(crate) fn found<'n>(&self, labels: &LabelSet, names: &'n Interner) -> Option<&'n str> {
         labels.value(self.symbol).map(|value| names.text(value))
     }
 
-    /// The values that are asked for, if any of them will do.
+    /// Returns the values of an `In` demand, any of which satisfies it; empty for other demands.
     pub(crate) fn wanted(&self) -> &[String] {
         match self.operator {
             Operator::In => &self.values,
@@ -133,7 +134,7 @@ impl Demand {
         }
     }
 
-    /// Whether every value that is asked for is one that the label has nowhere.
+    /// Returns whether all required values are ones that this label can never have.
     pub(super) fn asks_for_unknown(&self) -> bool {
         let known = known_values(&self.key);
         let wanted = self.wanted();
@@ -141,13 +142,13 @@ impl Demand {
         !known.is_empty() && !wanted.is_empty() && !wanted.iter().any(is_known)
     }
 
-    /// What is asked of the label, after its key.
+    /// Returns the text of the demand after the key.
     pub(crate) fn words(&self) -> String {
         words(self.operator, &self.values)
     }
 }
 
-/// What is asked of a label, after its key: `=a`, ` in (a, b)`, ` > 4`.
+/// Returns the text of a demand after the key: `=a`, ` in (a, b)`, ` > 4`.
 pub(crate) fn words(operator: Operator, values: &[String]) -> String {
     let list = values.join(", ");
     match operator {

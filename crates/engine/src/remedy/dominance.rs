@@ -1,7 +1,7 @@
-//! Which alternatives are not worth showing beside a smaller set of changes.
+//! Decides which alternatives are not worth showing beside a smaller set of changes.
 //!
-//! A larger set is worth showing only if it is better in something: another object is changed, the node costs less, or it leads somewhere
-//! else at the same price by other values.
+//! A larger set is shown only if it has an advantage: it changes another object, the node costs less, or it leads to another place at the
+//! same price with other values.
 
 use super::{Change, Place, Set};
 
@@ -25,7 +25,7 @@ fn object(change: &Change) -> Object<'_> {
     }
 }
 
-/// What a place costs, in micro-dollars per hour; a node that is there costs nothing more.
+/// Returns the price of a place in micro-dollars per hour; an existing node costs nothing more.
 fn price(place: &Place) -> u64 {
     match place {
         Place::Node(_) => 0,
@@ -35,7 +35,8 @@ fn price(place: &Place) -> u64 {
     }
 }
 
-/// Whether nothing speaks for the second set of changes, with the place it leads to, once the first is known, which is not larger.
+/// Returns whether the first set of changes makes the second one, which is not smaller, superfluous. Each set comes with the place that it
+/// leads to.
 pub(super) fn dominates((smaller, place): (&Set, &Place), (larger, other): (&Set, &Place)) -> bool {
     let touched: Vec<_> = larger.iter().map(object).collect();
     let same_objects = smaller.iter().all(|own| touched.contains(&object(own)));
@@ -44,7 +45,7 @@ pub(super) fn dominates((smaller, place): (&Set, &Place), (larger, other): (&Set
     same_objects && own <= others && (is_cheaper || gives_up_more(larger, smaller))
 }
 
-/// Whether a set makes every change of another, or one that takes more of the same request.
+/// Returns whether a set makes every change of another set, or one that reduces the same request further.
 fn gives_up_more(larger: &Set, smaller: &Set) -> bool {
     smaller.iter().all(|own| {
         larger.iter().any(|other| match (own, other) {
@@ -105,7 +106,7 @@ mod tests {
         let dominated =
             |a: &Set, place: Place, b: &Set, other: Place| dominates((a, &place), (b, &other));
         let (here, there) = (bought_as("here", 0), bought_as("there", 0));
-        // More of the request is given up for nothing.
+        // A larger reduction of the request gains nothing.
         assert!(dominated(
             &less_cpu(6_000),
             here.clone(),
@@ -118,14 +119,14 @@ mod tests {
             &less_cpu(1_000),
             bought(5)
         ));
-        // The same node, by dropping what could be put right.
+        // The same node is reached by dropping a demand that could be corrected instead.
         assert!(dominated(
             &zone(Some("a")),
             bought(5),
             &zone(None),
             bought(5)
         ));
-        // Another value leads to another node: for the user to choose, unless it costs more.
+        // Another value leads to another node, which is the user's choice unless it costs more.
         assert!(!dominated(
             &zone(Some("a")),
             here.clone(),
@@ -138,7 +139,7 @@ mod tests {
             &zone(Some("b")),
             bought(6)
         ));
-        // Somebody else's object is changed.
+        // The two sets change different objects.
         assert!(!dominated(&zone(Some("a")), bought(5), &allow(), bought(6)));
         let mut both = zone(Some("a"));
         both.extend(allow());

@@ -109,6 +109,7 @@ impl Cluster {
             let Some((Reverse(own), Reverse(set))) = open.pop() else {
                 break;
             };
+            // Sets come in ascending size, so after one that is too large all others are too.
             let dear = |(smallest, _, _): &(Size, Set, Remedy)| {
                 own.0 > smallest.0 || own.1 > WORTH * smallest.1
             };
@@ -116,6 +117,7 @@ impl Cluster {
                 break;
             }
             let mut placed = found.iter().map(|(_, set, _)| set).chain(&dominated);
+            // A set that contains a working one has changes that are not needed.
             if placed.any(|smaller| smaller.is_subset(&set)) {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! Which of some values a misspelt one was meant to be.
+//! Finds the value that a misspelt one was probably meant to be.
 
 use crate::model::label;
 
-/// Returns all values of a label that there are anywhere; none where that depends on the cloud.
+/// Returns all values that a label can have in any cluster; none if they depend on the cloud.
 pub(crate) fn known_values(key: &str) -> &'static [&'static str] {
     match key {
         label::OS => &["linux", "windows"],
@@ -12,7 +12,7 @@ pub(crate) fn known_values(key: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns how many letters have to be added, removed, replaced or swapped with their neighbour to make one text of another.
+/// Returns the edit distance of two texts: the number of characters to add, remove, replace or swap with a neighbour.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
-/// Whether two texts have the same letters, in any order.
+/// Returns whether two texts consist of the same characters in any order.
 pub(super) fn are_swapped(a: &str, b: &str) -> bool {
     let sorted = |text: &str| {
         let mut letters: Vec<char> = text.chars().collect();
@@ -43,7 +43,7 @@ pub(super) fn are_swapped(a: &str, b: &str) -> bool {
     sorted(a) == sorted(b)
 }
 
-/// Whether a value is most likely another one misspelt: two letters differ at most, and no more than one in four.
+/// Returns whether a value is probably a misspelling of another: at most two characters differ, and at most one in four.
 pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
     let length = wanted.chars().count();
     let differ = wanted.chars().count().abs_diff(meant.chars().count());
@@ -54,7 +54,7 @@ pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
     differ <= 2 && 4 * differ <= length
 }
 
-/// The value that is the least different from the one that is wanted; of equals one with the same letters, else the first.
+/// Returns the value closest to the wanted one. Of equally close ones it prefers one with the same characters, then the first.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     values: impl IntoIterator<Item = &'a str>,

@@ -218,6 +218,7 @@ impl<'a> RefusedPod<'a> {
             let Some(changes) = self.about_node(cluster, node.node, refusal) else {
                 continue;
             };
+            // Missing amounts differ from node to node, so such nodes are grouped and only the nearest is proposed.
             if refusal.plugin != Plugin::NodeResourcesFit {
                 proposals.insert(changes);
                 continue;

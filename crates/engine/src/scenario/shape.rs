@@ -10,15 +10,15 @@ use crate::model::{
     WeightedPodAffinityTerm, label,
 };
 
-/// Namespaces of the scenario that selects them.
+/// The number of namespaces in the scenario that selects pods by namespace.
 pub(super) const NAMESPACES: usize = 100;
-/// Pods a node may hold.
+/// The maximum number of pods on a node.
 pub(super) const POD_SLOTS: usize = 110;
 const APPS: usize = 40;
 const APPS_OF_LARGE: usize = 200;
 const WEIGHT: i32 = 10;
 
-/// A node of 32 cpu, 128Gi and 110 pods in one of three zones.
+/// Returns a node with 32 cpu, 128Gi and 110 pod slots in one of three zones.
 pub(super) fn node(index: usize, mixed: bool) -> NodeSpec {
     let windows = mixed && index % 10 < 3;
     let mut node = NodeSpec::named(format!("node-{index}"));
@@ -52,7 +52,7 @@ pub(super) fn namespace(index: usize) -> String {
     format!("team-{index}")
 }
 
-/// The service that selects a template's app group.
+/// Returns the service that selects a template's app group.
 pub(super) fn service(template: &PodTemplate) -> ServiceSpec {
     ServiceSpec {
         namespace: template.namespace.clone(),
@@ -61,11 +61,11 @@ pub(super) fn service(template: &PodTemplate) -> ServiceSpec {
     }
 }
 
-/// The templates of a scenario; pod i is of template i modulo their number.
+/// Returns the templates of a scenario; pod i has template i modulo their number.
 pub(super) fn templates(scenario: Scenario) -> Vec<PodTemplate> {
     let count = match scenario {
         Scenario::Large | Scenario::Requests => APPS_OF_LARGE,
-        // Every meeting of a group and a namespace.
+        // One template for each combination of a group and a namespace that occurs.
         Scenario::NamespaceAntiAffinity => APPS * NAMESPACES / 20,
         Scenario::Mixed => 2 * APPS,
         _ => APPS,
@@ -79,7 +79,7 @@ pub(super) fn templates(scenario: Scenario) -> Vec<PodTemplate> {
         .collect()
 }
 
-/// A template a pod, where pods cannot share theirs.
+/// Returns one template per pod for scenarios whose pods cannot share templates; empty for the others.
 pub(super) fn own_templates(scenario: Scenario, nodes: usize, pods: usize) -> Vec<PodTemplate> {
     let template = |index: usize| {
         let mut template = plain("default", &format!("app-{}", index % APPS));
@@ -115,7 +115,8 @@ fn claim(index: usize) -> String {
     format!("data-{index}")
 }
 
-/// A claim for each pod, bound to a volume that one of the zones reaches, on nodes that attach as many as they hold pods.
+/// Adds a bound claim for each pod, whose volume is reachable from one of the zones. The attach limit of a node equals
+/// its pod slots.
 pub(super) fn store(cluster: &mut Cluster, nodes: usize, pods: usize) {
     const DRIVER: &str = "ebs.csi.aws.com";
     for index in 0..nodes {
@@ -207,7 +208,7 @@ fn template(scenario: Scenario, index: usize, app: &str) -> PodTemplate {
     template
 }
 
-/// A pod that asks for more than any node has.
+/// Returns a pod that requests more than any node has.
 pub(super) fn misfit() -> PodTemplate {
     let mut template = plain("default", "misfit");
     template.containers[0]
@@ -217,7 +218,7 @@ pub(super) fn misfit() -> PodTemplate {
     template
 }
 
-/// A pod of low priority.
+/// Returns a pod of low priority.
 pub(super) fn filler() -> PodTemplate {
     plain("default", "filler")
 }

@@ -1,7 +1,8 @@
-//! kube-scheduler: NodeResourcesBalancedAllocation: does the pod make the use of cpu and memory (or of the resources
-//! that the profile names) more even?
+//! kube-scheduler: NodeResourcesBalancedAllocation. The score tells whether the pod makes the use of cpu and memory
+//! (or of the profile's resources) more even.
 //!
-//! 75 means no change, 50 is the worst and 100 the best. Uses real requests: what asks for nothing weighs nothing.
+//! 75 means no change, 50 is the worst score and 100 the best. The score uses real requests: a container without
+//! requests adds nothing.
 
 use crate::class::Shape;
 use crate::cluster::Node;
@@ -9,7 +10,7 @@ use crate::intern::Symbol;
 use crate::profile::Rules;
 use crate::score::resource_allocation::{Requests, Stock, load};
 
-/// Skipped for pods that ask for none of the resources.
+/// Returns whether the pod requests any of the resources; otherwise the scorer is skipped.
 pub(crate) fn applies(pod: &Shape, rules: &Rules) -> bool {
     if let Some(resources) = &rules.balanced {
         let real = &pod.requests.real;
@@ -39,7 +40,7 @@ pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules, stock: Option<Stock<'
     50 + (50 + with - without) / 2
 }
 
-/// The evenness of any number of resources, by their standard deviation.
+/// Computes the evenness of any number of resources from the standard deviation of their used shares.
 fn balance_of_all(
     pod: &Shape,
     with_pod: bool,

@@ -1,8 +1,8 @@
-//! kube-scheduler: DynamicResources. A node is the better the more wanted the alternatives of the claims' requests are that it can give.
+//! kube-scheduler: DynamicResources. A node scores higher if it can satisfy the claims' requests with more preferred alternatives.
 
 use crate::cluster::{NodeId, Question};
 
-/// Whether nodes can differ.
+/// Returns whether nodes can differ in score: a claim without an allocation has a request with alternatives.
 pub(crate) fn applies(question: &Question<'_>) -> bool {
     let devices = question.cluster.devices();
     question

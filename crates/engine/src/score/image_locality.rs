@@ -1,4 +1,5 @@
-//! kube-scheduler: ImageLocality, weight 1: nodes that hold the pod's images, by size and by how spread they are.
+//! kube-scheduler: ImageLocality, weight 1. Nodes that have the pod's images score higher, by the size of the
+//! images and by how many nodes have them.
 
 use super::MAX_SCORE;
 use crate::class::Shape;
@@ -7,7 +8,7 @@ use crate::cluster::{Cluster, Node};
 const MIN_BYTES: i64 = 23 << 20;
 const MAX_BYTES_PER_CONTAINER: i64 = 1000 << 20;
 
-/// The name an image is looked up by: with `:latest` where there is no tag.
+/// Returns the name by which an image is looked up: with `:latest` if it has no tag.
 pub(crate) fn normalized(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     if last.contains(':') {

@@ -1,4 +1,5 @@
-//! kube-scheduler: InterPodAffinity's score, weight 2: preferences of the pod and of the pods that are there.
+//! kube-scheduler: InterPodAffinity's score, weight 2. It sums the preferences of the pod and those of
+//! existing pods.
 
 use super::MAX_SCORE;
 use crate::cluster::{NodeId, Question};
@@ -17,7 +18,8 @@ pub(crate) fn column(question: &Question<'_>, feasible: &[NodeId]) -> Vec<i64> {
     normalize(sums)
 }
 
-/// Scales sums to 0..=100, the least to 0 and the most to 100, in floating point as upstream does.
+/// Scales sums to 0..=100, the lowest to 0 and the highest to 100, in floating point as kube-scheduler does,
+/// so that rounding is the same.
 pub(crate) fn normalize(sums: Vec<i64>) -> Vec<i64> {
     let min = sums.iter().copied().min().unwrap_or(0);
     let max = sums.iter().copied().max().unwrap_or(0);

@@ -1,6 +1,6 @@
-//! kube-scheduler: NodeResourcesFit's LeastAllocated score, weight 1: the mean share of cpu and memory left free.
+//! kube-scheduler: NodeResourcesFit's LeastAllocated score, weight 1. It is the mean free share of cpu and memory.
 //!
-//! Containers that ask for nothing weigh 100m and 200 MiB here. A resource the node does not have is left out.
+//! Containers without requests count as 100m and 200 MiB here. A resource that the node does not offer is left out.
 
 use super::MAX_SCORE;
 use crate::class::Shape;
@@ -34,7 +34,8 @@ fn share(allocatable: i64, requested: i64) -> Option<i64> {
             let free = allocatable.wrapping_sub(requested);
             Some(match free.checked_mul(MAX_SCORE) {
                 Some(hundredfold) => hundredfold / allocatable,
-                // A hundred times the bytes of a node can pass 64 bits, but dividing 128 takes several times as long.
+                // A node's bytes times 100 can exceed 64 bits; 128-bit division is slower, so it is only the
+                // fallback.
                 None => (i128::from(free) * i128::from(MAX_SCORE) / i128::from(allocatable)) as i64,
             })
         }

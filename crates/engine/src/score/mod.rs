@@ -1,7 +1,7 @@
-//! The scorers: one file each, `raw` (or a column) in upstream's integer arithmetic.
+//! The scorers: one file per plugin. `raw` computes the score of a node, or of all nodes, with kube-scheduler's integer arithmetic.
 //!
-//! Invariant: every feasible node is scored, in columns; [`columns`] gives them normalized to 0..=100 and weighted.
-//! A plugin that upstream skips for a pod has no column.
+//! Invariant: every feasible node is scored. [`columns`] returns the scores of each plugin, normalized to 0..=100 and weighted. A plugin that
+//! kube-scheduler skips for a pod has no column.
 
 pub(crate) mod balanced_allocation;
 pub(crate) mod dynamic_resources;
@@ -19,17 +19,17 @@ use crate::cluster::{Node, NodeId, Question};
 use crate::reason::Plugin;
 use resource_allocation::Stock;
 
-/// The best a node can get from one plugin before weights.
+/// The highest score of a plugin before weights.
 pub(crate) const MAX_SCORE: i64 = 100;
 
-/// One plugin's weighted scores for the feasible nodes, in their order.
+/// The weighted scores of one plugin for the feasible nodes, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub(crate) plugin: Plugin,
     pub(crate) scores: Vec<i64>,
 }
 
-/// All columns for the feasible nodes.
+/// Returns the columns of all plugins for the feasible nodes.
 pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Column> {
     let raw =
         |score: &dyn Fn(NodeId) -> i64| feasible.iter().map(|id| score(*id)).collect::<Vec<_>>();
@@ -95,7 +95,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     columns
 }
 
-/// The part of a node's total that its own load decides, whatever other nodes are feasible; for a pod that has nothing to do with devices.
+/// Returns the part of a node's total score that depends only on the node's own load, for a pod that has nothing to do with devices.
 pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
     let (pod, rules) = (&question.class.shape, question.rules);
     let weighed = |plugin, score: &dyn Fn() -> i64| match rules.weight(plugin) {
@@ -123,7 +123,7 @@ pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
         .saturating_add(pull)
 }
 
-/// The part of a node's total that its static verdict decides, given the largest raw scores of all feasible nodes.
+/// Returns the part of a node's total score that depends on its static verdict; `most` has the largest raw scores of all feasible nodes.
 pub(crate) fn of_verdict(
     question: &Question<'_>,
     soft_taints: i64,
@@ -139,7 +139,7 @@ pub(crate) fn of_verdict(
     }
 }
 
-/// kube-scheduler: `DefaultNormalizeScore`.
+/// Scales scores to 0..=100 by the largest one (kube-scheduler: `DefaultNormalizeScore`).
 fn normalize(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
     let max = scores.iter().copied().max().unwrap_or(0).max(0);
     scores

@@ -1,4 +1,5 @@
-//! kube-scheduler: NodeResourcesFit's score: the weighted mean of what one strategy says about each resource.
+//! kube-scheduler: NodeResourcesFit's score. It is the weighted mean of the scores that the profile's
+//! strategy gives to each resource.
 
 use super::resource_allocation::{Load, Requests, Stock, load};
 use super::{MAX_SCORE, least_allocated};
@@ -50,7 +51,8 @@ fn of_load(strategy: &Strategy, load: Load) -> i64 {
     }
 }
 
-/// The curve's height; flat before its first and after its last point.
+/// Returns the score of a curve at a utilization; the curve is flat before its first and after its last
+/// point.
 fn at(points: &[(i64, i64)], utilization: i64) -> i64 {
     let next = points.iter().position(|(to, _)| utilization <= *to);
     match next {

@@ -1,8 +1,9 @@
-//! kube-scheduler: PodTopologySpread's score, weight 2: fewer matching pods in the node's places are better.
+//! kube-scheduler: PodTopologySpread's score, weight 2. Fewer matching pods in the node's domains score higher.
 //!
-//! A constraint weighs `ln(places + 2)` so that many small places count as much as few large ones. Nodes that lack a
-//! key of the pod's own constraints score 0; with the defaults a missing key adds nothing. Works on rows of equal
-//! nodes, so that one node a row ([`fn@column`]) and one group a row (the score board) are the same arithmetic.
+//! A constraint has the weight `ln(domains + 2)`, so that many small domains count as much as few large ones. Nodes that
+//! lack a key of the pod's own constraints score 0; with the default constraints a missing key adds nothing. The
+//! arithmetic works on rows of equal nodes, so it is the same for one node per row ([`fn@column`]) and for one group per
+//! row (the boards).
 
 use rustc_hash::FxHashSet;
 
@@ -11,17 +12,18 @@ use crate::cluster::{Node, NodeId, Question};
 use crate::intern::Symbol;
 use crate::topology::{SpreadCounts, View};
 
-/// The feasible nodes by what the soft constraints see of them.
+/// The feasible nodes in rows that the soft constraints cannot tell apart.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// One per row and constraint: the value of its key, and how many matching pods are in that place.
+    /// One cell per row and constraint: the value of the constraint's key, and the number of matching pods in that
+    /// domain.
     cells: Vec<(Option<Symbol>, i64)>,
-    /// How many nodes a row stands for.
+    /// The number of nodes in each row.
     nodes: Vec<usize>,
 }
 
 impl Rows {
-    /// Room for this many rows of this many cells.
+    /// Creates an empty set of rows with memory for `rows` rows of `cells` cells.
     pub(crate) fn with_capacity(rows: usize, cells: usize) -> Self {
         Rows {
             cells: Vec::with_capacity(rows * cells),
@@ -29,7 +31,7 @@ impl Rows {
         }
     }
 
-    /// Adds a row; `value` and `count` are asked for each soft constraint in its order.
+    /// Adds a row for this many nodes, with one cell per soft constraint in order.
     pub(crate) fn push(
         &mut self,
         nodes: usize,
@@ -39,7 +41,7 @@ impl Rows {
         self.nodes.push(nodes);
     }
 
-    /// The normalized score of each row.
+    /// Returns the normalized score of each row.
     pub(crate) fn scores(&self, view: &View) -> Vec<i64> {
         let soft = &view.soft;
         let row = |index: usize| &self.cells[index * soft.len()..(index + 1) * soft.len()];
@@ -54,7 +56,7 @@ impl Rows {
                 Symbol::HOSTNAME => scored.iter().map(|index| self.nodes[*index]).sum(),
                 _ => scored
                     .iter()
-                    // A node without the key is where nodes with an empty value are.
+                    // A node without the key counts as one with an empty value.
                     .map(|index| row(*index)[constraint].0.unwrap_or(Symbol::EMPTY))
                     .collect::<FxHashSet<_>>()
                     .len(),
@@ -88,7 +90,8 @@ fn raw_score(soft: &[SpreadCounts], row: &[(Option<Symbol>, i64)], weights: &[f6
     score.round() as i64
 }
 
-/// What a soft constraint sees of a node: hosts are counted by the node itself, whatever its hostname label says.
+/// Returns the cell of a node for a soft constraint. Pods per host are counted by the node itself, whatever its hostname
+/// label says.
 pub(crate) fn cell(counts: &SpreadCounts, node: &Node) -> (Option<Symbol>, i64) {
     let value = node.fixed.labels.value(counts.rule.key);
     let place = if counts.rule.key == Symbol::HOSTNAME {

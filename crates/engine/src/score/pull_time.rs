@@ -1,17 +1,19 @@
-//! PullTime, ours and off by default: nodes on which the pod could start soonest, by the sizes of its images and by which of them are there.
+//! PullTime, Mullion's own scorer, off by default. Nodes on which the pod could start sooner score higher, by the sizes of the images that
+//! they lack.
 //!
-//! Upstream's ImageLocality counts at most 1,000 MB of each container, so a node that holds a Windows image of 5 GB looks as good as one that
-//! holds a fifth of it. The size of an image is what a node that holds it reports; one that no node holds counts on every node alike.
+//! kube-scheduler's ImageLocality counts at most 1,000 MB per container, so a node with a Windows image of 5 GB scores no higher than one
+//! with a fifth of that. An image has the size that a node with the image reports; images that no node has count the same on every node, as
+//! 0.
 
 use super::MAX_SCORE;
 use crate::class::Shape;
 use crate::cluster::{Cluster, Node};
 use crate::model::label;
 
-/// From so many seconds on a node gets nothing.
+/// A node that would need this many seconds or more scores 0.
 const LONGEST_S: i64 = 600;
-/// Bytes of an image that a node downloads and extracts in a second. On Windows layers are extracted one after the other, so an image of
-/// 8 GB takes more than eight minutes (EKS best practices: windows/ami).
+/// The bytes of an image that a node downloads and extracts per second. Windows extracts layers one after the other, so an image of 8 GB
+/// takes more than eight minutes (EKS best practices: windows/ami).
 const LINUX_BYTES_PER_S: i64 = 60_000_000;
 const WINDOWS_BYTES_PER_S: i64 = 15_000_000;
 
@@ -56,7 +58,7 @@ mod tests {
         node
     }
 
-    /// Where a pod with these images goes, and what each node gets for it, in order of their names.
+    /// Returns the node chosen for a pod with these images, and the totals of the nodes in the order of their names.
     fn decided(plugin: Plugin, nodes: &[NodeSpec], images: &[&str]) -> (String, Vec<i64>) {
         let profile = Profile {
             scores: [(plugin, 1)].into(),
@@ -109,7 +111,7 @@ mod tests {
         let (_, totals) = decided(Plugin::ImageLocality, &nodes, &images);
         assert_eq!(totals[0], totals[1]);
         let (best, totals) = decided(Plugin::PullTime, &nodes, &images);
-        // In order of their names: the large one lacks 5 GB (333 s of 600 s), the small one 6 GB (400 s).
+        // By name: the node `large` lacks 5 GB (333 s of 600 s), the node `small` 6 GB (400 s).
         assert_eq!((best.as_str(), totals), ("large", vec![44, 33]));
     }
 

@@ -1,27 +1,28 @@
-//! What scorers of resources ask about one resource of one node (kube-scheduler: `resourceAllocationScorer`).
+//! The amounts of one resource on one node that the scorers about resources read (kube-scheduler:
+//! `resourceAllocationScorer`).
 
 use crate::class::{Requests as PodRequests, Shape};
 use crate::cluster::{Node, NodeId, Question};
 use crate::intern::Symbol;
 
-/// One resource with the pod on the node.
+/// The requested and allocatable amounts of a resource, counting the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) requested: i64,
-    /// Never 0.
+    /// The allocatable amount, never 0.
     pub(crate) allocatable: i64,
 }
 
-/// Which requests count for cpu and memory.
+/// Which requests for cpu and memory count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// As written.
+    /// The requests as written.
     Real,
-    /// With 100m and 200 MiB for containers that ask for nothing.
+    /// Containers without requests count as 100m and 200 MiB.
     Weighed,
 }
 
-/// The devices that a node can use: where it lacks a resource that a class stands for, they count.
+/// The devices that a node can use. They count for a resource that the node lacks and a DeviceClass stands for.
 #[derive(Clone, Copy)]
 pub(crate) struct Stock<'a> {
     question: &'a Question<'a>,
@@ -29,13 +30,13 @@ pub(crate) struct Stock<'a> {
 }
 
 impl<'a> Stock<'a> {
-    /// None where no class stands for any of the pod's resources.
+    /// Returns the stock of a node; `None` if no DeviceClass stands for a resource of the pod.
     pub(crate) fn of(question: &'a Question<'a>, node: NodeId) -> Option<Self> {
         let plan = question.devices?;
         (!plan.extended.is_empty()).then_some(Stock { question, node })
     }
 
-    /// How many devices of the class that stands for a resource there are, and how many of them are taken.
+    /// Returns the number of devices of the class that stands for a resource, and how many of them are allocated.
     fn count(self, resource: Symbol) -> Option<(i64, i64)> {
         let class = self.question.devices?.extended.class_for(resource)?;
         let cluster = self.question.cluster;
@@ -44,8 +45,8 @@ impl<'a> Stock<'a> {
     }
 }
 
-/// The load of a resource with `pod` (or without: `None`) on a node. Left out is a resource that the node does not
-/// have, and an extended one that the pod does not ask for.
+/// Returns the load of a resource on a node, with the pod if `with_pod`. `None` for a resource that the node does not
+/// have, and for an extended resource that the pod does not request.
 pub(crate) fn load(
     pod: &Shape,
     with_pod: bool,

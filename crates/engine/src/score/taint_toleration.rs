@@ -1,8 +1,9 @@
-//! kube-scheduler: TaintToleration's score, weight 3: fewer untolerated PreferNoSchedule taints are better.
+//! kube-scheduler: TaintToleration's score, weight 3. Fewer untolerated PreferNoSchedule taints score
+//! higher.
 
 use crate::class::{NodeTaint, Shape};
 
-/// Untolerated PreferNoSchedule taints. Tolerations of another effect do not help.
+/// Returns the number of untolerated PreferNoSchedule taints. Tolerations with another effect do not count.
 pub(crate) fn raw(pod: &Shape, taints: &[NodeTaint]) -> i64 {
     let tolerated = |taint: NodeTaint| {
         pod.tolerations

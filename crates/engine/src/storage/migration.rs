@@ -1,5 +1,5 @@
-//! Where a volume of an in-tree plugin is reached from on nodes whose CSI driver stands in for the plugin: its zone becomes the driver's own
-//! label (upstream: csi-translation-lib).
+//! The node affinity of a volume of an in-tree plugin on nodes where a CSI driver replaces the plugin: the zone label becomes the driver's own label
+//! (Kubernetes: csi-translation-lib).
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use crate::model::{
 };
 use crate::selector::NodeTerm;
 
-/// What a volume asks of nodes that say they have migrated its plugin, where that is something else than what it asks of others.
+/// The terms of a volume on nodes that have migrated its plugin; it exists only if they differ from the terms on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Migration {
-    /// The plugin, as in `kubernetes.io/aws-ebs`.
+    /// The name of the plugin, such as `kubernetes.io/aws-ebs`.
     pub(crate) plugin: Symbol,
     pub(crate) terms: Vec<NodeTerm>,
 }
 
-/// A plugin with the labels of its driver.
+/// The plugin of a disk with the zone label of its CSI driver.
 struct Driver {
     plugin: &'static str,
     zone: &'static str,
 }
 
-/// Drivers of other plugins leave the labels as they are, and volumes of vSphere are never translated (kube-scheduler:
-/// `isCSIMigrationOnForPlugin`).
+/// Returns the driver that replaces a disk's plugin. The drivers of other plugins leave labels as they are, and vSphere volumes are never translated
+/// (kube-scheduler: `isCSIMigrationOnForPlugin`).
 fn driver(disk: &Disk) -> Option<Driver> {
     let (plugin, zone) = match disk {
         Disk::AwsElasticBlockStore { .. } => {
@@ -76,13 +76,14 @@ impl Driver {
             let zones: Vec<&str> = zones.split("__").collect();
             demand(&mut terms, self.zone, &zones);
         }
-        // Nodes may have the label's name of today only.
+        // The beta label for the region is renamed to the current one, because nodes may have only that.
         rename(&mut terms, region, label::REGION);
         terms
     }
 }
 
-/// The labels of zone and region that a volume goes by: those of its terms, or else of its own labels, and those of today before the beta ones.
+/// Returns the zone and region labels that apply to a volume: those in its terms, otherwise those among its own labels; current labels come before
+/// beta ones.
 fn places(terms: &[NodeSelectorTerm], spec: &PersistentVolumeSpec) -> (&'static str, &'static str) {
     const TODAY: (&str, &str) = (label::ZONE, label::REGION);
     const BETA: (&str, &str) = (label::BETA_ZONE, label::BETA_REGION);
@@ -98,7 +99,7 @@ fn places(terms: &[NodeSelectorTerm], spec: &PersistentVolumeSpec) -> (&'static 
     in_terms.or_else(in_labels).unwrap_or(TODAY)
 }
 
-/// Gives a label another name wherever any term asks for values of it; tells whether one does.
+/// Renames a label in all terms, if any requirement on it has values. Returns whether one has.
 fn rename(terms: &mut [NodeSelectorTerm], from: &str, to: &str) -> bool {
     let demands = || terms.iter().flat_map(|term| &term.match_expressions);
     if !demands().any(|own| own.key == from && !own.values.is_empty()) {
@@ -115,7 +116,7 @@ fn rename(terms: &mut [NodeSelectorTerm], from: &str, to: &str) -> bool {
     true
 }
 
-/// Asks for one of these values in every term.
+/// Adds a requirement for one of these values to every term.
 fn demand(terms: &mut Vec<NodeSelectorTerm>, key: &str, values: &[&str]) {
     let values = values.iter().map(|value| value.trim());
     let values: BTreeSet<_> = values.filter(|value| !value.is_empty()).collect();

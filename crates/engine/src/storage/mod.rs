@@ -1,7 +1,7 @@
-//! Claims, volumes, classes and what nodes can attach, compiled; and what they mean for one pod ([`Plan`]).
+//! Claims, volumes, storage classes and attach limits, compiled, and their meaning for one pod ([`Plan`]).
 //!
-//! Invariant: every change raises [`Storage::version`], so a plan made at a version holds while the version does. How
-//! pods use claims is counted beside it, since it changes with every pod.
+//! Invariant: every change increments [`Storage::version`], so a plan is valid for one version. The uses of claims change with
+//! every pod, so they are counted outside of the version.
 
 mod migration;
 mod object;
@@ -18,7 +18,7 @@ pub(crate) use object::{
 };
 pub(crate) use plan::{Bound, Candidate, Plan, Provision, Unbound};
 
-/// Namespace and name.
+/// A namespace and a name.
 pub(crate) type Key = (Symbol, Symbol);
 
 /// All storage objects by name.
@@ -27,27 +27,27 @@ pub(crate) struct Storage {
     version: u64,
     claims: FxHashMap<Key, Claim>,
     volumes: FxHashMap<Symbol, Volume>,
-    /// Names of volumes by class, in an order that means nothing.
+    /// The names of the volumes of each class, in an unspecified order.
     volumes_of: FxHashMap<Symbol, Vec<Symbol>>,
     classes: FxHashMap<Symbol, Class>,
     nodes: FxHashMap<Symbol, CsiNode>,
-    /// Drivers, and whether their new volumes need room that is told.
+    /// The drivers, each with whether its new volumes need a published storage capacity.
     drivers: FxHashMap<Symbol, bool>,
     capacities: FxHashMap<Key, Capacity>,
     attachments: FxHashMap<Symbol, Attachment>,
-    /// Names of attachments by node, in an order that means nothing.
+    /// The names of the attachments of each node, in an unspecified order.
     attachments_of: FxHashMap<Symbol, Vec<Symbol>>,
-    /// How many placed pods name a claim; ephemeral volumes do not count.
+    /// The number of placed pods that use each claim, without ephemeral volumes.
     uses: FxHashMap<Key, u32>,
-    /// The lowest limit that any node ever had.
+    /// The lowest limit that any node has ever had.
     least_limit: Option<i64>,
-    /// The most attachments that any node ever had.
+    /// The largest number of attachments that any node has ever had.
     most_attached: usize,
-    /// The most volumes that the pods of any node ever had.
+    /// The largest number of volumes that the pods of one node have ever had.
     most_held: usize,
 }
 
-/// One object as it is from now on; `None` once it is gone.
+/// The new state of one object; `None` if it was deleted.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Claim(Key, Option<Box<Claim>>),
@@ -60,7 +60,7 @@ pub(crate) enum Change {
 }
 
 impl Storage {
-    /// Makes a change and gives its inverse; none where nothing changed.
+    /// Applies a change and returns its inverse; `None` if nothing changed.
     pub(crate) fn exchange(&mut self, change: Change) -> Option<Change> {
         let inverse = match change {
             Change::Claim(key, claim) => Change::Claim(
@@ -113,7 +113,7 @@ impl Storage {
         Some(inverse)
     }
 
-    /// Raised by every change.
+    /// Returns the version, which every change increments.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -139,7 +139,7 @@ impl Storage {
         names.filter_map(|name| Some((*name, self.volumes.get(name)?)))
     }
 
-    /// A pod that is placed now, or is so no more.
+    /// Counts the claims of a pod that was placed (`delta` 1) or removed (-1).
     pub(crate) fn count(&mut self, pod: &PodClass, delta: i64) {
         for volume in &pod.volumes {
             let PodVolume::Claim {
@@ -158,23 +158,24 @@ impl Storage {
         }
     }
 
-    /// The pods of a node have so many volumes now.
+    /// Records the number of volumes that the pods of a node have.
     pub(crate) fn hold(&mut self, volumes: u32) {
         self.most_held = self.most_held.max(volumes as usize);
     }
 
-    /// Whether no node can be at a limit with so many volumes more, whatever they are.
+    /// Returns whether no node can reach a limit with `more` additional volumes. The maxima over all nodes and times are
+    /// compared with the lowest limit, so this never says `true` wrongly.
     pub(crate) fn is_far_from_limits(&self, more: usize) -> bool {
         let most = self.most_held + self.most_attached + more;
         self.least_limit.is_none_or(|limit| most as i64 <= limit)
     }
 
-    /// Whether a placed pod names a claim.
+    /// Returns whether a placed pod uses a claim.
     pub(crate) fn is_used(&self, key: Key) -> bool {
         self.uses.contains_key(&key)
     }
 
-    /// How a pod's volume counts against the limits of a node that has some (kube-scheduler: `filterAttachableVolumes`).
+    /// Returns how a pod's volume counts against the attach limits of a node (kube-scheduler: `filterAttachableVolumes`).
     pub(crate) fn attach(&self, pod: &PodClass, volume: &PodVolume) -> Option<Attach> {
         let (name, made_for) = match volume {
             PodVolume::Disk { attach, .. } => return *attach,
@@ -187,7 +188,7 @@ impl Storage {
         }
         match self.volume(claim.volume) {
             Some(volume) => volume.attach,
-            // Not bound yet, or to a volume that is not there: what the class would provision counts.
+            // If the claim is not bound, or its volume does not exist, the volume counts for the driver of the claim's class.
             None => {
                 let driver = self.class(claim.class)?.driver?;
                 Some(Attach {
@@ -198,7 +199,7 @@ impl Storage {
         }
     }
 
-    /// What the attach controller has attached to a node, pods or not.
+    /// Returns the volumes that the attach-detach controller has attached to a node, with or without pods.
     pub(crate) fn attached_to(&self, node: Symbol) -> impl Iterator<Item = Attach> + '_ {
         let names = self.attachments_of.get(&node).into_iter().flatten();
         names.filter_map(|name| {
@@ -214,7 +215,7 @@ impl Storage {
     }
 }
 
-/// Exchanges a value; `None` if it is what was there.
+/// Replaces a value and returns the old one; `None` if the two are equal.
 fn swap<K: Eq + std::hash::Hash, V: PartialEq>(
     map: &mut FxHashMap<K, V>,
     key: K,
@@ -229,7 +230,7 @@ fn swap<K: Eq + std::hash::Hash, V: PartialEq>(
     })
 }
 
-/// Moves a name from one list to another.
+/// Moves a name from the list of `before` to the list of `after`.
 fn file(
     lists: &mut FxHashMap<Symbol, Vec<Symbol>>,
     name: Symbol,

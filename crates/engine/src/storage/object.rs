@@ -189,6 +189,7 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 impl Class {
     pub(crate) fn compile(spec: &StorageClassSpec, names: &mut Interner) -> Self {
         let mut terms = Vec::new();
+        // Empty terms and terms with an invalid requirement match nothing, so they are left out.
         for term in spec
             .allowed_topologies
             .iter()
@@ -204,6 +205,7 @@ impl Class {
             provisions: !spec.provisioner.is_empty() && spec.provisioner != NO_PROVISIONER,
             driver: Attach::of_provisioner(&spec.provisioner, names),
             waits: spec.waits_for_consumer,
+            // A list without usable terms allows no node, while an absent list allows all nodes.
             topologies: (!spec.allowed_topologies.is_empty()).then_some(terms),
         }
     }

@@ -90,6 +90,7 @@ impl Plan {
     }
 
     fn deciding_labels(&self) -> Option<Box<[Symbol]>> {
+        // A selected node, storage capacity and migration depend on more than the labels of nodes.
         let plain =
             |claim: &Unbound| claim.selected_node.is_none() && claim.provision.room.is_none();
         let is_migrated = |bound: &Bound| matches!(bound, Bound::To(_, Some(_)));
@@ -116,6 +117,7 @@ impl Plan {
         }
         keys.sort_unstable();
         keys.dedup();
+        // Boards never group nodes by hostname, so volumes that are local to a node are decided node by node.
         (!keys.contains(&Symbol::HOSTNAME)).then(|| keys.into())
     }
 
@@ -236,6 +238,7 @@ impl Unbound {
                 name,
                 terms: volume.terms.clone(),
             };
+            // A volume that is reserved for the claim is taken regardless of its labels and access modes.
             if for_it {
                 set_aside.push((Quantity::default(), candidate));
                 continue;

@@ -1,6 +1,6 @@
-//! Counters by place: how many matching pods, on how many nodes.
+//! Counters of matching pods and of nodes by topology domain.
 //!
-//! Invariant: entries that fall to nothing are gone, so "is there any" is "is it empty".
+//! Invariant: entries with count zero are removed, so an empty map means that there are no pods.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::class::SpreadRule;
 use crate::cluster::NodeId;
 use crate::intern::Symbol;
 
-/// Pods per (topology key, value).
+/// The number of pods for each pair of topology key and value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairCounts {
     counts: FxHashMap<(Symbol, Symbol), i64>,
@@ -35,7 +35,8 @@ impl PairCounts {
     }
 }
 
-/// Weights per (topology key, value), and how many terms gave them: a sum of zero is not the same as no term.
+/// The sum of weights for each pair of topology key and value, with the number of terms that contributed: a
+/// sum of zero differs from no term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairScores {
     sums: FxHashMap<(Symbol, Symbol), WeightedSum>,
@@ -62,22 +63,23 @@ impl PairScores {
         let weighed = self.sums.entry((key, value)).or_default();
         weighed.sum += weight * delta;
         weighed.terms += delta;
+        // The sum alone does not tell: weights of affinity and anti-affinity can add up to zero.
         if weighed.terms == 0 {
             self.sums.remove(&(key, value));
         }
     }
 }
 
-/// One spread constraint's places.
+/// The domains of one spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SpreadCounts {
     pub(crate) rule: SpreadRule,
-    /// The pod is one of those it spreads.
+    /// Whether the constraint's selector matches the pod itself.
     pub(crate) self_match: bool,
-    /// Nodes that count as (part of) a place.
+    /// The nodes that belong to a domain.
     pub(crate) eligible: FixedBitSet,
     places: FxHashMap<Symbol, Place>,
-    /// How many places have how many pods; the first is the fewest.
+    /// The number of domains for each number of pods; the first entry is the minimum.
     histogram: BTreeMap<i64, u32>,
 }
 
@@ -102,12 +104,13 @@ impl SpreadCounts {
         self.places.get(&place).map_or(0, |place| place.pods)
     }
 
-    /// Places that count.
+    /// Returns the domains that count.
     pub(crate) fn all_places(&self) -> impl Iterator<Item = Symbol> + '_ {
         self.places.keys().copied()
     }
 
-    /// Pods in the place that has the fewest; 0 where there are fewer places than wanted.
+    /// Returns the number of pods in the domain with the fewest; 0 if there are fewer domains than
+    /// `minDomains`.
     pub(crate) fn fewest(&self) -> i64 {
         if (self.places.len() as i64) < self.rule.min_domains {
             return 0;
@@ -142,6 +145,7 @@ impl SpreadCounts {
         if after.nodes == 0 {
             self.places.remove(&key);
         }
+        // Only domains with nodes are in the histogram, because only they can be the minimum.
         if before.nodes > 0 {
             self.tally(before.pods, -1);
         }

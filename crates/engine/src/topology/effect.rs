@@ -1,6 +1,6 @@
-//! What one placed pod of one class does to the view of another.
+//! The effects of one placed pod of one class on the view of another class.
 //!
-//! Worked out once per pair of classes from selectors and labels; applying it needs the node's labels only.
+//! Effects are computed once per pair of classes, from selectors and labels; applying one needs only the labels of the node.
 
 use super::View;
 use crate::class::{Namespaces, PodClass};
@@ -10,24 +10,25 @@ use crate::reason::Plugin;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// One more matching pod for a DoNotSchedule constraint.
+    /// Adds a matching pod to a DoNotSchedule constraint.
     Hard(usize),
-    /// One more matching pod for a ScheduleAnyway constraint.
+    /// Adds a matching pod to a ScheduleAnyway constraint.
     Soft(usize),
-    /// One more pod for a DoNotSchedule constraint with an empty selector, which counts pods that come and go in thought only.
+    /// Adds a pod to a DoNotSchedule constraint with an empty selector, which counts only pods that are added or removed in a
+    /// trial.
     HardInThought(usize),
-    /// A pod that matches all of the view's required affinity terms.
+    /// Adds a pod that matches all required affinity terms of the view's class.
     Affinity,
-    /// A pod that matches a required anti-affinity term with this key.
+    /// Adds a pod that matches a required anti-affinity term with this key.
     Anti(Symbol),
-    /// A pod whose required anti-affinity over this key matches the view's pod.
+    /// Adds a pod whose required anti-affinity over this key matches the view's class.
     ExistingAnti(Symbol),
-    /// A preference of either over this key.
+    /// Adds the weight of a preferred term over this key, of either class.
     Score { key: Symbol, weight: i64 },
 }
 
 impl Effect {
-    /// All effects of a pod of class `other` on the view of class `own`.
+    /// Returns all effects of a pod of class `other` on the view of class `own`.
     pub(crate) fn all(
         view: &View,
         (own, rules): (&PodClass, &Rules),
@@ -38,6 +39,8 @@ impl Effect {
         let mut effects = Vec::new();
         if own.namespace == other.namespace {
             let spreads = |counts: &super::SpreadCounts| {
+                // kube-scheduler counts no pods for an empty selector (`countPodsMatchSelector`), although it matches
+                // everything.
                 !counts.rule.query.is_everything()
                     && counts.rule.query.matches(&other.labels, names)
             };
@@ -46,6 +49,7 @@ impl Effect {
                     .filter(|&i| spreads(&view.hard[i]))
                     .map(Effect::Hard),
             );
+            // AddPod and RemovePod lack that exception, so trials do count pods for an empty selector.
             let counts_all = |i: &usize| view.hard[*i].rule.query.is_everything();
             let of_thought = (0..view.hard.len()).filter(counts_all);
             effects.extend(of_thought.map(Effect::HardInThought));
@@ -55,6 +59,7 @@ impl Effect {
                     .map(Effect::Soft),
             );
         }
+        // A pod counts for required affinity only if it matches all terms together.
         if !own.affinity.is_empty()
             && own
                 .affinity
@@ -99,7 +104,7 @@ impl Effect {
         effects
     }
 
-    /// The topology keys by which it can change what a filter says; preferences change none.
+    /// Returns the topology keys by which the effect can change the result of a filter; preferences change none.
     pub(crate) fn filter_keys(self, view: &View, own: &PodClass) -> Vec<Symbol> {
         match self {
             Effect::Hard(index) => vec![view.hard[index].rule.key],

@@ -1,8 +1,9 @@
-//! What a pod class needs to know about the pods already placed: counts by place, kept up to date.
+//! The counts by topology domain that a pod class needs about the placed pods, updated with every change.
 //!
-//! A [`View`] belongs to one pod class. Every placed pod changes only the views its class matters to, by the
-//! [`Effect`]s worked out once per pair of classes, so placing costs what it changes and not the size of the cluster.
-//! Invariant: a view always equals one built anew from the nodes and pods there are.
+//! A [`View`] belongs to one viewpoint of pod classes. Every placed pod changes only the views that its class
+//! affects, by [`Effect`]s that are computed once per pair of classes. So the cost of placing a pod depends on what
+//! it changes and not on the size of the cluster. Invariant: a view always equals one that is built anew from the
+//! existing nodes and pods.
 
 mod counts;
 mod effect;

@@ -1,6 +1,6 @@
-//! The view of one pod class: its spread constraints' counts and its affinity counts.
+//! The view of a pod class: the counts for its spread constraints and its pod affinity.
 //!
-//! `join`/`leave` for nodes, `apply` for pods; each undoes the other exactly, which is what rollback relies on.
+//! `join` and `leave` are for nodes, `apply` is for pods. Each can be undone exactly, on which rollback relies.
 
 use super::{Effect, PairCounts, PairScores, SpreadCounts};
 use crate::class::{NodeTaint, PodClass, SpreadRule, StaticRules};
@@ -12,29 +12,29 @@ use crate::reason::Plugin;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
-    /// DoNotSchedule constraints, in their order.
+    /// The DoNotSchedule constraints in their order.
     pub(crate) hard: Vec<SpreadCounts>,
-    /// ScheduleAnyway constraints, or the defaults.
+    /// The ScheduleAnyway constraints, or the defaults.
     pub(crate) soft: Vec<SpreadCounts>,
-    /// The soft constraints are the pod's own, so nodes that lack one of their keys are left out of them.
+    /// Whether the soft constraints are the pod's own, so that nodes which lack one of their keys are left out.
     pub(crate) soft_declared: bool,
-    /// Pods that match all required affinity terms, per term key.
+    /// Pods that match all required affinity terms, by each term's key.
     pub(crate) affinity: PairCounts,
     /// Pods that match a required anti-affinity term.
     pub(crate) anti: PairCounts,
     /// Pods whose required anti-affinity matches this class.
     pub(crate) existing_anti: PairCounts,
-    /// Preferences, its own and those of the pods that are there.
+    /// The preferences of the class and those of existing pods.
     pub(crate) score: PairScores,
-    /// The pod matches its own required affinity.
+    /// Whether the pod matches its own required affinity.
     pub(crate) self_affine: bool,
-    /// The operating system that nodes must have to count where node affinity is honored.
+    /// The operating system that a node must have to count in constraints that honor node affinity.
     os: Option<Symbol>,
     affinity_keys: Vec<Symbol>,
-    /// Topology keys by which nodes differ for the class, but for the hostname; sorted.
+    /// The topology keys, without the hostname, by which nodes differ for the class; sorted.
     keys: Vec<Symbol>,
     by_host: bool,
-    /// Keys of the required anti-affinity terms, of pods that may be placed, that match the class.
+    /// The topology keys of required anti-affinity terms that match the class and belong to pods which may be placed.
     away_keys: Vec<Symbol>,
     /// Hosts whose counts changed since the last [`View::take_changed_hosts`].
     changed_hosts: ChangedHosts,
@@ -56,10 +56,10 @@ const MAX_CHANGED_HOSTS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodPresence {
     Here,
-    /// Spread counts it no more.
+    /// The pod is terminating; spread constraints no longer count it.
     Leaving,
-    /// In thought only. Upstream's spread does not ask then whether the pod is on its way out: one that never counted leaves one fewer when
-    /// it is taken off.
+    /// The pod is added or removed in a trial. kube-scheduler's PodTopologySpread then ignores whether the pod is terminating, so removing
+    /// a terminating pod, which was never counted, lowers the count by one.
     Tried,
 }
 
@@ -72,7 +72,7 @@ impl PodPresence {
     }
 }
 
-/// A node as a view sees it.
+/// The properties of a node that a view reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot<'a> {
     pub(crate) id: NodeId,
@@ -82,7 +82,7 @@ pub(crate) struct Spot<'a> {
 }
 
 impl View {
-    /// An empty view. `defaults` are the rules for a pod that declares none.
+    /// Creates an empty view. `defaults` are the spread rules for a pod that declares none.
     pub(crate) fn new(
         class: &PodClass,
         defaults: Vec<SpreadRule>,
@@ -105,6 +105,7 @@ impl View {
             SpreadCounts::new(rule, self_match)
         });
         let (mut hard, mut soft): (Vec<_>, Vec<_>) = counts.partition(|counts| counts.rule.hard);
+        // Counts that no enabled plugin reads are dropped, so that no pod pays for updating them.
         if !profile.filters(Plugin::PodTopologySpread) {
             hard.clear();
         }
@@ -138,17 +139,17 @@ impl View {
         view
     }
 
-    /// Topology keys by which nodes differ for the class, but for the hostname; sorted.
+    /// Returns the topology keys, without the hostname, by which nodes differ for the class; sorted.
     pub(crate) fn keys(&self) -> &[Symbol] {
         &self.keys
     }
 
-    /// Keys over which others' required anti-affinity may keep the class away.
+    /// Returns the topology keys by which the required anti-affinity of other pods may exclude the class.
     pub(crate) fn away_keys(&self) -> &[Symbol] {
         &self.away_keys
     }
 
-    /// Whether other pods can keep the class away by the room they take only.
+    /// Returns whether other pods can exclude the class only by the resources they use.
     pub(crate) fn is_filtered_by_room_only(&self, class: &PodClass) -> bool {
         let free = class.affinity.is_empty() && class.anti_affinity.is_empty();
         let free = free
@@ -158,12 +159,12 @@ impl View {
         free && self.hard.is_empty() && self.away_keys.is_empty()
     }
 
-    /// Whether hosts differ for the class.
+    /// Returns whether hosts differ for the class.
     pub(crate) fn by_host(&self) -> bool {
         self.by_host
     }
 
-    /// Pods with these effects may be placed from now on.
+    /// Records that pods with these effects may be placed from now on.
     pub(crate) fn expect(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::ExistingAnti(key) = *effect
@@ -187,7 +188,7 @@ impl View {
         }
     }
 
-    /// The hosts whose counts changed since this was last asked, with their hostname labels; none if that is not known.
+    /// Returns the hosts whose counts changed since the last call, with their hostname labels; `None` if that is not known.
     pub(crate) fn take_changed_hosts(&mut self) -> Option<Vec<(NodeId, Option<Symbol>)>> {
         if !self.by_host {
             return None;
@@ -203,6 +204,7 @@ impl View {
             return;
         };
         let host = (spot.id, spot.labels.value(Symbol::HOSTNAME));
+        // Only the last entry is compared: pods often come to one host in a row, and other duplicates do no harm.
         if nodes.len() >= MAX_CHANGED_HOSTS {
             self.changed_hosts = ChangedHosts::Any;
         } else if nodes.last() != Some(&host) {
@@ -210,12 +212,12 @@ impl View {
         }
     }
 
-    /// Whether nodes coming and going matter to it.
+    /// Returns whether adding and removing nodes changes the view.
     pub(crate) fn counts_nodes(&self) -> bool {
         !(self.hard.is_empty() && self.soft.is_empty())
     }
 
-    /// A node is there now, still without pods.
+    /// Adds a node, which has no pods yet.
     pub(crate) fn join(&mut self, class: &PodClass, spot: Spot<'_>, names: &Interner) {
         let has_all = |all: &[SpreadCounts]| {
             all.iter()
@@ -235,6 +237,7 @@ impl View {
                         .iter()
                         .all(|taint| !taint.is_hard() || class.shape.tolerates(*taint)))
         };
+        // kube-scheduler counts a node only if it has the keys of all hard constraints.
         if has_all(&self.hard) {
             for counts in &mut self.hard {
                 if honored(&counts.rule) {
@@ -245,13 +248,15 @@ impl View {
         let all_soft = !self.soft_declared || has_all(&self.soft);
         for counts in &mut self.soft {
             let by_host = counts.rule.key == Symbol::HOSTNAME;
+            // For scoring, kube-scheduler counts the pods on the node itself for a constraint over hosts, whatever the inclusion policies
+            // say.
             if by_host || (all_soft && honored(&counts.rule)) {
                 counts.join(spot.id, soft_place(counts.rule.key, spot));
             }
         }
     }
 
-    /// A node is gone, its pods before it.
+    /// Removes a node, whose pods are removed already.
     pub(crate) fn leave(&mut self, spot: Spot<'_>) {
         for counts in &mut self.hard {
             counts.leave(spot.id, place(counts.rule.key, spot));
@@ -261,7 +266,7 @@ impl View {
         }
     }
 
-    /// `delta` pods more (or fewer) with these effects on a node.
+    /// Adds `delta` pods (or removes them, if negative) with these effects on a node.
     pub(crate) fn apply(
         &mut self,
         effects: &[Effect],
@@ -315,7 +320,7 @@ fn place(key: Symbol, spot: Spot<'_>) -> Symbol {
     spot.labels.value(key).unwrap_or(Symbol::EMPTY)
 }
 
-/// Upstream counts hosts for scoring by the node itself, whatever its hostname label says.
+/// Returns the domain of a node for scoring. kube-scheduler counts hosts by the node itself there, whatever its hostname label says.
 fn soft_place(key: Symbol, spot: Spot<'_>) -> Symbol {
     if key == Symbol::HOSTNAME {
         spot.name

@@ -1,4 +1,5 @@
-//! Registries that misbehave, under paused time: connections are pipes in memory, so that time passes only when somebody waits.
+//! Tests with faulty registries under paused time. Connections are pipes in memory, so time passes only while a task waits for
+//! it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +21,7 @@ use crate::{
 type Reply = Response<Full<Bytes>>;
 type Answering = dyn Fn(&str, &Request<Incoming>) -> Option<Reply> + Send + Sync;
 
-/// All hosts there are. A request that is answered by nothing hangs.
+/// All hosts of a test. A request for which `answering` has no response hangs.
 struct Net {
     answering: Box<Answering>,
     requests: AtomicUsize,
@@ -319,7 +320,8 @@ async fn no_sizes_are_asked_of_a_registry_that_wants_fewer_requests() {
     let ask = async |tag: u64| {
         let image = image(&format!("r.example.com/shop:{tag}"));
         registries.fetch(&image, &Keyring::default()).await;
-        // The sizes are asked for when the answer is there; paused time goes on when nothing is left to do.
+        // Sizes are requested after the answer has arrived; paused time advances only when no task can run, so they are there
+        // after the sleep.
         tokio::time::sleep(Duration::from_millis(1)).await;
         net.requests()
     };
@@ -364,7 +366,7 @@ async fn a_token_is_fetched_with_the_pod_s_credentials_which_go_nowhere_else() {
     registries.fetch(&image, &keyring).await;
     let known = registries.cached(&image, &keyring);
     assert_eq!(runs(&known).as_deref(), Some("linux/amd64,windows/amd64"));
-    // What one pod's secrets opened stays closed to a pod without them.
+    // An answer that one pod's credentials obtained must not be visible to a pod without them.
     assert_eq!(registries.cached(&image, &nobody), ImageLookup::NotAsked);
     registries.fetch(&image, &nobody).await;
     let known = registries.cached(&image, &nobody);
@@ -463,7 +465,7 @@ async fn who_can_wait_gives_a_slow_registry_five_seconds_and_asks_again_five_aft
     let keyring = Keyring::default();
     registries.fetch(&image, &keyring).await;
     let failed = Instant::now();
-    // The failure is an answer to those who wait for half a minute, and to those who can wait for 5 s.
+    // The failure counts as an answer for 30 s to callers that wait, and for 5 s to those that retry in the background.
     for (second, requests) in [(1, 1), (4, 1), (5, 2), (9, 2), (10, 2), (14, 2), (15, 3)] {
         tokio::time::sleep_until(failed + Duration::from_secs(second)).await;
         registries.ask_again(&image, &keyring);

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use super::quote;
 
-/// An error, and the rest of the text at which it was found.
+/// An error, and the rest of the text from the place of the error on; empty if the message does not show it.
 struct Fault<'t>(&'static str, &'t str);
 
 /// Returns the error of `netip.ParseAddr`, for example `ParseAddr("1.2.3"): IPv4 address too short`; `None` if the text is an address.

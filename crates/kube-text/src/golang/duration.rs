@@ -28,6 +28,7 @@ pub fn parse(text: &str) -> Option<i64> {
         let unit = nanoseconds(unit)?;
         let mut part = whole_number(whole)?.checked_mul(unit)?;
         let (fraction, scale) = fraction_of(fraction);
+        // Go computes the fraction in floating point, so the same is done here to get the same nanoseconds.
         part = part.checked_add((fraction as f64 * (unit as f64 / scale)) as u64)?;
         total = total.checked_add(part).filter(|total| *total <= MOST)?;
         rest = after;

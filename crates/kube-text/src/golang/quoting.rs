@@ -2,6 +2,8 @@
 
 /// Returns whether Go's `unicode.IsPrint` holds for a character.
 pub fn is_printable(c: char) -> bool {
+    // `escape_debug` escapes quotes and backslashes although they are printable. The ASCII space is
+    // the only space that Go prints.
     c == ' '
         || c == '\''
         || c == '"'

@@ -40,6 +40,8 @@ pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, Strin
     }
     RECENT.with_borrow_mut(|recent| {
         match recent.iter().position(|(known, _)| known == pattern) {
+            // The front of the list has the patterns that were used last, so that `truncate` below drops the one that was unused for
+            // longest.
             Some(at) => recent[..=at].rotate_right(1),
             None => {
                 let compiled = compile(pattern)?;
@@ -85,7 +87,7 @@ struct Translator<'p> {
     rest: &'p str,
     out: String,
     levels: Vec<Level>,
-    /// The last repetition and the text after it, if nothing came between.
+    /// The pattern from the last repetition operator on, if the current position follows that operator directly.
     repeated: Option<&'p str>,
     /// The number of Unicode classes so far, each of which compiles to a large program.
     named: usize,
@@ -190,8 +192,10 @@ impl<'p> Translator<'p> {
         self.level().push(1);
     }
 
-    /// Translates a repetition whose operator was consumed; `counts` are its bounds if it has any.
+    /// Writes a repetition operator that was consumed, if Go allows it here. `before` is the pattern from the operator on; `counts` are
+    /// the bounds of an operator such as `{2,5}`.
     fn repeat(&mut self, before: &'p str, counts: Option<(u64, Option<u64>)>) -> Parsed<'p> {
+        // `a*?` is one (lazy) repetition, not a repetition of a repetition.
         if self.rest.starts_with('?') {
             self.skip(1);
         }
@@ -223,6 +227,7 @@ impl<'p> Translator<'p> {
     fn group(&mut self) -> Parsed<'p> {
         let before = self.rest;
         for start in ["(?P<", "(?<"] {
+            // Go looks for a name only if the pattern goes on after the `<`.
             if before.len() <= start.len() {
                 continue;
             }
@@ -271,6 +276,7 @@ impl<'p> Translator<'p> {
         let same = match next {
             Some('A') => r"\A",
             Some('z') => r"\z",
+            // Go's word boundaries are those of ASCII words.
             Some('b') => r"(?-u:\b)",
             Some('B') => r"(?-u:\B)",
             Some('C') => return Err((ESCAPE, &before[..2])),
@@ -307,6 +313,7 @@ fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
     }
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        // Go takes a count with a leading zero, such as `{01}`, as literal text.
         let is_plain = is_number && (digits.len() == 1 || !digits.starts_with('0'));
         is_plain.then(|| digits.parse().unwrap_or(u64::MAX))
     };

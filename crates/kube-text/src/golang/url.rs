@@ -20,7 +20,7 @@ pub struct Url {
     path: String,
 }
 
-/// A part of a URL; it decides which characters are allowed.
+/// A part of a URL, which determines the characters that may stand there unescaped.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Host,
@@ -92,6 +92,7 @@ impl Url {
                 return Err("first path segment in URL cannot contain colon".to_owned());
             }
         }
+        // A path such as `///x` has no host, and `url.ParseRequestURI` takes `//host/x` as a path.
         let may_have_host = !url.scheme.is_empty() || !(via_request || rest.starts_with("///"));
         if let Some(authority) = rest.strip_prefix("//").filter(|_| may_have_host) {
             let end = authority.find('/').unwrap_or(authority.len());
@@ -142,7 +143,7 @@ impl Url {
         escaped
     }
 
-    /// Resolves a reference in a response of this URL, like `URL.Parse`.
+    /// Resolves a reference relative to this URL, like Go's `URL.Parse`.
     ///
     /// # Errors
     /// Go's error for the reference.
@@ -289,6 +290,7 @@ fn host_of(host: &str) -> Result<String, String> {
     };
     let (inside, port) = inside.rsplit_once(']').ok_or("missing ']' in host")?;
     check_port(port)?;
+    // An escaped percent sign separates an IPv6 address from its zone (RFC 6874).
     let address = match inside.find("%25") {
         Some(zone) => {
             decoded(&inside[..zone], Part::Host)? + &decoded(&inside[zone..], Part::Zone)?
@@ -332,6 +334,7 @@ fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
                     return invalid();
                 };
                 let is_percent = value == b'%';
+                // In a host, only a percent sign and bytes beyond ASCII may be escaped.
                 let is_refused = match part {
                     Part::Host => value < 0x80 && !is_percent,
                     Part::Zone => {

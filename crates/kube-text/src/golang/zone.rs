@@ -13,6 +13,7 @@ pub fn load(name: &str) -> Result<TimeZone, String> {
     if name.contains("..") || name.starts_with(['/', '\\']) {
         return Err("time: invalid location name".to_owned());
     }
+    // jiff finds names without regard to case.
     let found = TimeZone::get(name).ok();
     let found = found.filter(|zone| zone.iana_name() == Some(name));
     found.ok_or_else(|| format!("unknown time zone {name}"))

@@ -162,6 +162,7 @@ pub fn labels(errors: &mut Errors, path: &Path<'_>, labels: Option<&Value>) {
 pub fn annotations(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     let mut bytes = 0;
     for (key, value) in entries(metadata, "annotations") {
+        // Unlike a label key, an annotation key may have capital letters in its prefix; apimachinery checks it in lower case.
         check(
             errors,
             path,
@@ -203,6 +204,7 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
             let name = format!("{kind}/{}", text(reference, "name"));
             match &controller {
                 None => controller = Some(name),
+                // The message would contain all references, so it is not formatted for an error that is dropped anyway.
                 Some(_) if errors.is_full() => {}
                 Some(first) => {
                     let detail = format!(

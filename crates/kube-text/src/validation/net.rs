@@ -13,7 +13,8 @@ use crate::field::{Errors, Path};
 const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
 
-/// Parses an address in the lenient form.
+/// Parses an IP address in the lenient form of older API fields: IPv4 octets may have leading zeros, and an IPv4-mapped IPv6 address
+/// becomes an IPv4 address.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Some(v4) = parse_v4(text) {
         return Some(IpAddr::V4(v4));
@@ -21,6 +22,7 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(v6) = text.parse::<Ipv6Addr>() {
         return Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4));
     }
+    // Rust refuses leading zeros in the IPv4 part of `::ffff:010.0.0.1`, so that part is parsed separately.
     let (head, tail) = text.rsplit_once(':')?;
     let mapped: Ipv6Addr = format!("{head}:{}", parse_v4(tail)?).parse().ok()?;
     Some(
@@ -90,7 +92,8 @@ impl Cidr {
     }
 }
 
-/// Parses a network in the lenient form.
+/// Parses a CIDR in the lenient form of older API fields: octets and the prefix length may have leading zeros, and bits beyond the prefix
+/// may be set.
 pub fn parse_cidr(text: &str) -> Option<Cidr> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -167,8 +170,8 @@ impl<'a> FromIterator<&'a str> for OldValues<'a> {
     }
 }
 
-/// Records an error unless the value of an older field is a strict IP address or was there before the update (`IsValidIPForLegacyField`).
-/// Returns whether the value is valid.
+/// Checks an IP address in a field that once accepted the lenient form (Go's `IsValidIPForLegacyField`), and returns whether it is valid.
+/// The address must be strict unless the field had the same value before the update.
 pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &OldValues<'_>) -> bool {
     let why = match (parse_ip(value), value.parse::<IpAddr>()) {
         (None, _) => NO_ADDRESS,
@@ -183,7 +186,7 @@ pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &OldValues<'_
     false
 }
 
-/// Records an error for an address to which no traffic may be sent.
+/// Records an error for an address that is unspecified, loopback, link-local or link-local multicast.
 pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     let Some(ip) = parse_ip(text) else {
         return errors.invalid(path, text, "must be a valid IP address");
@@ -221,7 +224,8 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// Records an error unless the value of an older field is a strict CIDR or was there before the update (`IsValidCIDRForLegacyField`).
+/// Checks a CIDR in a field that once accepted the lenient form (Go's `IsValidCIDRForLegacyField`). The CIDR must be strict unless the
+/// field had the same value before the update.
 pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &OldValues<'_>) {
     if let Some(why) = not_strict(value)
         && !kept.has(value)

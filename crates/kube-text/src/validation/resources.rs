@@ -22,11 +22,13 @@ pub fn is_attachable_volume(name: &str) -> bool {
 
 /// Returns whether a resource is one of Kubernetes' own: without a prefix, or below `kubernetes.io/`.
 pub fn is_native(name: &str) -> bool {
+    // Kubernetes searches for the text instead of comparing domains, so `mykubernetes.io/x` counts as native.
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
 /// Returns whether a resource is an extended one, such as `nvidia.com/gpu`.
 pub fn is_extended(name: &str) -> bool {
+    // A quota names the resource with the prefix `requests.`, so that longer name must be valid too.
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()

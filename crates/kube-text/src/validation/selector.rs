@@ -218,6 +218,7 @@ pub fn format_label_selector(selector: &Value) -> String {
         Err(_) => "<error>".to_owned(),
         Ok(Selector(mut requirements)) => {
             for requirement in requirements.iter_mut().flatten() {
+                // `matchLabels` became `In` requirements; `FormatLabelSelector` prints them as `key=value`.
                 if requirement.operator == Operator::In
                     && selector["matchLabels"].get(&requirement.key).is_some()
                 {

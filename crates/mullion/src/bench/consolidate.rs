@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// The number of runs; their median is printed.
 const RUNS: usize = 5;
-/// One pod of this many is left.
+/// Of every group of this many pods, one is left.
 const THIRD: u32 = 3;
 
 /// Measures the decision and prints a line.

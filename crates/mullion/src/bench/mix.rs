@@ -172,7 +172,7 @@ async fn five_pools() -> Result<Vec<NodeTemplate>, Failure> {
     Ok(pools)
 }
 
-/// The pod of a DaemonSet that runs on every node.
+/// Returns the pod of a DaemonSet that runs on every node.
 fn daemon() -> PodTemplate {
     let mut daemon = PodTemplate {
         namespace: "kube-system".to_owned(),
@@ -187,7 +187,7 @@ fn daemon() -> PodTemplate {
     daemon
 }
 
-/// A pool of one capacity type.
+/// Returns a pool of one capacity type.
 fn only(capacity: &str, limits: &Value) -> Value {
     let requirement =
         json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity] });

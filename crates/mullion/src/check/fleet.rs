@@ -193,6 +193,7 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
                 taints: taints(&group["taints"]),
                 types,
                 source,
+                // Without `maxSize`, the group cannot grow beyond its desired capacity.
                 nodes: group["maxSize"]
                     .as_u64()
                     .or(group["desiredCapacity"].as_u64()),

@@ -95,6 +95,7 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
     for (version, (kind, list)) in lists {
         for item in list.and_then(|list| list.items).unwrap_or_default() {
             let mut value: Value = serde_json::from_str(item.get()).map_err(Failure::run)?;
+            // The API server leaves kind and apiVersion out of the items of a list.
             value["apiVersion"] = version.into();
             value["kind"] = kind.into();
             places_by_image |=

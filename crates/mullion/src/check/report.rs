@@ -83,6 +83,7 @@ pub(crate) fn broken(
     width: Option<usize>,
     lines: &mut Vec<String>,
 ) {
+    // However narrow the terminal is, text gets 30 columns.
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(30));
     let mut line = front.to_owned();
     let mut used = 0;

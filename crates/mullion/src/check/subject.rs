@@ -212,7 +212,11 @@ impl<'a> Pod<'a> {
         let spec = &objects[self.object].value["spec"];
         match self.kind {
             "Pod" => 1,
-            "Job" | "CronJob" => spec["parallelism"].as_u64().unwrap_or(1),
+            "Job" => spec["parallelism"].as_u64().unwrap_or(1),
+            "CronJob" => {
+                let job = &spec["jobTemplate"]["spec"];
+                job["parallelism"].as_u64().unwrap_or(1)
+            }
             "DaemonSet" => 1,
             _ => spec["replicas"].as_u64().unwrap_or(1),
         }

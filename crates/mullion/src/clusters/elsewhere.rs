@@ -19,7 +19,7 @@ use crate::kubeconfig;
 /// A cluster in a directory of its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Place {
-    /// The name that it had when it ran.
+    /// The name that the cluster had when it ran.
     pub(super) name: String,
     /// The directory of the cluster.
     pub(super) directory: PathBuf,

@@ -30,7 +30,7 @@ const CONFIG: &str = "cluster/config";
 const SUBNET_BITS: &str = "cluster/subnet-bits";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
-/// The definitions of every version.
+/// The definitions that every version of this program has created.
 const FIRST_DEFINITIONS: [&str; 5] = [
     "nodepools.karpenter.sh",
     "nodeclaims.karpenter.sh",
@@ -195,7 +195,8 @@ pub(crate) fn set_filled(notes: &Notes) {
     notes.put(FILLED, "yes");
 }
 
-/// Returns the custom resource definitions that the cluster got: if an earlier version stored no names, Karpenter's with unknown content.
+/// Returns the custom resource definitions that the cluster was given. If an earlier version stored no names, these are Karpenter's, with
+/// an unknown content (the hash 0).
 pub(crate) fn definitions(notes: &Notes) -> Definitions {
     let text = text(notes, DEFINITIONS).unwrap_or_default();
     let lines = text.lines().filter_map(|line| {

@@ -29,7 +29,7 @@ use self::running::Record;
 
 /// The time that a cluster may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// The interval at which this is checked.
+/// The interval between checks whether a cluster has stopped.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 /// The maximum length of a name.
 const MAX_NAME: usize = 63;
@@ -42,9 +42,9 @@ fn named_root() -> Result<PathBuf, Failure> {
 /// The cluster that the command line names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NamedCluster {
-    /// Its name.
+    /// The cluster's name, if the user gave it.
     pub(crate) name: Option<String>,
-    /// Its directory.
+    /// The cluster's directory, if the user gave it.
     pub(crate) directory: Option<PathBuf>,
 }
 
@@ -72,6 +72,7 @@ impl NamedCluster {
         let Some(name) = &self.name else {
             return running;
         };
+        // A cluster of this name takes precedence over one with this process id or port.
         let is_name = running.iter().any(|record| record.name == *name)
             || kept(&running).iter().any(|kept| kept.name == *name);
         running.retain(|record| match is_name {

@@ -23,19 +23,19 @@ use crate::{failure::Failure, files, kubeconfig};
 /// A running cluster.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Record {
-    /// Its name.
+    /// The cluster's name.
     pub(crate) name: String,
-    /// Its process.
+    /// The id of the cluster's process.
     pub(crate) pid: u32,
     /// The URL of the API, `https://127.0.0.1:6443`.
     pub(crate) server: String,
-    /// The kubeconfig that was written for it.
+    /// The kubeconfig that was written for the cluster.
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The directory; `None` if it is in memory only.
+    /// The directory; `None` if the cluster is in memory only.
     pub(crate) directory: Option<PathBuf>,
-    /// When it was started.
+    /// The time at which the cluster was started.
     pub(crate) started: Timestamp,
-    /// The log file, if it runs in the background.
+    /// The log file, if the cluster runs in the background.
     #[serde(default)]
     pub(crate) log: Option<PathBuf>,
     /// A kubeconfig for this cluster only, whatever happens to the file.
@@ -123,6 +123,7 @@ fn all_in(place: &Path) -> Vec<Record> {
             continue;
         }
         let lock = path.with_extension("lock");
+        // A lock that nobody holds belongs to a process that ended without removing its files.
         if !is_held(&lock) {
             let _ = fs::remove_file(&path);
             let _ = fs::remove_file(&lock);
@@ -151,7 +152,7 @@ fn is_held(lock: &Path) -> bool {
 }
 
 impl Record {
-    /// Returns the port of its API.
+    /// Returns the port of the cluster's API.
     pub(crate) fn port(&self) -> Option<&str> {
         self.server.rsplit_once(':').map(|(_, port)| port)
     }
@@ -169,7 +170,7 @@ impl Record {
         Client::try_from(config).map_err(|error| error.to_string())
     }
 
-    /// Returns whether it is still running.
+    /// Returns whether the cluster is still running.
     pub(crate) fn is_running(&self) -> bool {
         place().is_some_and(|place| is_held(&paths(&place, self.pid).1))
     }

@@ -121,7 +121,7 @@ impl MetricsSources {
     }
 }
 
-/// Runs until it is interrupted. Returns false if the Lease was lost.
+/// Runs the controllers until the process is interrupted. Returns false if the Lease was lost.
 pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     let in_cluster = args.kubeconfig.is_none() && args.context.is_none() && runs_in_a_pod();
     let settings = settings(&args, in_cluster)?;

@@ -143,6 +143,7 @@ pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<()
         object["spec"] = serde_json::to_value(account.spec()).map_err(|error| error.to_string())?;
         match request::send(client, Method::PUT, &path, Some(&object)).await {
             Ok(_) => return Ok(()),
+            // Another client has changed the account meanwhile, so the change is applied to the new state.
             Err(refused) if refused.code == 409 => {}
             Err(refused) => return Err(refused.why),
         }

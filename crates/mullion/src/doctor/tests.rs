@@ -1,9 +1,10 @@
-//! The checks' examples (`tests/doctor/DOC*.yaml`, `NET*.yaml`), what holds for all of them, and the page that the table makes.
+//! Tests the checks' examples (`tests/doctor/DOC*.yaml`, `NET*.yaml`), what holds for all of them, and the page that is generated from the table.
 //!
-//! A file has sections `### RESULT: remark`; the check of the file's id must have that result when the documents of the section are merged
-//! into the cluster of `healthy.yaml`. `$delete: true` takes an object away, `kind: Refused` names lists that the user may not read,
-//! `kind: DryRun` says what becomes of a pod, `kind: Finding` what `check` says, `kind: Many` stands for copies of an object,
-//! `kind: Way` says what came back on a way of traffic, `kind: Unprobed` that nobody has tried one. When every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
+//! A file has sections `### RESULT: remark`. The check of the file's id must have that result when the documents of the section are merged
+//! into the cluster of `healthy.yaml`. `$delete: true` removes an object, `kind: Refused` names lists that the user may not read,
+//! `kind: DryRun` has the pod that a dry run returns, `kind: Finding` a finding of `mullion check`, `kind: Many` stands for copies of an
+//! object, `kind: Way` has the answer on a path of traffic, and `kind: Unprobed` is a path that was not tested. If every problem of a section
+//! has a change, the changes must make the check pass, and afterwards there must be nothing left to change.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 

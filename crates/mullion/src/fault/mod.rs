@@ -239,6 +239,7 @@ impl Faults {
         let (api, name) = (self.api(), known.name_any());
         match api.delete(&name, &DeleteParams::default()).await {
             Ok(_) => {}
+            // Another client has ended the fault already.
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => return Err(self.failed("ended", &error)),
         }

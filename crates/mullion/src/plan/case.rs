@@ -68,6 +68,7 @@ pub(super) fn catalogue(path: &Path) -> Result<Catalogue, Failure> {
             .hint(r#"{"NODECLASS": {"types": [{"name", "labels", "capacity", "allocatable", "offerings"}]}}; see docs/plan.md"#)
     };
     let bytes = std::fs::read(path).map_err(|error| refuse(file_error(&error).to_string()))?;
+    // Every gzip file begins with these two bytes.
     let text = match bytes.starts_with(&[0x1f, 0x8b]) {
         true => {
             let mut text = Vec::new();
@@ -153,6 +154,7 @@ struct Group {
 /// # Errors
 /// The line is malformed or contradicts itself; the error says why.
 pub(super) fn read(line: &[u8], catalogue: &Catalogue) -> Result<(Cluster, PlanRequest), String> {
+    // A case is one line of a file, so the parser's own line number would mislead.
     let Line { case } = serde_json::from_slice(line).map_err(|error| {
         error
             .to_string()
@@ -248,6 +250,7 @@ impl Case {
             );
             self.unavailable.contains(&offering)
         };
+        // Most types are unchanged and shared with the catalogue, so that nothing is copied for them.
         if self.unavailable.is_empty() || !kind.offerings.iter().any(is_gone) {
             return Arc::clone(kind);
         }

@@ -1,4 +1,4 @@
-//! Builds the question for the engine: the pending and coming pods, what can be bought, and the nodes on their way.
+//! Builds the question for the engine: the pending pods and those of manifests, what can be bought, and the nodes that are on their way.
 
 use std::collections::BTreeSet;
 

@@ -263,7 +263,7 @@ fn gap(price: u64, bound: u64) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentPrice {
     micro_usd: u64,
-    /// The part of it that the nodes cost which the plan removes.
+    /// The part of the price that belongs to nodes which the plan removes.
     removed_micro_usd: u64,
     unpriced: Vec<String>,
 }
@@ -278,6 +278,7 @@ impl CurrentPrice {
         let leaving = &question.pools.leaving;
         for node in nodes.chain(coming) {
             let is_removed = question.removed.contains(&node.name);
+            // Nodes that are being removed anyway do not count, but those that only the plan removes do.
             if leaving.contains(&node.name) && !is_removed {
                 continue;
             }
@@ -337,7 +338,7 @@ fn system(machine: &InstanceType) -> String {
     }
 }
 
-/// Processor, memory and pods, and whatever else is asked for.
+/// Returns the amounts of CPU, memory and pods, and of every other requested resource.
 fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Amount> {
     let always = [labels::CPU, labels::MEMORY, labels::PODS];
     let asked = planned

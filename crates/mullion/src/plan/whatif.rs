@@ -221,6 +221,7 @@ impl WhatIf {
             };
             let own = json!({"key": labels::CAPACITY_TYPE, "operator": "In", "values": [value]});
             each_requirements(input, |requirements| {
+                // The option replaces what a pool says about capacity types, where another requirement would only narrow it.
                 requirements.retain(|other| other["key"] != labels::CAPACITY_TYPE);
                 requirements.push(own.clone());
             });

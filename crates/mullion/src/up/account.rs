@@ -226,7 +226,7 @@ pub(super) fn follow_spec(context: &Context, ec2: &SimulatedEc2) {
     accounts.start();
 }
 
-/// Gives the simulated EC2 what is in one spec and was other in the one before.
+/// Applies the differences between two specs to the simulated EC2.
 fn apply(now: &SimulatedAccountSpec, before: &SimulatedAccountSpec, ec2: &SimulatedEc2) {
     if now.capacity_reservations != before.capacity_reservations {
         ec2.reserve(&now.capacity_reservations);
@@ -282,7 +282,7 @@ impl Follower {
         }
     }
 
-    /// Writes the status if it is another one; returns how many instances it has.
+    /// Writes the status if it has changed; returns how many instances the status has.
     async fn write(&self) -> Result<u32, kube::Error> {
         let api: Api<SimulatedAccount> = Api::all(self.client.clone());
         let status = self.ec2.facts(|instance| profile(&self.cluster, instance));

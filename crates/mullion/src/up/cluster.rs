@@ -74,17 +74,17 @@ const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running cluster.
 pub(crate) struct Cluster {
-    /// The plan that it was started from.
+    /// The plan from which the cluster was started.
     pub(crate) plan: Plan,
     /// The address of the API server.
     pub(crate) address: SocketAddr,
     /// The time between the start of the process's work and the first response of the API server.
     pub(crate) api_ready_in: Duration,
-    /// Its certificates.
+    /// The cluster's certificates.
     pub(crate) certs: Certs,
-    /// Whether it continues an earlier start.
+    /// Whether the cluster continues an earlier start.
     pub(crate) resumed: bool,
-    /// The log file, if it will run in the background.
+    /// The log file, if the cluster will run in the background.
     pub(crate) log: Option<PathBuf>,
     server: Arc<ApiServer>,
     ec2: SimulatedEc2,
@@ -306,7 +306,7 @@ impl Cluster {
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
         account::follow_spec(context, ec2);
-        // Without the flag too: pods of an earlier start may have the gate.
+        // This runs without the flag too, because pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);
         self.check_policies();
@@ -369,7 +369,7 @@ impl Cluster {
         let orderly = async {
             self.context.stop().await;
             self.stop_serving.cancel();
-            // A panic of the task was printed already, and stopping goes on.
+            // A panic of the task was printed already and must not stop the rest of the shutdown.
             let _ = serving.await;
         };
         // Tasks that do not end in time end with the process.

@@ -57,7 +57,7 @@ impl Contents for PullRegistries {
     }
 }
 
-/// The plugin.
+/// The admission plugin that places pods by their images.
 pub(super) struct ImagePlacement {
     rule: PlaceByImage,
     facts: Arc<ImageFacts>,

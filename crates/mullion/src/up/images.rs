@@ -12,7 +12,7 @@ use crate::{failure::Failure, input};
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

@@ -13,7 +13,7 @@ use mullion_controllers::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The plugin, which runs after the API server's own.
+/// The admission plugin that warns about fields without effect. It runs after the API server's own plugins.
 pub(super) struct InertFields {
     /// Karpenter's feature gates: some fields have an effect only if their gate is open.
     pub(super) gates: FeatureGates,
@@ -52,7 +52,7 @@ const KINDS: [(&str, &str, Reader); 6] = [
     }),
 ];
 
-/// Returns nothing for a spec that cannot be parsed, because validation reports that error.
+/// Returns the fields without effect of a spec; none if the spec cannot be parsed, because validation reports that error.
 fn of<S: DeserializeOwned>(spec: &Value, fields: impl Fn(&S) -> Vec<Inert>) -> Vec<Inert> {
     S::deserialize(spec)
         .map(|spec| fields(&spec))

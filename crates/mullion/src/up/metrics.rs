@@ -20,7 +20,7 @@ pub(super) struct SimulatedMetrics {
     meter: Arc<OnceLock<Meter>>,
 }
 
-/// The two kinds.
+/// The metrics of pods, as a kind that the API server serves; the next struct has those of nodes.
 struct Pods(SimulatedMetrics);
 struct Nodes(SimulatedMetrics);
 

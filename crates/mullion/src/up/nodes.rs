@@ -18,15 +18,15 @@ const NAMED: usize = 3;
 /// A node, registered or not.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Machine {
-    /// Its name.
+    /// The node's name.
     pub(crate) name: String,
-    /// The properties that it has in common with others.
+    /// The properties that the node has in common with others.
     pub(crate) kind: Kind,
-    /// Whether the API has a node of its name.
+    /// Whether the API server has a Node of this name.
     pub(crate) is_registered: bool,
-    /// Whether pods can run on it.
+    /// Whether pods can run on the node.
     pub(crate) is_ready: bool,
-    /// Whether its instance has stopped, so that waiting for it is useless.
+    /// Whether the node's instance has stopped, so that waiting for the node is useless.
     pub(crate) is_stopped: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) image: String,
     /// `m5.xlarge`.
     pub(crate) instance_type: String,
-    /// The pool that it was launched for, if any.
+    /// The pool for which the node was launched, if any.
     pub(crate) pool: Option<String>,
     /// The price in millionths of a dollar per hour.
     price: u64,
@@ -138,7 +138,7 @@ struct ObservedNode {
     machine: Machine,
     /// The time of the launch, if it was seen.
     bought: Option<Duration>,
-    /// The time since which it is not ready.
+    /// The time since which the node is not ready.
     waits: Duration,
 }
 
@@ -175,6 +175,7 @@ impl Watch {
         for machine in self.registered.remaining(machines) {
             let last = before.remove(&machine.name);
             let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
+            // The launch of a node that was shown before this watch began was not seen.
             let bought = match &last {
                 Some(last) => last.bought,
                 None => Some(now),

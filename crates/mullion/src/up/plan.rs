@@ -77,7 +77,7 @@ pub(crate) struct Plan {
     pub(crate) fresh: bool,
     /// Name, region, version, node groups.
     pub(crate) spec: eksctl::Cluster,
-    /// The config file that it was read from.
+    /// The config file from which `spec` was read.
     pub(crate) file: Option<PathBuf>,
     /// The text of that file.
     pub(crate) config: String,
@@ -117,7 +117,7 @@ pub(crate) struct Plan {
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the scheduler's configuration file.
     pub(crate) scheduler_text: Option<String>,
-    /// Whether it runs in the background, with a log.
+    /// Whether the cluster runs in the background, with a log.
     pub(crate) detached: bool,
     /// Remarks for the user about the limits of this cluster.
     pub(crate) remarks: Vec<String>,
@@ -237,6 +237,7 @@ impl Plan {
                 eksctl::Cluster::from_yaml(text).map_err(|error| config_failure(None, &error))?
             }
         };
+        // A kept cluster goes on with its own config, so a different file would have no effect and is refused.
         if let Some(file) = self.file.as_ref().filter(|_| kept != self.spec) {
             return Err(Failure::input(format!(
                 "cluster {} was made from another config than {}",
@@ -245,6 +246,7 @@ impl Plan {
             ))
             .hint("leave --config out to go on with it, or start anew with --fresh"));
         }
+        // The config is empty if the cluster was created without a file; only then it has the default NodePools.
         self.default_pools = config.is_empty();
         self.spec = kept;
         self.config = config;

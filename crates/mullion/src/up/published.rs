@@ -18,12 +18,12 @@ use super::{scheduler_config, settings};
 use crate::failure::Failure;
 
 const NAME: &str = "mullion-scheduler";
-/// Karpenter's settings that plans use, by the names of its variables.
+/// The ConfigMap with Karpenter's settings that plans use; the keys are the names of Karpenter's environment variables.
 const PROVISIONER: &str = "mullion-provisioner";
 const NAMESPACE: &str = "kube-system";
-/// The KubeSchedulerConfiguration as the user gave it.
+/// The key for the KubeSchedulerConfiguration as the user gave it.
 const CONFIG: &str = "config.yaml";
-/// `false` if `spec.os.name` does not count.
+/// The key whose value is `false` if `spec.os.name` is not a placement requirement.
 const POD_OS: &str = "podOsCounts";
 /// The time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);

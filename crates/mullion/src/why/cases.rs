@@ -69,7 +69,7 @@ mod tests {
         })
     }
 
-    /// Takes so many writes.
+    /// A writer that accepts this many writes and then fails.
     struct Patience(usize);
 
     impl Write for Patience {
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(ends.expect("read").1, 0);
     }
 
-    /// A fuzz target asks the same for longer.
+    /// A fuzz target runs the same check for longer.
     #[test]
     fn any_line_is_answered_or_refused_with_a_sentence() {
         const WORDS: [&str; 6] = ["", "null", "-1", "[]", "\"\"", "9223372036854775807"];

@@ -84,8 +84,10 @@ pub(crate) fn files_below(path: &Path) -> Result<ManifestFiles, Failure> {
         }
         let Directory { files, directories } = Directory::of(&directory)?;
         below.files.extend(files);
+        // The last element is taken first, so the reversed order visits directories by name.
         left.extend(directories.into_iter().rev());
     }
+    // If charts were skipped, the caller tells the user about them instead.
     if below.charts.is_empty() {
         below.files = some(below.files, path)?;
     }
@@ -208,6 +210,7 @@ fn take(whole: ManifestObject, found: &mut Vec<ManifestObject>) {
     let Some(list) = object["items"].as_array() else {
         return found.push(whole);
     };
+    // The items of a typed list such as PodList need not have a kind.
     let usual = object["kind"].as_str().unwrap_or_default();
     let usual = usual.strip_suffix("List").unwrap_or_default();
     for (index, item) in list.iter().enumerate() {

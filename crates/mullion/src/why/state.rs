@@ -133,6 +133,7 @@ impl State {
     /// The object is malformed or impossible (a negative request, or two nodes of one name).
     pub(crate) fn add(&mut self, object: &RawValue, usual: &str) -> Result<(), serde_json::Error> {
         let text = object.get();
+        // The search in the text avoids parsing every object twice.
         if self.kubelet_version.is_none() && text.contains("kubeletVersion") {
             let value: Value = serde_json::from_str(text)?;
             let version = value.pointer("/status/nodeInfo/kubeletVersion");

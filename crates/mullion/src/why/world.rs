@@ -178,6 +178,7 @@ async fn put_in(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let SortedManifest { prospects, others } = sorted;
+    // Webhooks, policies and quotas of the manifest are not in the cluster yet, so its API server cannot admit the pods with them.
     let needed = others.iter().find(|other| admits_pods(&other.object));
     if let Some(needed) = needed.filter(|_| !source.offline) {
         source.leave().await?;

@@ -71,6 +71,8 @@ impl Choice<'_> {
         let taken = self.index.groups.iter().filter(|own| !own.roomy.is_empty());
         let mut scores = taken.map(|group| (group.soft_taints, group.preferred));
         let first = scores.next();
+        // Normalization relates a score to those of all feasible nodes; it changes nothing only if all nodes have the
+        // same raw score.
         view.soft.is_empty() && view.score.is_empty() && scores.all(|score| Some(score) == first)
     }
 
@@ -126,6 +128,7 @@ impl Choice<'_> {
 
     fn rows(&self) -> Vec<Row> {
         let view = self.question.view;
+        // If no pod matches the affinity yet, a pod that matches itself may go anywhere.
         let first_of_its_group = view.affinity.is_empty() && view.self_affine;
         let verdicts: Vec<GroupVerdict> = self
             .index
@@ -359,7 +362,7 @@ impl Choice<'_> {
         Some((Plugin::InterPodAffinity, reason))
     }
 
-    /// The total of each row's best node.
+    /// Returns the total of each row's best node.
     fn totals(&self, rows: &[Row]) -> Vec<i64> {
         let (question, view) = (self.question, self.question.view);
         let groups = || rows.iter().map(|row| &self.index.groups[row.group]);
@@ -400,7 +403,7 @@ impl Choice<'_> {
         totals
     }
 
-    /// The sum of preferences for a row.
+    /// Returns the sum of preferences for a row.
     fn preference(&self, row: &Row) -> i64 {
         let group = &self.index.groups[row.group];
         let places = self.index.keys.iter().zip(&group.values);

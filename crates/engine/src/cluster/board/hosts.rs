@@ -173,6 +173,7 @@ impl Hosts {
                 for (node, hostname) in changed_hosts {
                     self.look(*node, question, order);
                     if let Some(hostname) = *hostname {
+                        // Counts are kept by hostname label, so they changed for every node with the same label.
                         let others = cluster.hosts_named(hostname, *node);
                         others.for_each(|other| self.look(other, question, order));
                     }

@@ -133,6 +133,7 @@ impl Index {
         nodes: &Journal,
     ) {
         let images = question.cluster.image_facts(&question.class.shape);
+        // A change of the facts about images changes the load scores of all nodes at once.
         let current = self.version == order.version() && self.images == images;
         match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {
             (Some(loads), Some(nodes)) if current => {
@@ -177,6 +178,7 @@ impl Index {
         let mut freed = Vec::new();
         let mut taken = Vec::new();
         let mut held = self.held.iter().peekable();
+        // Both lists are sorted, so one pass finds the nodes to free and those to hold.
         for one in wanted {
             while let Some((before, _)) = held.next_if(|(node, _)| *node < one.0) {
                 freed.push(*before);
@@ -327,6 +329,7 @@ impl Index {
         }
         let position = after.position;
         let before = std::mem::replace(slot, after);
+        // A change of load moves the node between buckets but leaves the group's set untouched, which is the common case.
         let stays = before.has_room() && after.has_room() && before.group == after.group;
         if before.has_room() {
             let group = &mut self.groups[before.group as usize];

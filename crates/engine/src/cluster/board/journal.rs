@@ -1,25 +1,26 @@
-//! Which nodes changed, in order: what whoever keeps something per node has to look at again.
+//! Journals of changed nodes, in the order of the changes, from which caches learn which nodes they must compute
+//! again.
 //!
-//! Readers remember how far they have read. The older half is dropped when there is more to read than starting over
-//! would cost; a reader that is further behind starts over.
+//! Each reader remembers how far it has read. When a journal has more entries than computing everything again would
+//! cost, its older half is dropped; a reader that needs the dropped part computes everything again.
 
 use crate::cluster::NodeId;
 
-/// Entries kept however few nodes there are.
+/// The minimum number of entries to keep, however few nodes there are.
 const LEAST_KEPT: usize = 1024;
 
-/// See the module's words.
+/// A list of changed nodes with a position for each entry.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cluster) struct Journal {
-    /// Entries dropped so far.
+    /// The number of entries dropped so far.
     dropped: u64,
     entries: Vec<NodeId>,
-    /// Entries kept.
+    /// The number of entries from which on the older half is dropped.
     limit: usize,
 }
 
 impl Journal {
-    /// Something about a node changed.
+    /// Records that a node changed.
     pub(in crate::cluster) fn touch(&mut self, node: NodeId) {
         if self.entries.len() >= self.limit.max(LEAST_KEPT) {
             let old = self.entries.len() / 2;
@@ -29,17 +30,17 @@ impl Journal {
         self.entries.push(node);
     }
 
-    /// How many nodes there are, which is what starting over costs.
+    /// Sets the number of nodes, which determines how many entries are worth keeping.
     pub(super) fn expect(&mut self, nodes: usize) {
         self.limit = 4 * nodes;
     }
 
-    /// Where reading would go on after everything that is there.
+    /// Returns the position after the last entry.
     pub(super) fn end(&self) -> u64 {
         self.dropped + self.entries.len() as u64
     }
 
-    /// What came after a position; none if part of it was dropped.
+    /// Returns the entries after a position; `None` if some of them were dropped.
     pub(super) fn since(&self, read: u64) -> Option<&[NodeId]> {
         let from = usize::try_from(read.checked_sub(self.dropped)?).ok()?;
         self.entries.get(from..)

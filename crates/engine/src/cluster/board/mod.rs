@@ -48,21 +48,21 @@ use nominated::NominatedRefusals;
 pub(super) use journal::Journal;
 pub(super) use order::Order;
 
-/// No index.
+/// The index number of a class that has no index.
 const NONE: u32 = u32::MAX;
-/// Slots that all indexes together may have before those least used are dropped.
+/// The maximum number of slots of all indexes together; beyond it the least recently used indexes are dropped.
 const MAX_SLOTS: usize = 16 << 20;
 
-/// The decision of the boards about a pod.
+/// The result of asking the boards where a pod goes.
 pub(crate) enum BoardDecision {
-    /// The best node.
+    /// A node accepts the pod.
     Node {
-        /// Which it is.
+        /// The best node.
         node: NodeId,
-        /// No node's score depends on which others there are: without this one the next best is the best.
+        /// Whether each node's score is independent of the other feasible nodes, so that the ranking stays the same when this node is left out.
         apart: bool,
     },
-    /// None takes it.
+    /// No node accepts the pod; the refusals with their numbers of nodes.
     Refused(Vec<Tally>),
 }
 
@@ -72,47 +72,48 @@ pub(super) struct Boards {
     pub(super) order: Order,
     /// Nodes whose pods changed.
     pub(super) loads: Journal,
-    /// Nodes that came, went, or are told differently.
+    /// Nodes that were added, removed or changed.
     pub(super) nodes: Journal,
     indexes: Vec<Option<Box<Index>>>,
     index_of: FxHashMap<(ShapeId, Box<[Symbol]>), u32>,
-    /// By class: the index that serves it.
+    /// The number of the index of each class.
     index_of_class: Vec<u32>,
-    /// By view: the classes that have it see the same hosts.
+    /// The host states of each view: classes with the same view see the same hosts.
     hosts: Vec<Option<Box<Hosts>>>,
-    /// A node with each hostname label.
+    /// One node for each hostname label.
     host: FxHashMap<Symbol, NodeId>,
-    /// Hostname labels that several nodes have, with all of them.
+    /// All nodes of each hostname label that several nodes have.
     twins: FxHashMap<Symbol, Vec<NodeId>>,
     questions: u64,
     evictions: BoardCache<Evictions>,
     nominated: BoardCache<NominatedRefusals>,
-    /// Grows with every change of a disruption budget.
+    /// The version of the disruption budgets: grows with every change of one.
     pub(super) budgets: u64,
 }
 
-/// Adds a node to those that are held, which are in order.
+/// Inserts a node into a list of held nodes, which is sorted by node.
 pub(crate) fn hold(held: &mut Vec<(NodeId, Refusal)>, node: NodeId, refusal: Refusal) {
     let at = held.partition_point(|(known, _)| *known < node);
     held.insert(at, (node, refusal));
 }
 
 impl Cluster {
-    /// Whether boards know all that decides where a pod of this class goes, but for its volumes. They know neither kubelets nor devices.
+    /// Returns whether boards know everything but the volumes that decides where a pod of this class goes. Boards do not know declared features
+    /// and devices.
     fn is_for_boards(&self, class: &PodClass) -> bool {
         class.shape.named_nodes == NamedNodes::All
             && class.features.is_empty()
             && !self.is_about_devices(class)
     }
 
-    /// The same about what evictions would cost.
+    /// Returns whether boards know everything that decides the cost of preemption for a pod of this class.
     fn is_for_evictions(&self, class: &PodClass) -> bool {
         let rules = self.rules(class.shape.profile);
         self.is_for_boards(class) && class.volumes.is_empty() && rules.filters_all()
     }
 
-    /// The best node for a pod, or how all refuse it. None if boards cannot say: then all nodes have to be asked.
-    /// `held` are nodes that refuse because of room held there for others, in order.
+    /// Returns the best node for a pod, or the refusals of all nodes. `None` means that boards cannot decide, so the caller has to check every
+    /// node. `held` are the nodes that refuse the pod because room is held for nominated pods, sorted by node.
     pub(crate) fn ask_boards(
         &mut self,
         class: PodClassId,
@@ -125,7 +126,7 @@ impl Cluster {
             return None;
         }
         self.settle_boards();
-        // Far away in memory, and nothing that follows waits for it until the end.
+        // This reads distant memory whose value is needed only at the end, so starting early hides the latency.
         let start = self.boards.order.start(seed);
         let number = self.index_number(class);
         let view_id = self.views.id(class)?;
@@ -149,7 +150,7 @@ impl Cluster {
         decision
     }
 
-    /// Makes the order of nodes and the journals ready for every node there is.
+    /// Gives every node a position in the tie order and tells the journals the number of nodes.
     fn settle_boards(&mut self) {
         let Boards {
             order,
@@ -162,8 +163,8 @@ impl Cluster {
         nodes.expect(self.nodes.len());
     }
 
-    /// The answer to [`Cluster::preempt`] for a pod that is refused everywhere, if other pods matter to it by the room
-    /// they take only.
+    /// Returns the result of [`Cluster::preempt`] for a pod that every node refuses; `None` if boards cannot decide, because other pods matter
+    /// to the pod by more than the resources they use.
     pub(crate) fn preempt_by_board(
         &mut self,
         class: PodClassId,
@@ -189,7 +190,7 @@ impl Cluster {
             let verdict = self.try_eviction(class, "", node);
             board.set(node, verdict, &self.boards.order);
         }
-        // What is held for the pod itself does not stand in its way.
+        // Room held for the pod itself must not count against the pod. The result depends on the pod's key, so the cache may not keep it.
         if let Some(node) = self.nominated_node(key) {
             let verdict = self.try_eviction(class, key, node);
             board.set_for_question(node, verdict, &self.boards.order);
@@ -206,8 +207,8 @@ impl Cluster {
         Some(preemption)
     }
 
-    /// What boards do not know about nodes where room is held for others of at least the pod's priority: which refuse
-    /// because of it, and would say something else without; in order.
+    /// Returns the nodes, in order, that refuse the pod only because room is held there for nominated pods of at least its priority, or that
+    /// refuse it for another reason because of them. Boards do not know held room.
     pub(crate) fn held_otherwise(
         &mut self,
         class: PodClassId,
@@ -227,7 +228,7 @@ impl Cluster {
         let mut board = self.boards.nominated.take(id);
         let question = self.prepared(class);
         board.refresh(&question, &self.boards.loads, &self.boards.nodes);
-        // What is held for the pod itself does not stand in its way.
+        // Room held for the pod itself must not count against the pod.
         let promised = self.nominated_node(key);
         let mut held = board.but(promised);
         if let Some(node) = promised
@@ -279,11 +280,11 @@ impl Cluster {
         })
     }
 
-    /// The number of the index that serves a class, which is there when this returns.
+    /// Returns the number of the index that serves a class, after creating the index if needed.
     fn index_number(&mut self, class: PodClassId) -> u32 {
         let view = self.views.id(class).and_then(|view| self.views.get(view));
         let of_view = view.map_or(&[][..], |view| view.keys());
-        // If labels decide which nodes reach a pod's volumes, groups of nodes decide it too.
+        // If node labels decide which nodes reach a pod's volumes, the index must also group nodes by these labels.
         let plan = match self.class(class).volumes.is_empty() {
             true => None,
             false => self.volume_plans.get(&class),
@@ -319,7 +320,7 @@ impl Cluster {
         number
     }
 
-    /// The nodes with a hostname label, but for one.
+    /// Returns the nodes with a hostname label, without the node `but`.
     fn hosts_named(&self, hostname: Symbol, but: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let boards = &self.boards;
         let twins = boards.twins.get(&hostname).map_or(&[][..], |twins| twins);
@@ -337,14 +338,14 @@ impl Cluster {
 }
 
 impl Boards {
-    /// Drops what is kept for a class that is collected.
+    /// Drops the index of a class that is being collected.
     pub(super) fn forget_class(&mut self, class: PodClassId) {
         if let Some(index) = self.index_of_class.get_mut(class.index()) {
             *index = NONE;
         }
     }
 
-    /// Drops what is kept for a shape that no class has any more.
+    /// Drops everything that is cached for a shape that no class has any more.
     pub(super) fn forget_shape(&mut self, shape: ShapeId) {
         let indexes = &mut self.indexes;
         self.index_of.retain(|(own, _), number| {
@@ -357,7 +358,7 @@ impl Boards {
         self.nominated.forget(shape);
     }
 
-    /// What is kept per host for the classes that have a view, to be put back under its number.
+    /// Takes the host states of a view out. The caller puts them back under the view's number.
     fn take_hosts(&mut self, view: ViewId) -> Box<Hosts> {
         if self.hosts.len() <= view.index() {
             self.hosts.resize(view.index() + 1, None);
@@ -365,19 +366,20 @@ impl Boards {
         self.hosts[view.index()].take().unwrap_or_default()
     }
 
-    /// Drops what is kept per host for a view that is gone.
+    /// Drops the host states of a removed view.
     pub(super) fn drop_hosts(&mut self, view: ViewId) {
         if let Some(hosts) = self.hosts.get_mut(view.index()) {
             *hosts = None;
         }
     }
 
-    /// Drops what is kept per host for all views.
+    /// Drops the host states of all views.
     pub(super) fn drop_all_hosts(&mut self) {
         self.hosts.clear();
     }
 
     fn open(&mut self, key: (ShapeId, Box<[Symbol]>), nodes: usize) -> u32 {
+        // Every index has one slot per node, so the bound on slots is a bound on indexes.
         let most = (MAX_SLOTS / nodes.max(1)).max(16);
         let mut index = Box::new(Index::new(key.1.clone()));
         index.used_at = self.questions;
@@ -404,7 +406,7 @@ impl Boards {
         number as u32
     }
 
-    /// A node is there, or its labels are others.
+    /// Records the hostname label of a node that was added or whose labels changed.
     pub(super) fn name_host(&mut self, node: NodeId, labels: &LabelSet) {
         let Some(hostname) = labels.value(Symbol::HOSTNAME) else {
             return;
@@ -418,7 +420,7 @@ impl Boards {
         }
     }
 
-    /// The inverse of [`Boards::name_host`].
+    /// Removes what [`Boards::name_host`] recorded.
     pub(super) fn unname_host(&mut self, node: NodeId, labels: &LabelSet) {
         let Some(hostname) = labels.value(Symbol::HOSTNAME) else {
             return;

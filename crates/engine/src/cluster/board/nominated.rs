@@ -1,7 +1,8 @@
-//! Caches which nodes refuse pods of one shape and priority because room is held there for nominated pods, and would decide
-//! otherwise without them; for pods to which other pods matter only by the room they take.
+//! Caches, for pods of one shape and priority, the nodes that refuse the pod because room is held there for nominated pods
+//! and that would decide otherwise without them. It serves only pods to which other pods matter by nothing but the
+//! resources they use.
 //!
-//! Invariant: after [`NominatedRefusals::refresh`] these are all such nodes, each with its refusal.
+//! Invariant: after [`NominatedRefusals::refresh`] the cache has all such nodes, each with its refusal.
 
 use std::sync::Arc;
 
@@ -12,14 +13,15 @@ use crate::reason::Refusal;
 /// The refusals because of nominated pods, by node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NominatedRefusals {
-    /// How far the journals of loads and of nodes are read; nothing is known yet without.
+    /// How far the journals of loads and of nodes have been read; `None` before the first refresh.
     read: Option<(u64, u64)>,
-    /// In order of the nodes. Shared with the question that is being asked; nobody keeps it longer.
+    /// The refusals, sorted by node. The question being asked shares the list and drops it afterwards, so changing the list
+    /// rarely copies it.
     refusals: Arc<Vec<(NodeId, Refusal)>>,
 }
 
 impl NominatedRefusals {
-    /// Catches up with what changed.
+    /// Updates the refusals after changes.
     pub(super) fn refresh(&mut self, question: &Question<'_>, loads: &Journal, nodes: &Journal) {
         let changed = self.read.and_then(|(of_loads, of_nodes)| {
             Some((loads.since(of_loads)?, nodes.since(of_nodes)?))
@@ -40,7 +42,7 @@ impl NominatedRefusals {
         self.read = Some((loads.end(), nodes.end()));
     }
 
-    /// Returns all nodes but one, in order, with their refusals.
+    /// Returns the refusals of all nodes but `own`, sorted by node.
     pub(super) fn but(&self, own: Option<NodeId>) -> Arc<Vec<(NodeId, Refusal)>> {
         let mut refusals = Arc::clone(&self.refusals);
         if let Some(own) = own

@@ -49,7 +49,7 @@ fn sector_of(place: u64, sectors: usize) -> usize {
 }
 
 impl Order {
-    /// Records a new node. It may still have its position from an earlier node of this name.
+    /// Records a new node. The node may still have the position of an earlier node with this id and name.
     pub(in crate::cluster) fn arrive(&mut self, node: NodeId, name: Symbol) {
         let known =
             self.names.get(node.index()) == Some(&name) && self.positions[node.index()] != NOWHERE;

@@ -1,14 +1,16 @@
-//! Sets of positions in the tie order, made for one question: which member comes first at or after a position?
+//! Sets of positions in the tie order, built to find the first member at or after a position quickly.
 //!
-//! A few members are a sorted list, many are a bit set with a summary bit per word, so that a set costs what it
-//! holds and the question a few cache lines. Invariant: a summary bit is set exactly where its word is not zero.
+//! A small set is a sorted list; a large one is a bit set with one summary bit per word. So the memory of a
+//! small set is proportional to its members, and a lookup touches few cache lines. Invariant: a summary bit is
+//! set exactly if its word is not zero.
 
-/// Members from which on a list becomes a bit set.
+/// A list with more members than this becomes a bit set.
 const MANY: usize = 64;
-/// Members below which a bit set becomes a list.
+/// A bit set with fewer members than this becomes a list. It is far below [`MANY`], so that a set at the limit
+/// does not change back and forth.
 const FEW: usize = 16;
 
-/// See the module's words.
+/// A set of positions, as a sorted list or a bit set.
 #[derive(Clone, Debug)]
 pub(super) enum NodeSet {
     Few(Vec<u32>),
@@ -22,14 +24,14 @@ pub(super) struct Bits {
     count: usize,
 }
 
-/// Which members of another set count.
+/// A restriction to part of a set: only positions that satisfy it count.
 #[derive(Clone, Copy)]
 pub(super) enum Within<'a> {
-    /// Every position.
+    /// Every position counts.
     All,
-    /// Members of a set.
+    /// Only members of the other set count.
     In(&'a NodeSet),
-    /// All but the members of a set.
+    /// Only positions outside the other set count.
     Out(&'a NodeSet),
 }
 
@@ -68,7 +70,7 @@ impl NodeSet {
         }
     }
 
-    /// Adds a position below `width`.
+    /// Adds a position, which must be below `width`.
     pub(super) fn insert(&mut self, position: u32, width: usize) {
         match self {
             NodeSet::Many(bits) => bits.insert(position),
@@ -101,7 +103,8 @@ impl NodeSet {
         }
     }
 
-    /// The first member that counts at or after a position, around the circle.
+    /// Returns the first counting member at or after `start`; after the last position the search goes on at the
+    /// first one.
     pub(super) fn first(&self, start: u32, within: Within<'_>) -> Option<u32> {
         match (self, within) {
             (NodeSet::Few(members), _) => {
@@ -120,7 +123,7 @@ impl NodeSet {
         }
     }
 
-    /// How many members count.
+    /// Returns the number of members that count.
     pub(super) fn count(&self, within: Within<'_>) -> usize {
         match (self, within) {
             (_, Within::All) => self.len(),
@@ -183,7 +186,7 @@ impl Bits {
         })
     }
 
-    /// The first member that counts in `from..to`.
+    /// Returns the first counting member in `from..to`.
     fn first(&self, from: u32, to: u32, within: Within<'_>) -> Option<u32> {
         if from >= to {
             return None;
@@ -204,7 +207,7 @@ impl Bits {
         }
     }
 
-    /// The bits of a word that count.
+    /// Returns the positions of a word that `within` allows, as bits.
     fn admitted(&self, index: usize, within: Within<'_>) -> u64 {
         match within {
             Within::All => u64::MAX,
@@ -215,7 +218,7 @@ impl Bits {
         }
     }
 
-    /// The first word from an index on that is not zero.
+    /// Returns the index of the first word that is not zero, searching from word `from` on.
     fn next_word(&self, from: usize) -> Option<usize> {
         let mut index = from / 64;
         let mut mask = u64::MAX << (from % 64);
@@ -234,7 +237,7 @@ fn bit(position: u32) -> u64 {
     1 << (position % 64)
 }
 
-/// The members of a list that fall into a word.
+/// Returns the list members that fall into a word, as bits.
 fn few_bits(members: &[u32], index: usize) -> u64 {
     let from = members.partition_point(|member| (*member as usize) < index * 64);
     let inside = members[from..]

@@ -1,5 +1,6 @@
-//! The boards against the rule: whatever happened to a cluster, they decide as asking every node does, to the tie and
-//! to the count of every refusal, and what they keep about evictions is what trying every node gives.
+//! Compares boards with checking every node: after any changes of a cluster the boards must give the same decisions,
+//! including ties and the count of every refusal, and their cached eviction costs must equal those from trying every
+//! node.
 
 use proptest::prelude::*;
 
@@ -19,7 +20,8 @@ use crate::tie::tie;
 const KEYS: [&str; 3] = [label::HOSTNAME, label::ZONE, "rack"];
 const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
-/// A random change or question. Small numbers pick among few names, so that changes meet each other.
+/// A random change or question. The numbers are small and select from few names, so that steps often concern the same
+/// objects.
 #[derive(Clone, Debug)]
 enum Step {
     Node {
@@ -27,12 +29,12 @@ enum Step {
         look: u16,
     },
     RemoveNode(u8),
-    /// Places the pod of a template where it is decided to go.
+    /// Places a pod of the template on the node that the scheduler chooses.
     Pod {
         template: u8,
         seed: u8,
     },
-    /// A pod wherever, whether it fits or not.
+    /// Adds a pod to any node, whether it fits or not.
     Bound {
         template: u8,
         node: u8,
@@ -58,9 +60,9 @@ enum Step {
         allowed: u8,
         there: bool,
     },
-    /// What comes next, up to so many steps, is undone.
+    /// Makes the next steps, at most this many, part of a what-if that is rolled back.
     WhatIf(u8),
-    /// Classes that nobody uses are dropped.
+    /// Collects unused classes.
     Collect,
 }
 
@@ -82,13 +84,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Takes decisions out of random bits.
+/// Derives choices from random bits.
 struct Bits(u64);
 
 impl Bits {
     fn below(&mut self, bound: u64) -> u64 {
         let taken = self.0 % bound;
-        // Enough of the number is left for all that is asked; then it starts over, mixed.
+        // Dividing leaves enough bits for most choices; mixing in the rotated number keeps them random once the bits
+        // are used up.
         self.0 = (self.0 / bound) ^ self.0.rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         taken
     }
@@ -112,7 +115,7 @@ fn map(pairs: &[(&str, &str)]) -> StringMap {
 fn node(name: u8, look: u16) -> NodeSpec {
     let mut bits = Bits(u64::from(look).wrapping_mul(0xbf58_476d_1ce4_e5b9));
     let mut node = NodeSpec::named(format!("n{name}"));
-    // Most hostnames are the node's own; some are shared, some missing.
+    // Most nodes have their own hostname label; some share one, some have none.
     if !bits.one_in(12) {
         let hostname = if bits.one_in(8) {
             "shared".to_owned()
@@ -291,7 +294,7 @@ fn template(look: u64) -> PodTemplate {
     template
 }
 
-/// A cluster under change, and what its pods look like.
+/// A cluster that steps change, and the templates of its pods.
 struct World {
     cluster: Cluster,
     templates: Vec<PodTemplate>,
@@ -409,7 +412,7 @@ impl World {
         }
     }
 
-    /// Asks about every template both ways.
+    /// Asks about every template with and without boards and compares the answers.
     fn compare(&mut self, seed: u64) -> Result<(), TestCaseError> {
         for index in 0..self.templates.len() {
             let class = self
@@ -459,7 +462,7 @@ proptest! {
         let templates = looks.into_iter().map(template).collect();
         let profile = variety::profile(seed >> 7);
         let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
-        // Few volumes a node, or more than there are.
+        // A limit of one volume per node, or one that is never reached.
         let limit = if seed & 64 == 0 { 1 } else { 100 };
         variety::store(&mut cluster, &NAMESPACES, limit);
         let mut world = World { cluster, templates, pods: Vec::new(), made: 0 };
@@ -478,7 +481,7 @@ proptest! {
                 world.cluster.rollback(checkpoint);
                 world.pods = pods;
             }
-            // Now and then a few changes come together.
+            // Two of three steps are compared alone; otherwise several changes come between two comparisons.
             if seed.rotate_left(index as u32) % 3 != 0 {
                 world.compare(seed.wrapping_add(index as u64))?;
             }

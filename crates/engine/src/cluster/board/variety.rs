@@ -1,6 +1,7 @@
-//! What the boards' tests put beside nodes and plain pods: profiles, storage, pods that name their nodes.
+//! Objects that the tests of boards add to nodes and plain pods: profiles, storage, and pods that name their nodes.
 //!
-//! Every claim is there and usable, so that no pod is refused before nodes are looked at: that is not the boards' work.
+//! Every claim exists and is usable, because a pod with a missing claim is refused before any node is checked, which
+//! boards do not do.
 
 use crate::cluster::Cluster;
 use crate::model::{
@@ -15,7 +16,7 @@ use crate::reason::Plugin;
 pub(super) const FOREIGN: &str = "example.com/thing";
 const CLAIMS: [&str; 5] = ["zonal", "labelled", "local", "waiting", "exclusive"];
 
-/// The default profile or one with something off, or asked in another order.
+/// Returns the default profile, or one with some plugins off or in another order.
 pub(super) fn profile(choice: u64) -> Profile {
     let mut profile = Profile::default();
     let off: &[Plugin] = match choice % 10 {
@@ -39,7 +40,7 @@ pub(super) fn profile(choice: u64) -> Profile {
     profile
 }
 
-/// A selector of nodes by a label, or by name.
+/// Returns a node selector by a label, or by name for the key `metadata.name`.
 pub(super) fn nodes(key: &str, values: &[&str]) -> NodeSelector {
     let demand = vec![NodeSelectorRequirement {
         key: key.into(),
@@ -61,7 +62,7 @@ pub(super) fn nodes(key: &str, values: &[&str]) -> NodeSelector {
     }
 }
 
-/// One of the volumes that [`store`] makes usable, or a disk.
+/// Returns one of the volumes that [`store`] makes usable, or a disk.
 pub(super) fn volume(choice: u64) -> PodVolume {
     match CLAIMS.get(choice as usize % (CLAIMS.len() + 1)) {
         Some(claim) => PodVolume::Claim {
@@ -74,7 +75,8 @@ pub(super) fn volume(choice: u64) -> PodVolume {
     }
 }
 
-/// Makes claims of all kinds in some namespaces, with their volumes and classes.
+/// Adds claims of all kinds to some namespaces, with their volumes and classes. `limit` is the maximum number of
+/// volumes per node.
 pub(super) fn store(cluster: &mut Cluster, namespaces: &[&str], limit: i64) {
     cluster.set_storage_class(&StorageClassSpec {
         name: "slow".into(),

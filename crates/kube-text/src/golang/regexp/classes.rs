@@ -76,6 +76,7 @@ impl<'p> Translator<'p> {
             self.skip(1);
             self.out.push('^');
         }
+        // A closing bracket at the start is a member of the class.
         let mut is_first = true;
         while is_first || !self.rest.starts_with(']') {
             is_first = false;

@@ -210,6 +210,7 @@ impl<'t> Parser<'t> {
             (Token::Word | Token::Comma, first) => {
                 let values = self.list()?;
                 if self.next().0 != Token::Close {
+                    // apimachinery's message shows the first token of the list, not the one that was found.
                     return Err(format!("found '{first}', expected: ')'"));
                 }
                 Ok(values)
@@ -240,6 +241,7 @@ impl<'t> Parser<'t> {
                 }
                 (Token::Comma, _) => {
                     let after = self.peek().0;
+                    // `in (,a)` and `in (a,)` contain an empty value.
                     if values.is_empty() || matches!(after, Token::Close | Token::Comma) {
                         values.push(String::new());
                     }

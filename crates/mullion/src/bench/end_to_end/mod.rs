@@ -43,7 +43,7 @@ const SCENARIOS: [Scenario; 11] = [
 ];
 /// The timeout of a measurement.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The interval at which is checked whether all unschedulable pods have been refused.
+/// The interval between checks whether all unschedulable pods have been refused.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Returns the default number of nodes and pods of a scenario.

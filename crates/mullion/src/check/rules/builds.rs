@@ -54,6 +54,7 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
 /// Checks MUL020 and MUL021: the pod's images run on the selected Windows build, and a build is selected if the cluster's nodes have
 /// several.
 fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
+    // A HostProcess container is not bound to the build of its host.
     let bound = |container: &&Container<'_>| {
         !container.host_process
             && container
@@ -89,6 +90,7 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             let finding = found.add("MUL020", pod.object, container.path.key("image"), problem);
             let fitting: Vec<_> = HOSTS.iter().filter(|host| all_fit(host)).collect();
             let at = pod.at(&["nodeSelector", labels::WINDOWS_BUILD]);
+            // A fix needs a single build that fits, and a node selector whose value it can replace.
             if let [one] = fitting.as_slice()
                 && pod.spec["nodeSelector"]
                     .get(labels::WINDOWS_BUILD)
@@ -159,6 +161,7 @@ fn require(pod: &Pod<'_>, expression: &Value) -> Vec<Edit> {
             terms,
             json!([{"matchExpressions": [expression]}]),
         )],
+        // Terms are alternatives, so each of them needs the requirement.
         count => (0..count)
             .map(|index| {
                 Edit::Push(
@@ -274,6 +277,7 @@ fn form(at: &Path, value: &Value, object: usize, found: &mut Findings) {
         _ => return,
     };
     let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+    // The label has the build as three numbers, without the revision.
     if numbers.as_ref().is_some_and(|numbers| numbers.len() == 3) {
         return;
     }

@@ -468,6 +468,7 @@ fn credentials(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                     object.is("GMSACredentialSpec", "windows.k8s.io") && object.name() == name
                 };
                 let used = CredentialUse::of(pod.namespace, pod.spec, name);
+                // Only for a running cluster is it known which credential specs exist.
                 let problem = match context.denied {
                     Some(_) if !context.objects.iter().any(is_it) => {
                         let name = name.to_owned();

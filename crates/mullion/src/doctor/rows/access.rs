@@ -179,6 +179,7 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Findings, Unkn
                 let entry = entries.get(role).map(|own| own.kind.as_str());
                 match (entry, cluster.authentication_mode.as_str()) {
                     (Some(EC2_WINDOWS), _) => {}
+                    // In this mode, a role without an access entry may be in aws-auth.
                     (None, "API_AND_CONFIG_MAP") => unmapped.push(role.clone()),
                     (entry, _) => wrong_entry(cluster, role, entry, is_shared, &mut found),
                 }
@@ -224,6 +225,7 @@ fn wrong_entry(
     let problem = found.fail(format!(
         "the role {role} of Windows nodes {says}: it must be of type {EC2_WINDOWS}, else kube-proxy there reads no Service"
     ));
+    // The type of an entry cannot be changed, so the entry is replaced.
     if entry.is_some() {
         problem.mend(Change::Account(AccountChange::DeleteAccessEntry {
             cluster: cluster.name.clone(),
@@ -336,6 +338,7 @@ fn mapped(text: &str, role: &str) -> String {
             edits.push(Edit::Push(Path::default(), own));
         }
     }
+    // These edits keep comments and order. If the text has a form that they cannot change, it is written anew.
     let kept = edits
         .iter()
         .try_fold(text.to_owned(), |text, own| edit::apply(&text, 0, own));

@@ -55,6 +55,7 @@ pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Findings, Unk
     match snapshot.all("SecurityGroupPolicy") {
         Ok(policies) => {
             for policy in policies {
+                // A policy may select pods by their service accounts instead; such policies are not checked.
                 let chosen = pods.iter().copied().filter(|pod| {
                     namespace_of(pod) == namespace_of(policy)
                         && selects(&policy["spec"]["podSelector"], &pod["metadata"]["labels"])
@@ -236,6 +237,8 @@ pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknow
                 .command(format!("kubectl drain {name} --ignore-daemonsets --delete-emptydir-data"));
             continue;
         }
+        // The annotation of an address from a prefix ends in /32, that of a single address in the prefix length of the
+        // subnet.
         let wanted = match is_on {
             true => "/32",
             false => "/",

@@ -32,6 +32,7 @@ const SYSTEM_MEMORY: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 /// Returns how many pods a Windows node of this type has addresses for; `None` if EKS does not run Windows on the type.
 pub(super) fn addresses(name: &str, prefix_delegation: bool) -> Option<usize> {
     let kind = catalogue::get(name).filter(|kind| kind.runs(Os::Windows))?;
+    // The first address of the interface belongs to the node.
     let slots = kind.ipv4_per_eni.saturating_sub(1) as usize;
     Some(match prefix_delegation && kind.is_nitro() {
         true => slots * PREFIX_SIZE,
@@ -153,6 +154,7 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Findings) -> Option<B
         .as_str()
         .and_then(|own| own.parse().ok());
     let label = own[labels::WINDOWS_BUILD].as_str();
+    // The kernel version is what runs; the label may be wrong.
     let build = kernel.or_else(|| label?.parse().ok())?;
     let mut wrong = serde_json::Map::new();
     let expected = [

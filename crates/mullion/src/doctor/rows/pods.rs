@@ -167,6 +167,7 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings,
         "{} with a request for an address",
         counted(pods.len(), "Windows pod", "Windows pods")
     ));
+    // Without the permission to list Events, only the controller's message is missing below.
     let events = snapshot.all("Event");
     for pod in &pods {
         let (namespace, name) = (namespace_of(pod), name_of(pod));
@@ -228,6 +229,7 @@ fn has(instance: &InstanceFacts, address: Ipv4Addr) -> bool {
         .any(|own| *own == address.to_string());
     alone
         || instance.prefixes.iter().any(|own| {
+            // The 16 addresses of a /28 block differ only in their last four bits.
             let block: Option<Ipv4Addr> = own.strip_suffix("/28").and_then(|own| own.parse().ok());
             block.is_some_and(|block| block.to_bits() >> 4 == address.to_bits() >> 4)
         })
@@ -267,6 +269,7 @@ pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Findings, Unkno
             "{address} is the address of {}: their traffic goes to one of them",
             few(pods.iter().map(|pod| title(pod)))
         ));
+        // One of the pods may keep the address.
         for pod in pods.iter().skip(1) {
             renew(problem, pod);
         }
@@ -338,6 +341,7 @@ fn leaked(
         .map(count)
         .sum();
     let total = instance.addresses.len() + 16 * instance.prefixes.len();
+    // Addresses that are being assigned or released may or may not be on the interface already.
     if total > known && count("creating") + count("deleting") == 0 {
         found
             .warn(format!("the interface of node {} has {} that the controller does not account for", name_of(node), counted(total - known, "address", "addresses")))
