@@ -39,8 +39,8 @@ pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
-    InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,
-    SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector, instance_id,
+    InstanceState, Launch, LaunchClass, LaunchImage, LaunchOption, LaunchRequest, Offer, Offering,
+    Registration, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

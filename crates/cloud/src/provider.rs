@@ -27,7 +27,7 @@ use crate::{
     CapacityReservation, Impairment, Message, NodeTemplate, Placement, PlacementGroup, Reservation,
     ReservedShare, Resources,
     catalogue::{self, Arch, InstanceType, Price},
-    image::NodeImage,
+    image::{ImageVariant, NodeImage},
 };
 use serde::{Deserialize, Serialize};
 
@@ -336,14 +336,24 @@ pub struct LaunchRequest {
     pub security_groups: Vec<Arc<str>>,
     /// Image, volume and kubelet settings.
     pub template: NodeTemplate,
-    /// Ids of the images that may be launched; empty means the newest of the template's family.
-    pub images: Vec<String>,
+    /// The images that may be launched; an instance boots the first for its type. Empty means the newest of the template's
+    /// family.
+    pub images: Vec<LaunchImage>,
     /// The labels and taints that its kubelet registers with.
     pub registration: Registration,
     /// Tags of the instance.
     pub tags: BTreeMap<String, String>,
     /// The EC2NodeClass that it is launched from; `None` for a node of a node group.
     pub class: Option<Box<LaunchClass>>,
+}
+
+/// An image that a launch may boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchImage {
+    /// Image id.
+    pub id: String,
+    /// The hardware that the class uses it for.
+    pub variant: ImageVariant,
 }
 
 /// The parts of an EC2NodeClass that a launch needs besides the template.

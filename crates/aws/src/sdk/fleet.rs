@@ -125,20 +125,19 @@ impl Inner {
             };
             return self.images(&[alias], family, version).await;
         }
-        // The class's lookup has stored the variants of its images, unless this process has just started.
-        let terms = match &request.class {
-            Some(class) => class.spec.ami_selector_terms.clone(),
-            None => Vec::new(),
-        };
-        let found = self.images(&terms, family, version).await?;
-        let named = |image: &NodeImage| request.images.contains(&image.id);
-        let chosen: Vec<_> = found.into_iter().filter(named).collect();
-        if !chosen.is_empty() {
-            return Ok(chosen);
-        }
-        let ids = request.images.iter().cloned().collect();
+        let ids = request.images.iter().map(|own| own.id.clone()).collect();
         self.learn_images(ids).await?;
-        Ok(self.known_images(&request.images))
+        // The class says which hardware an image is for, because a deployed image does not: the newest images that its alias
+        // selects may be other ones by now, and this process may have just started.
+        let named = request.images.iter().filter_map(|own| {
+            Some(NodeImage {
+                family,
+                version,
+                variant: own.variant,
+                ..self.known_image(&own.id)?
+            })
+        });
+        Ok(named.collect())
     }
 
     /// Returns the tags of the request, and the tag by which AWS's own controllers find the cluster's machines.

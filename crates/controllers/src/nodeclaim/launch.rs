@@ -9,12 +9,12 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
-    karpenter::{EC2NodeClass, NodeClaim, node_claim_condition as condition},
+    karpenter::{AmiStatus, EC2NodeClass, NodeClaim, node_claim_condition as condition},
     labels,
 };
 use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchClass, LaunchOption, LaunchRequest, Placement,
-    Registration, Reservation,
+    CloudError, FleetError, Instance, LaunchClass, LaunchImage, LaunchOption, LaunchRequest,
+    Placement, Registration, Reservation, image::ImageVariant,
 };
 use serde_json::json;
 
@@ -26,7 +26,6 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Pass,
-        discovered,
         market::{Market, amounts, instance_labels, resource_list},
         requirements::decided_labels,
     },
@@ -89,6 +88,16 @@ pub(super) async fn step(
             Err(Error::Launch(error))
         }
     }
+}
+
+/// Returns the images in the class's status. Newer ones would look like drift until the status shows them.
+fn launch_images(class: &EC2NodeClass) -> Vec<LaunchImage> {
+    let found = class.status.iter().flat_map(|status| &status.amis);
+    let image = |own: &AmiStatus| LaunchImage {
+        id: own.id.clone(),
+        variant: ImageVariant::requiring(&own.requirements),
+    };
+    found.map(image).collect()
 }
 
 /// Returns the launch option that an instance corresponds to, of a launch that asked for this place in a placement group.
@@ -332,7 +341,7 @@ fn order(
         subnets: market.subnets.clone(),
         security_groups: security_groups(class),
         template: market.template.clone(),
-        images: discovered::images_of(class),
+        images: launch_images(class),
         registration: Registration {
             labels: claim.labels().clone(),
             taints: registration_taints(claim),

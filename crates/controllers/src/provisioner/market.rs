@@ -11,7 +11,7 @@ use std::{
 
 use mullion_api::{
     ami::Os,
-    karpenter::{EC2NodeClass, Operator, Requirement, ResourceList},
+    karpenter::{AmiStatus, EC2NodeClass, Operator, Requirement, ResourceList},
     labels,
 };
 use mullion_cloud::{
@@ -61,6 +61,11 @@ pub enum MarketError {
     Cloud(#[from] CloudError),
 }
 
+/// The error about an instance type that is not sold for the operating system of a class.
+#[derive(Debug, thiserror::Error)]
+#[error("instance type {0:?} is not sold for the operating system of the class")]
+pub struct TypeNotSold(String);
+
 /// The instance types and offerings of one node class.
 #[derive(Clone, Debug)]
 pub struct Market {
@@ -70,8 +75,8 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
-    /// What each image of the class requires of the nodes that boot it; empty while the class has found none.
-    images: Vec<Vec<Requirement>>,
+    /// The images of the class; empty while it has found none.
+    images: Vec<AmiStatus>,
     /// The placement group that nodes are in.
     group: Option<PlacementGroup>,
     pub(crate) offers: Arc<[Offer]>,
@@ -107,7 +112,7 @@ impl Market {
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         let images = class.status.iter().flat_map(|status| &status.amis);
         Ok(Self {
-            images: images.map(|image| image.requirements.clone()).collect(),
+            images: images.cloned().collect(),
             region: cloud.region().to_owned(),
             group,
             zones: subnets.clone().map(|subnet| subnet.zone.clone()).collect(),
@@ -305,10 +310,28 @@ impl Market {
     /// on it (Karpenter: types without an image are left out of the launch), or the node would be of another image and drift.
     fn suits(&self, instance_type: &InstanceType, labels: &StringMap) -> bool {
         let mut group = self.group.iter();
-        let boots = |image: &Vec<Requirement>| allows(image, labels);
         self.template.suits(instance_type)
             && group.all(|group| group.admits(instance_type))
-            && (self.images.is_empty() || self.images.iter().any(boots))
+            && (self.images.is_empty() || self.image_for(labels).is_some())
+    }
+
+    /// Returns whether nodes of a type boot this image; any while the class has found none.
+    ///
+    /// # Errors
+    /// The type is not sold, so its hardware is not known.
+    pub fn boots(&self, image: &str, instance_type: &str) -> Result<bool, TypeNotSold> {
+        let mut offers = self.offers.iter();
+        let offer = offers.find(|offer| &*offer.instance_type.name == instance_type);
+        let offer = offer.ok_or_else(|| TypeNotSold(instance_type.to_owned()))?;
+        let labels = node_labels(&offer.instance_type, &self.fixed_labels());
+        let own = self.image_for(&labels);
+        Ok(self.images.is_empty() || own.is_some_and(|own| own.id == image))
+    }
+
+    /// Returns the image that nodes with these labels boot (AWS provider: `MapToInstanceTypes`).
+    fn image_for(&self, labels: &StringMap) -> Option<&AmiStatus> {
+        let mut images = self.images.iter();
+        images.find(|image| allows(&image.requirements, labels))
     }
 
     /// Returns the places in the class's placement group that meet the requirements; one that is `None` if there is no group.
@@ -527,6 +550,7 @@ mod tests {
     use mullion_api::eksctl::KubernetesVersion;
     use mullion_cloud::{
         Clock, Speed,
+        image::ImageVariant,
         sim::{Config, SimulatedEc2},
     };
     use serde_json::json;
@@ -580,7 +604,12 @@ mod tests {
         let is_arm = |own: &LaunchOption| own.instance_type.starts_with("t4g.");
         let options = |market: &Market| market.launch_options(&[], &ResourceMap::new());
         assert!(options(&market).iter().any(is_arm));
-        market.images = vec![vec![Requirement::is(labels::ARCH, "amd64")]];
+        market.images = vec![AmiStatus {
+            id: "ami-1".to_owned(),
+            deprecated: false,
+            name: "amd64".to_owned(),
+            requirements: vec![Requirement::is(labels::ARCH, "amd64")],
+        }];
         assert!(!options(&market).is_empty() && !options(&market).iter().any(is_arm));
         let machines = market.machines(&[]);
         let archs: BTreeSet<_> = machines
@@ -588,6 +617,45 @@ mod tests {
             .map(|own| own.labels[labels::ARCH].as_str())
             .collect();
         assert_eq!(archs, BTreeSet::from(["amd64"]));
+    }
+
+    #[tokio::test]
+    async fn a_node_boots_the_image_for_the_hardware_of_its_type() {
+        let mut market = market_with("AL2023", 31, WindowsAddresses::Off).await;
+        assert!(market.boots("ami-any", "m5.large").expect("sold"));
+        let image = |id: &str, arch: &str, variant: ImageVariant| AmiStatus {
+            id: id.to_owned(),
+            deprecated: false,
+            name: String::new(),
+            requirements: [
+                vec![Requirement::is(labels::ARCH, arch)],
+                variant.requirements(),
+            ]
+            .concat(),
+        };
+        market.images = vec![
+            image("ami-standard", "amd64", ImageVariant::Standard),
+            image("ami-nvidia", "amd64", ImageVariant::Nvidia),
+            image("ami-neuron", "amd64", ImageVariant::Neuron),
+            image("ami-arm", "arm64", ImageVariant::Standard),
+        ];
+        for (name, own) in [
+            ("m5.large", Some("ami-standard")),
+            ("g4dn.xlarge", Some("ami-nvidia")),
+            ("inf1.xlarge", Some("ami-neuron")),
+            ("m6g.large", Some("ami-arm")),
+            ("g5g.xlarge", None),
+        ] {
+            let ids = market.images.iter().map(|image| image.id.as_str());
+            let boots = |id: &&str| market.boots(id, name).expect("sold");
+            let booted: Vec<_> = ids.filter(boots).collect();
+            assert_eq!(booted, Vec::from_iter(own), "{name}");
+        }
+        let error = market.boots("ami-standard", "x1.none").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "instance type \"x1.none\" is not sold for the operating system of the class"
+        );
     }
 
     #[tokio::test(start_paused = true)]
