@@ -18,7 +18,12 @@ use mullion_cloud::{
 };
 use serde_json::json;
 
-use super::{Error, edit, launch_failure::classified, launch_turns::LaunchTurns, pass};
+use super::{
+    Error, edit,
+    launch_failure::{self, classified},
+    launch_turns::LaunchTurns,
+    pass,
+};
 use crate::{
     kubelet::pace::go_duration,
     nodepool::hash::class_hash,
@@ -27,6 +32,7 @@ use crate::{
         conditions::Status,
         decision_log::Pass,
         market::{Market, amounts, instance_labels, resource_list},
+        metrics::Metric,
         requirements::decided_labels,
     },
 };
@@ -70,13 +76,13 @@ pub(super) async fn step(
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
             turn.ended(&launch.refused, Some(bought(&launch.instance, place)));
-            record_refused(karpenter, claim, &launch.refused);
+            record_refused(karpenter, claim, &class, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
         }
         Err(CloudError::InsufficientCapacity(refused)) => {
             turn.ended(&refused, None);
-            record_refused(karpenter, claim, &refused);
+            record_refused(karpenter, claim, &class, &refused);
             let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
             refuse(karpenter, claim, &sold_out).await
         }
@@ -112,9 +118,30 @@ fn bought(instance: &Instance, placement: Option<Placement>) -> LaunchOption {
 }
 
 /// Records the refused options, even if another option was bought: plans avoid them for a while.
-fn record_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
+fn record_refused(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    class: &EC2NodeClass,
+    refused: &[FleetError],
+) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
+    let subnets = class.status.as_ref().map(|own| own.subnets.as_slice());
+    let zone_id = |zone: &str| {
+        let mut subnets = subnets.unwrap_or_default().iter();
+        let subnet = subnets.find(|own| own.zone == zone);
+        subnet.map_or("", |own| own.zone_id.as_str())
+    };
     for error in refused {
+        let option = &error.option;
+        karpenter.metrics.count(
+            Metric::LaunchFailures,
+            &[
+                ("capacity_type", option.capacity_type.as_str()),
+                ("reason", launch_failure::of_offering(&error.shortage)),
+                ("zone", &option.zone),
+                ("zone_id", zone_id(&option.zone)),
+            ],
+        );
         let now = karpenter.base.clock.now();
         if karpenter.risks.refused(&error.option, now) {
             karpenter.discovered.keep_news();

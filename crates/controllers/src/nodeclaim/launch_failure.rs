@@ -1,6 +1,6 @@
 //! The reasons of failed launches, in Karpenter's words.
 
-use mullion_cloud::CloudError;
+use mullion_cloud::{CloudError, Shortage};
 
 /// Returns reason and message of the condition for a failed launch (AWS provider: `errors.ToReasonMessage`).
 pub(super) fn classified(error: &CloudError) -> (&'static str, String) {
@@ -98,6 +98,25 @@ fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
     }
 }
 
+/// Returns the reason of an offering that a launch did not get (AWS provider: `ToReasonMessage`, which knows no word for missing
+/// capacity).
+pub(super) fn of_offering(shortage: &Shortage) -> &'static str {
+    match shortage {
+        Shortage::Vcpus { .. } => "VCPULimitExceeded",
+        Shortage::Addresses => "InsufficientFreeAddressesInSubnet",
+        Shortage::Other { code, message } => match code.as_str() {
+            "MaxFleetCountExceeded" => "FleetQuotaExceeded",
+            "MaxSpotInstanceCountExceeded" => "SpotQuotaExceeded",
+            "RequestLimitExceeded" => "RequestLimitExceeded",
+            "UnauthorizedOperation" => unauthorized(message).0,
+            code => refused(code, message).0,
+        },
+        Shortage::Hosts { .. } | Shortage::Spot | Shortage::Reservation | Shortage::SpreadGroup => {
+            "LaunchFailed"
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +146,25 @@ mod tests {
         ];
         for (error, reason) in reasons {
             assert_eq!(classified(&error).0, reason, "{error}");
+        }
+    }
+
+    #[test]
+    fn an_offering_that_is_not_got_is_counted_by_upstreams_reason() {
+        let other = |code: &str| Shortage::Other {
+            code: code.to_owned(),
+            message: String::new(),
+        };
+        for (shortage, reason) in [
+            (Shortage::Spot, "LaunchFailed"),
+            (Shortage::Vcpus { limit: 5 }, "VCPULimitExceeded"),
+            (Shortage::Addresses, "InsufficientFreeAddressesInSubnet"),
+            (other("MaxSpotInstanceCountExceeded"), "SpotQuotaExceeded"),
+            (other("UnauthorizedOperation"), "Unauthorized"),
+            (other("InvalidAMIID.NotFound"), "AMINotFound"),
+            (other("Odd"), "LaunchFailed"),
+        ] {
+            assert_eq!(of_offering(&shortage), reason, "{shortage:?}");
         }
     }
 }

@@ -419,6 +419,19 @@ impl Market {
         self.resources(instance_type).1
     }
 
+    /// Returns the types that nodes of the class can have, each with its offerings.
+    pub(super) fn sold(
+        &self,
+    ) -> impl Iterator<Item = (&InstanceType, impl Iterator<Item = &Offering>)> {
+        let fixed = self.fixed_labels();
+        let suits = move |offer: &&Offer| {
+            let labels = node_labels(&offer.instance_type, &fixed);
+            self.suits(&offer.instance_type, &labels)
+        };
+        let suitable = self.offers.iter().filter(suits);
+        suitable.map(move |offer| (&*offer.instance_type, self.sold_here(offer)))
+    }
+
     /// Returns the offerings of a type in the zones of the class.
     pub(crate) fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
         let zones = &self.zones;
