@@ -12,7 +12,7 @@ use jiff::{
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
-    karpenter::AmiSelectorTerm,
+    karpenter::{AmiSelectorTerm, Operator, Requirement},
     labels,
 };
 
@@ -49,6 +49,33 @@ impl ImageVariant {
             Self::Nvidia => gpu,
             Self::Neuron => neuron,
         }
+    }
+
+    /// Returns what the status of a class says that images of this variant require of instance types (AWS provider:
+    /// `Variant.Requirements`).
+    pub fn requirements(self) -> Vec<Requirement> {
+        let of = |key: &str, operator| Requirement::new(key, operator, [""; 0]);
+        let (gpu, accelerator) = (
+            labels::INSTANCE_GPU_COUNT,
+            labels::INSTANCE_ACCELERATOR_COUNT,
+        );
+        match self {
+            Self::Any => Vec::new(),
+            Self::Standard => vec![
+                of(accelerator, Operator::DoesNotExist),
+                of(gpu, Operator::DoesNotExist),
+            ],
+            Self::Nvidia => vec![of(gpu, Operator::Exists)],
+            Self::Neuron => vec![of(accelerator, Operator::Exists)],
+        }
+    }
+
+    /// Returns the variant of an image that requires this of instance types.
+    pub fn requiring(requirements: &[Requirement]) -> Self {
+        let has = |own: &Requirement| requirements.contains(own);
+        let mut all = [Self::Standard, Self::Nvidia, Self::Neuron].into_iter();
+        all.find(|variant| variant.requirements().iter().all(has))
+            .unwrap_or_default()
     }
 }
 

@@ -15,6 +15,8 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod instance;
+mod launch;
 mod machine;
 mod message;
 pub mod node_group;
@@ -35,12 +37,16 @@ pub use addresses::{
     AddressError, Addresses, InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, SubnetFacts,
 };
 pub use clock::Clock;
+pub use instance::{Instance, InstanceState};
+pub use launch::{
+    FleetError, Launch, LaunchClass, LaunchImage, LaunchOption, LaunchRequest, Registration,
+    Shortage,
+};
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
-    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
-    InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,
-    SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector, instance_id,
+    BoxFuture, CapacityType, CloudError, CloudProvider, InstanceId, Offer, Offering, SecurityGroup,
+    SelectedImages, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

@@ -12,20 +12,18 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
-    eksctl::{KubernetesVersion, Taint},
+    eksctl::KubernetesVersion,
     karpenter::{
-        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec,
-        PlacementGroupSelector,
+        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, PlacementGroupSelector,
     },
     labels,
 };
 
 use crate::{
-    CapacityReservation, Impairment, Message, NodeTemplate, Placement, PlacementGroup, Reservation,
-    ReservedShare, Resources,
+    CapacityReservation, FleetError, Impairment, Instance, Launch, LaunchOption, LaunchRequest,
+    Message, PlacementGroup, ReservedShare,
     catalogue::{self, Arch, InstanceType, Price},
     image::NodeImage,
 };
@@ -166,313 +164,6 @@ impl TagSelector {
                 tags.get(key)
                     .is_some_and(|value| wanted == "*" || wanted == value)
             })
-    }
-}
-
-/// One acceptable outcome of a launch.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct LaunchOption {
-    /// Instance type.
-    pub instance_type: String,
-    /// Availability zone.
-    pub zone: String,
-    /// How it is paid for.
-    pub capacity_type: CapacityType,
-    /// Id of the capacity reservation that it uses, if its capacity is reserved.
-    pub reservation: Option<String>,
-    /// The placement of the instance in a placement group.
-    pub placement: Option<Placement>,
-}
-
-impl fmt::Display for LaunchOption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {} in {}",
-            self.capacity_type, self.instance_type, self.zone
-        )?;
-        if let Some(id) = &self.reservation {
-            write!(f, " from {id}")?;
-        }
-        match &self.placement {
-            Some(placement) => write!(f, " in {placement}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The labels and taints that the kubelet of a new node registers with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registration {
-    /// `--node-labels`, beyond those every kubelet sets.
-    pub labels: BTreeMap<String, String>,
-    /// `--register-with-taints`.
-    pub taints: Vec<Taint>,
-}
-
-/// The reason why EC2 has no capacity for an option.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Shortage {
-    /// The zone has no host left for the instance type.
-    Hosts {
-        /// Zones that have hosts left.
-        elsewhere: Vec<Arc<str>>,
-    },
-    /// No spare capacity can be sold as spot.
-    Spot,
-    /// The capacity reservation has no instance left, or does not exist.
-    Reservation,
-    /// The spread placement group has as many instances in the zone as it can have.
-    SpreadGroup,
-    /// No requested subnet has a free address in the zone.
-    Addresses,
-    /// The account's vCPU limit does not allow another instance.
-    Vcpus {
-        /// The account's limit.
-        limit: u64,
-    },
-    /// Another transient reason, such as a quota.
-    Other {
-        /// EC2's error code.
-        code: String,
-        /// EC2's message.
-        message: String,
-    },
-}
-
-impl Shortage {
-    /// Returns EC2's error code.
-    pub fn code(&self) -> &str {
-        match self {
-            Self::Other { code, .. } => code,
-            Self::Hosts { .. } | Self::SpreadGroup => "InsufficientInstanceCapacity",
-            Self::Spot => "UnfulfillableCapacity",
-            Self::Reservation => "ReservationCapacityExceeded",
-            Self::Addresses => "InsufficientFreeAddressesInSubnet",
-            Self::Vcpus { .. } => "VcpuLimitExceeded",
-        }
-    }
-}
-
-/// An option that a launch could not get. Displayed with the code and message of EC2's CreateFleet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FleetError {
-    /// The option.
-    pub option: LaunchOption,
-    /// Why there was no capacity.
-    pub shortage: Shortage,
-    /// How long the option is assumed to be unavailable from now on.
-    pub unavailable_for: Duration,
-}
-
-impl fmt::Display for FleetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LaunchOption {
-            instance_type,
-            zone,
-            ..
-        } = &self.option;
-        write!(f, "{}: ", self.shortage.code())?;
-        match &self.shortage {
-            Shortage::Hosts { elsewhere } => {
-                write!(
-                    f,
-                    "We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested \
-                     ({zone}). Our system will be working on provisioning additional capacity."
-                )?;
-                if elsewhere.is_empty() {
-                    return Ok(());
-                }
-                write!(
-                    f,
-                    " You can currently get {instance_type} capacity by not specifying an Availability Zone in your \
-                     request or choosing {}.",
-                    elsewhere.join(", ")
-                )
-            }
-            Shortage::Other { message, .. } => f.write_str(message),
-            Shortage::Spot => f.write_str(
-                "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
-            ),
-            Shortage::Reservation => f.write_str(
-                "The requested reservation does not have sufficient compatible and available capacity for this request.",
-            ),
-            Shortage::SpreadGroup => f.write_str(
-                "You've reached the limit of instances in this spread placement group. A spread placement group can have up to \
-                 seven instances per Availability Zone.",
-            ),
-            Shortage::Addresses => f.write_str(
-                "The specified subnet does not have enough free addresses to satisfy the request.",
-            ),
-            Shortage::Vcpus { limit } => write!(
-                f,
-                "You have requested more vCPU capacity than your current vCPU limit of {limit} allows for the instance \
-                 bucket that the specified instance type belongs to. Please visit \
-                 http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
-            ),
-        }
-    }
-}
-
-/// The result of a launch.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Launch {
-    /// The instance that was bought.
-    pub instance: Arc<Instance>,
-    /// Preferred options that had no capacity.
-    pub refused: Vec<FleetError>,
-}
-
-/// A request for one instance.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LaunchRequest {
-    /// A repeated token returns the instance that it bought the first time.
-    pub client_token: String,
-    /// Acceptable outcomes, best first.
-    pub options: Vec<LaunchOption>,
-    /// Subnets that the instance may be in; empty means all.
-    pub subnets: Vec<Arc<str>>,
-    /// Ids of its security groups; empty means the security groups of the cluster's nodes.
-    pub security_groups: Vec<Arc<str>>,
-    /// Image, volume and kubelet settings.
-    pub template: NodeTemplate,
-    /// Ids of the images that may be launched; empty means the newest of the template's family.
-    pub images: Vec<String>,
-    /// The labels and taints that its kubelet registers with.
-    pub registration: Registration,
-    /// Tags of the instance.
-    pub tags: BTreeMap<String, String>,
-    /// The EC2NodeClass that it is launched from; `None` for a node of a node group.
-    pub class: Option<Box<LaunchClass>>,
-}
-
-/// The parts of an EC2NodeClass that a launch needs besides the template.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LaunchClass {
-    /// The class's spec: user data, volumes, metadata options and so on.
-    pub spec: EC2NodeClassSpec,
-    /// The instance profile in the class's status.
-    pub instance_profile: String,
-}
-
-/// The state of an instance. The variants are in the order of an instance's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum InstanceState {
-    /// Being placed on a host.
-    Pending,
-    /// Powered on; see [`Instance::booted`].
-    Running,
-    /// Powered off, with its disks and its address; it may be started again.
-    Stopped,
-    /// Being shut down.
-    ShuttingDown,
-    /// Terminated; listed for a while.
-    Terminated,
-}
-
-impl InstanceState {
-    /// Returns EC2's name of the state.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Stopped => "stopped",
-            Self::ShuttingDown => "shutting-down",
-            Self::Terminated => "terminated",
-        }
-    }
-
-    /// Returns whether the instance runs or is starting.
-    pub fn is_alive(self) -> bool {
-        matches!(self, Self::Pending | Self::Running)
-    }
-}
-
-/// An instance, with everything that its node reports.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Instance {
-    /// Instance id.
-    pub id: InstanceId,
-    /// `aws:///<zone>/<id>`, the node's `spec.providerID`.
-    pub provider_id: String,
-    /// Type.
-    #[serde(with = "catalogue::by_name")]
-    pub instance_type: Arc<InstanceType>,
-    /// Region.
-    pub region: Arc<str>,
-    /// Availability zone.
-    pub zone: Arc<str>,
-    /// Availability zone id.
-    pub zone_id: Arc<str>,
-    /// Subnet.
-    pub subnet: Arc<str>,
-    /// Ids of its security groups; empty if they are not known.
-    pub security_groups: Vec<Arc<str>>,
-    /// Prefix length of the subnet's CIDR block, as the instance metadata service reports it.
-    pub subnet_prefix_len: u8,
-    /// How it is paid for.
-    pub capacity_type: CapacityType,
-    /// The capacity reservation that it runs in; `None` if its capacity is not reserved.
-    pub reservation: Option<Reservation>,
-    /// The placement group that it is in.
-    pub placement: Option<Placement>,
-    /// Price per hour including the operating system.
-    pub price: Price,
-    /// First private address.
-    pub private_ip: std::net::Ipv4Addr,
-    /// Private DNS name, which is the node's name.
-    pub private_dns_name: String,
-    /// The image that it boots.
-    pub image: NodeImage,
-    /// The capacity that its node reports.
-    pub capacity: Resources,
-    /// The allocatable amounts of its node.
-    pub allocatable: Resources,
-    /// The labels and taints that its kubelet registers with.
-    pub registration: Registration,
-    /// Tags.
-    pub tags: BTreeMap<String, String>,
-    /// The state of the instance.
-    pub state: InstanceState,
-    /// Whether the operating system has booted, so that the kubelet runs.
-    pub booted: bool,
-    /// When the instance was launched.
-    pub launched_at: Timestamp,
-}
-
-impl Instance {
-    /// Returns the operating system of the image.
-    pub fn os(&self) -> Os {
-        self.image.os()
-    }
-
-    /// Returns the labels that its node registers with: those of kubelet and cloud provider, then the requested ones, which
-    /// take precedence.
-    pub fn node_labels(&self) -> BTreeMap<String, String> {
-        let (os, arch) = (self.os().as_str(), self.instance_type.arch.as_str());
-        let kind = &*self.instance_type.name;
-        let standard = [
-            (labels::OS, os),
-            (labels::BETA_OS, os),
-            (labels::ARCH, arch),
-            (labels::BETA_ARCH, arch),
-            (labels::INSTANCE_TYPE, kind),
-            (labels::BETA_INSTANCE_TYPE, kind),
-            (labels::HOSTNAME, &self.private_dns_name),
-            (labels::ZONE, &self.zone),
-            (labels::BETA_ZONE, &self.zone),
-            (labels::ZONE_ID, &self.zone_id),
-            (labels::REGION, &self.region),
-            (labels::BETA_REGION, &self.region),
-        ];
-        let mut all: BTreeMap<_, _> = standard
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
-        let image = self.image.labels();
-        all.extend(image.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        all.extend(self.registration.labels.clone());
-        all
     }
 }
 
@@ -632,6 +323,8 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
 
 #[cfg(test)]
 mod tests {
+    use crate::Shortage;
+
     use super::*;
 
     #[test]

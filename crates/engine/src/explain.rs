@@ -349,6 +349,9 @@ impl Cluster {
                     .to_owned()
             }
             PoolReason::Topology { reason, .. } => self.reason_detail(*reason),
+            PoolReason::MoreCombinations { tried } => format!(
+                "no node with one of the first {tried} combinations of labels that the pod accepts has a place for it, and no more are tried"
+            ),
             PoolReason::MinValues { key, wanted, found } => {
                 format!("{key}: {found} values would stay possible, the pool demands {wanted}")
             }

@@ -7,11 +7,11 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
-    CapacityType, CloudProvider, Instance, InstanceId, InterfaceId, LaunchOption, LaunchRequest,
-    NodeTemplate, Reservation, ReservationKind,
+    CapacityType, CloudProvider, Instance, InstanceId, InterfaceId, LaunchImage, LaunchOption,
+    LaunchRequest, NodeTemplate, Reservation, ReservationKind,
     catalogue::{Arch, InstanceType},
     default_volume_gib,
-    image::NodeImage,
+    image::{ImageVariant, NodeImage},
 };
 use tokio::{sync::Mutex, time::Instant};
 
@@ -230,7 +230,10 @@ impl LaunchSpec {
                 kubelet: kubelet.settings(),
                 ..NodeTemplate::new(family, order.image.version)
             },
-            images: vec![order.image.id.clone()],
+            images: vec![LaunchImage {
+                id: order.image.id.clone(),
+                variant: ImageVariant::Any,
+            }],
             registration: kubelet.registration,
             tags,
         }

@@ -276,17 +276,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the known images with these ids, in their order.
-    pub(super) fn known_images(&self, ids: &[String]) -> Vec<NodeImage> {
-        let images = lock(&self.images);
-        let known = ids.iter().filter_map(|id| images.known.get(id));
-        known.cloned().collect()
+    pub(super) fn known_image(&self, id: &str) -> Option<NodeImage> {
+        lock(&self.images).known.get(id).cloned()
     }
 
     /// Returns a known image, or else a custom image with this operating system.
     pub(super) fn image(&self, id: &str, os: Os, arch: Arch) -> NodeImage {
-        let known = lock(&self.images).known.get(id).cloned();
-        known.unwrap_or_else(|| {
+        self.known_image(id).unwrap_or_else(|| {
             let (family, version) = unnamed(os);
             NodeImage {
                 id: id.to_owned(),

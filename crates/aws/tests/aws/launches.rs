@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 use mullion_api::{
     ami::AmiFamily,
     eksctl::{Taint, TaintEffect},
+    fault::FaultKind,
 };
-use mullion_cloud::{CapacityType, CloudError, CloudProvider, Registration, Shortage};
+use mullion_cloud::{
+    CapacityType, CloudError, CloudProvider, LaunchImage, Registration, Shortage,
+    catalogue::Arch,
+    image::{ImageVariant, NodeImage},
+};
 
-use crate::world::{WINDOWS, World, option, order};
+use crate::world::{WINDOWS, World, option, order, version};
+
+const AL2023: AmiFamily = AmiFamily::AmazonLinux2023;
 
 const OFFERED: [(&str, &str); 3] = [
     ("m5.large", "us-west-2a"),
@@ -37,6 +44,34 @@ async fn a_claim_that_is_launched_again_by_another_process_buys_nothing_twice() 
     let found = second.launch(other).await.expect("found by its tag");
     assert_eq!(found.instance.id, first.instance.id);
     assert_eq!(world.ec2.instances().len(), 1);
+}
+
+/// The class's images may be older than those that its alias selects now, and a process that has just started has looked up none.
+#[tokio::test]
+async fn an_instance_boots_the_image_that_its_class_has_for_the_hardware_of_its_type() {
+    let world = World::new().await;
+    let all = NodeImage::all_released(AL2023, version(), Arch::Amd64, 0);
+    let images = all.map(|image| LaunchImage {
+        id: image.id,
+        variant: image.variant,
+    });
+    let images: Vec<_> = images.collect();
+    let newer = world.ec2.fault(FaultKind::NewImage, "al2023@latest");
+    world.ec2.cause(&newer.expect("it can be caused"));
+    let restarted = world.restarted().await;
+    for (name, variant) in [
+        ("m5.large", ImageVariant::Standard),
+        ("g4dn.xlarge", ImageVariant::Nvidia),
+        ("inf1.xlarge", ImageVariant::Neuron),
+    ] {
+        let one = [option(name, "us-west-2a", CapacityType::OnDemand)];
+        let mut request = order(name, AL2023, &one);
+        request.images = images.clone();
+        let launch = restarted.launch(request).await.expect(name);
+        let wanted = images.iter().find(|own| own.variant == variant);
+        let wanted = wanted.expect("it has one");
+        assert_eq!(launch.instance.image.id, wanted.id, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -280,16 +280,18 @@ impl SimulatedEc2 {
     }
 }
 
-/// Returns the image that a launch boots: of those that it names one that is for the type's hardware, else any of them, else
-/// the newest of its family.
+/// Returns the image that a launch boots: of those that it names for the type's hardware one with its drivers, else any of
+/// them, else the newest of its family.
 fn image(state: &State, request: &LaunchRequest, instance_type: &InstanceType) -> NodeImage {
     let (family, version) = (request.template.family, request.template.version);
     let of_release =
         |release| NodeImage::all_released(family, version, instance_type.arch, release);
     let all = state.releases.all(family).flat_map(of_release);
-    let named: Vec<NodeImage> = all
-        .filter(|image| request.images.contains(&image.id))
-        .collect();
+    let is_named = |image: &NodeImage| {
+        let mut named = request.images.iter();
+        named.any(|own| own.id == image.id && own.variant.fits(instance_type))
+    };
+    let named: Vec<NodeImage> = all.filter(is_named).collect();
     let mut fitting = named.iter();
     let fitting = fitting.find(|image| image.variant.fits(instance_type));
     fitting.or(named.first()).cloned().unwrap_or_else(|| {

@@ -6,10 +6,11 @@ use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
     fault::FaultKind,
-    karpenter::AmiSelectorTerm,
+    karpenter::{AmiSelectorTerm, Requirement},
+    labels,
 };
 use mullion_cloud::{
-    CapacityType, Clock, CloudProvider, LaunchOption, NodeTemplate,
+    CapacityType, Clock, CloudProvider, LaunchImage, LaunchOption, NodeTemplate,
     catalogue::Arch,
     image::{ImageVariant, NodeImage},
     sim::{Config, SimulatedEc2},
@@ -216,7 +217,7 @@ async fn every_image_is_listed_once_and_held_by_its_public_parameter() {
 #[tokio::test(start_paused = true)]
 async fn a_machine_boots_the_image_for_its_accelerators() {
     let ec2 = ec2();
-    let booted = async |family, name: &str, images: Vec<String>| {
+    let booted = async |family, name: &str, images: Vec<LaunchImage>| {
         let option = LaunchOption {
             instance_type: name.to_owned(),
             zone: "us-west-2a".to_owned(),
@@ -248,7 +249,24 @@ async fn a_machine_boots_the_image_for_its_accelerators() {
         "{bottlerocket}"
     );
     // Whoever names one image gets it on every type.
-    let standard = id(al2023, Arch::Amd64, 0);
-    let image = booted(al2023, "g4dn.xlarge", vec![standard]).await;
+    let own = |variant| LaunchImage {
+        id: id(al2023, Arch::Amd64, 0),
+        variant,
+    };
+    let image = booted(al2023, "g4dn.xlarge", vec![own(ImageVariant::Any)]).await;
     assert!(image.contains("standard"), "{image}");
+    // An image that a class uses for other hardware is not booted.
+    let other = vec![own(ImageVariant::Standard)];
+    let image = booted(al2023, "g4dn.xlarge", other).await;
+    assert!(image.contains("nvidia"), "{image}");
+}
+
+#[test]
+fn requirements_of_a_variant_name_it() {
+    use ImageVariant::{Any, Neuron, Nvidia, Standard};
+    for variant in [Any, Standard, Nvidia, Neuron] {
+        let mut requirements = vec![Requirement::is(labels::ARCH, "amd64")];
+        requirements.extend(variant.requirements());
+        assert_eq!(ImageVariant::requiring(&requirements), variant);
+    }
 }

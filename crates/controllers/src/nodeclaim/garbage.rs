@@ -86,7 +86,8 @@ async fn end_unclaimed(
             .claims
             .count_by_index(BY_PROVIDER_ID, &instance.provider_id);
         if claims == 0 && !young && instance.state < InstanceState::ShuttingDown {
-            karpenter.cloud.terminate(instance.id.clone()).await?;
+            let place = (&*instance.zone, &*instance.zone_id);
+            karpenter.terminate(instance.id.clone(), place).await?;
             karpenter
                 .log
                 .pass("nodeclaim.garbagecollection")

@@ -9,16 +9,21 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
-    karpenter::{EC2NodeClass, NodeClaim, node_claim_condition as condition},
+    karpenter::{AmiStatus, EC2NodeClass, NodeClaim, node_claim_condition as condition},
     labels,
 };
 use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchClass, LaunchOption, LaunchRequest, Placement,
-    Registration, Reservation,
+    CloudError, FleetError, Instance, LaunchClass, LaunchImage, LaunchOption, LaunchRequest,
+    Placement, Registration, Reservation, image::ImageVariant,
 };
 use serde_json::json;
 
-use super::{Error, edit, launch_turns::LaunchTurns, pass};
+use super::{
+    Error, edit,
+    launch_failure::{self, classified},
+    launch_turns::LaunchTurns,
+    pass,
+};
 use crate::{
     kubelet::pace::go_duration,
     nodepool::hash::class_hash,
@@ -26,8 +31,8 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Pass,
-        discovered,
         market::{Market, amounts, instance_labels, resource_list},
+        metrics::Metric,
         requirements::decided_labels,
     },
 };
@@ -71,13 +76,13 @@ pub(super) async fn step(
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
             turn.ended(&launch.refused, Some(bought(&launch.instance, place)));
-            record_refused(karpenter, claim, &launch.refused);
+            record_refused(karpenter, claim, &class, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
         }
         Err(CloudError::InsufficientCapacity(refused)) => {
             turn.ended(&refused, None);
-            record_refused(karpenter, claim, &refused);
+            record_refused(karpenter, claim, &class, &refused);
             let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
             refuse(karpenter, claim, &sold_out).await
         }
@@ -91,6 +96,16 @@ pub(super) async fn step(
     }
 }
 
+/// Returns the images in the class's status. Newer ones would look like drift until the status shows them.
+fn launch_images(class: &EC2NodeClass) -> Vec<LaunchImage> {
+    let found = class.status.iter().flat_map(|status| &status.amis);
+    let image = |own: &AmiStatus| LaunchImage {
+        id: own.id.clone(),
+        variant: ImageVariant::requiring(&own.requirements),
+    };
+    found.map(image).collect()
+}
+
 /// Returns the launch option that an instance corresponds to, of a launch that asked for this place in a placement group.
 fn bought(instance: &Instance, placement: Option<Placement>) -> LaunchOption {
     LaunchOption {
@@ -102,106 +117,31 @@ fn bought(instance: &Instance, placement: Option<Placement>) -> LaunchOption {
     }
 }
 
-/// Returns reason and message of the condition for a failed launch (AWS provider: `errors.ToReasonMessage`).
-fn classified(error: &CloudError) -> (&'static str, String) {
-    let (reason, message) = match error {
-        CloudError::Throttled => ("RequestLimitExceeded", "Request limit exceeded"),
-        CloudError::Unauthorized(message) => unauthorized(message),
-        CloudError::Refused { code, message } => refused(code, message),
-        _ => ("LaunchFailed", "Instance launch failed"),
-    };
-    let message = format!("Error creating fleet request: {message}");
-    (reason, message)
-}
-
-fn unauthorized(message: &str) -> (&'static str, &'static str) {
-    let of_policy = [
-        (
-            "with an explicit deny in a permissions boundary",
-            "User is not authorized to perform this operation due to a permission boundary",
-        ),
-        (
-            "with an explicit deny in a service control policy",
-            "User is not authorized to perform this operation due to a service control policy",
-        ),
-    ];
-    if let Some((_, text)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
-        return ("Unauthorized", text);
-    }
-    match message.contains("Not authorized for images") {
-        true => (
-            "AMIAuthorizationFailure",
-            "User is not authorized for AMI used in instance launch",
-        ),
-        false => (
-            "Unauthorized",
-            "User is not authorized to perform this operation because no identity-based policy allows it",
-        ),
-    }
-}
-
-/// Error codes or message parts of EC2's launch errors, with the reason and message of the condition.
-const REFUSALS: [(&str, &str, &str); 9] = [
-    (
-        "belong to different networks",
-        "SecurityGroupSubnetVPCMismatch",
-        "Security groups and subnets must be in the same VPC.",
-    ),
-    (
-        "iamInstanceProfile.name is invalid",
-        "InstanceProfileNameInvalid",
-        "Instance profile name used from EC2NodeClass status does not exist",
-    ),
-    (
-        "InvalidLaunchTemplateId.NotFound",
-        "LaunchTemplateNotFound",
-        "Launch template used for instance launch wasn't found",
-    ),
-    (
-        "User data is limited to",
-        "UserDataSizeLimitExceeded",
-        "Rendered user data exceeds the EC2 user data size limit",
-    ),
-    (
-        "InvalidAMIID.Malformed",
-        "InvalidAMIID",
-        "AMI used for instance launch is invalid",
-    ),
-    (
-        "InvalidAMIID.NotFound",
-        "AMINotFound",
-        "AMI used for instance launch either does not exist or you don't have permissions to use it",
-    ),
-    (
-        "InternalError",
-        "InternalError",
-        "An internal error has occurred",
-    ),
-    (
-        "not eligible for Free Tier",
-        "FreeTierIneligible",
-        "The specified instance type is not eligible for Free Tier",
-    ),
-    (
-        "PendingVerification",
-        "AccountPendingVerification",
-        "An instance launch was requested but the request for launching resources in this region is still being verified",
-    ),
-];
-
-fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
-    let contains = |part: &str| code.contains(part) || message.contains(part);
-    let known = REFUSALS.iter().find(|(part, ..)| contains(part));
-    match known {
-        Some((_, reason, text)) => (reason, text),
-        None => ("LaunchFailed", "Instance launch failed"),
-    }
-}
-
 /// Records the refused options, even if another option was bought: plans avoid them for a while.
-fn record_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
+fn record_refused(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    class: &EC2NodeClass,
+    refused: &[FleetError],
+) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
+    let subnets = class.status.as_ref().map(|own| own.subnets.as_slice());
+    let zone_id = |zone: &str| {
+        let mut subnets = subnets.unwrap_or_default().iter();
+        let subnet = subnets.find(|own| own.zone == zone);
+        subnet.map_or("", |own| own.zone_id.as_str())
+    };
     for error in refused {
+        let option = &error.option;
+        karpenter.metrics.count(
+            Metric::LaunchFailures,
+            &[
+                ("capacity_type", option.capacity_type.as_str()),
+                ("reason", launch_failure::of_offering(&error.shortage)),
+                ("zone", &option.zone),
+                ("zone_id", zone_id(&option.zone)),
+            ],
+        );
         let now = karpenter.base.clock.now();
         if karpenter.risks.refused(&error.option, now) {
             karpenter.discovered.keep_news();
@@ -332,7 +272,7 @@ fn order(
         subnets: market.subnets.clone(),
         security_groups: security_groups(class),
         template: market.template.clone(),
-        images: discovered::images_of(class),
+        images: launch_images(class),
         registration: Registration {
             labels: claim.labels().clone(),
             taints: registration_taints(claim),
@@ -473,34 +413,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    #[test]
-    fn a_launch_that_the_cloud_refuses_is_told_by_a_reason() {
-        let refused = |code: &str, message: &str| CloudError::Refused {
-            code: code.to_owned(),
-            message: message.to_owned(),
-        };
-        let reasons = [
-            (CloudError::Throttled, "RequestLimitExceeded"),
-            (CloudError::Unauthorized("no".into()), "Unauthorized"),
-            (
-                CloudError::Unauthorized("Not authorized for images: [ami-1]".into()),
-                "AMIAuthorizationFailure",
-            ),
-            (refused("InvalidAMIID.NotFound", "gone"), "AMINotFound"),
-            (
-                refused(
-                    "InvalidParameterValue",
-                    "User data is limited to 16384 bytes",
-                ),
-                "UserDataSizeLimitExceeded",
-            ),
-            (refused("Odd", "never seen"), "LaunchFailed"),
-        ];
-        for (error, reason) in reasons {
-            assert_eq!(classified(&error).0, reason, "{error}");
-        }
-    }
 
     fn claim() -> NodeClaim {
         serde_json::from_value(json!({

@@ -17,6 +17,7 @@ mod eviction;
 mod garbage;
 pub(crate) mod initialization;
 mod launch;
+mod launch_failure;
 mod launch_turns;
 mod liveness;
 mod node_termination;

@@ -124,7 +124,9 @@ impl Terminator {
             return Ok(Some(POLL));
         }
         if let Some(id) = instance {
-            let ended = karpenter.cloud.terminate(id).await;
+            let label = |key| node.labels().get(key).map_or("", String::as_str);
+            let place = (label(labels::ZONE), label(labels::ZONE_ID));
+            let ended = karpenter.terminate(id, place).await;
             if !ended.as_ref().is_err_and(|error| error.is_not_found()) {
                 ended?;
                 let (kind, status) = (condition::INSTANCE_TERMINATING, Status::True);

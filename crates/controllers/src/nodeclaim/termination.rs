@@ -41,7 +41,9 @@ pub(super) async fn finalize(
         return Ok(None);
     }
     if let Some(id) = claim.provider_id().and_then(instance_id) {
-        let ended = karpenter.cloud.terminate(id).await;
+        let label = |key| claim.label(key).unwrap_or_default();
+        let place = (label(labels::ZONE), label(labels::ZONE_ID));
+        let ended = karpenter.terminate(id, place).await;
         let gone = ended.as_ref().is_err_and(|error| error.is_not_found());
         if !gone {
             ended?;

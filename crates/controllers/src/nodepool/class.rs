@@ -18,14 +18,13 @@ use mullion_api::{
     eksctl::KubernetesVersion,
     karpenter::{
         AmiStatus, CapacityReservation as ReservationStatus, EC2NodeClass, EC2NodeClassSpec,
-        EC2NodeClassStatus, Operator, Requirement, SecurityGroupStatus, SubnetStatus,
+        EC2NodeClassStatus, Requirement, SecurityGroupStatus, SubnetStatus,
     },
     labels,
 };
 use mullion_cloud::{
     CapacityReservation, CloudError, CloudProvider, NodeTemplate, PlacementGroup, SecurityGroup,
-    SelectedImages, Subnet, TagSelector, family_of,
-    image::{ImageVariant, NodeImage},
+    SelectedImages, Subnet, TagSelector, family_of, image::NodeImage,
 };
 use serde_json::{Value, json};
 
@@ -420,28 +419,12 @@ fn ami_status(image: NodeImage) -> AmiStatus {
             Requirement::is(labels::WINDOWS_BUILD, build),
         ];
     }
-    requirements.extend(of_variant(image.variant));
+    requirements.extend(image.variant.requirements());
     AmiStatus {
         id: image.id,
         deprecated: false,
         name: image.name,
         requirements,
-    }
-}
-
-/// Returns the requirements on instance types that can run images of a variant.
-fn of_variant(variant: ImageVariant) -> Vec<Requirement> {
-    let gpu = |operator| Requirement::new(labels::INSTANCE_GPU_COUNT, operator, [""; 0]);
-    let accelerator =
-        |operator| Requirement::new(labels::INSTANCE_ACCELERATOR_COUNT, operator, [""; 0]);
-    match variant {
-        ImageVariant::Any => Vec::new(),
-        ImageVariant::Standard => vec![
-            accelerator(Operator::DoesNotExist),
-            gpu(Operator::DoesNotExist),
-        ],
-        ImageVariant::Nvidia => vec![gpu(Operator::Exists)],
-        ImageVariant::Neuron => vec![accelerator(Operator::Exists)],
     }
 }
 

@@ -6,14 +6,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodTemplate};
-use kube::{Api, Client, api::DeleteParams, runtime::watcher};
+use kube::{Api, Client, ResourceExt, api::DeleteParams, runtime::watcher};
 use mullion_api::{
     capacity_buffer::CapacityBuffer,
     eksctl::KubernetesVersion,
     karpenter::{ConsolidationPolicy, EC2NodeClass, NodeClaim, NodeOverlay, NodePool},
     labels,
 };
-use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
+use mullion_cloud::{CloudError, CloudProvider, InstanceId, WindowsAddresses, instance_id};
 use mullion_engine::ip::Settings;
 use tokio::time::{sleep, timeout};
 
@@ -21,7 +21,7 @@ use super::{
     Batcher, DecisionLog, FeatureGates,
     discovered::Discovered,
     market::{Market, MarketError},
-    metrics::{self, Metrics},
+    metrics::{self, Metric, Metrics},
     nominations::Nominations,
     pending::is_reschedulable,
     risk::SpotRisks,
@@ -231,10 +231,13 @@ impl KarpenterContext {
     pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
         let addresses = self.windows_addresses();
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
-        Ok(market
+        let market = market
             .with_settings(&self.options.settings)
             .with_risks(&self.risks, self.base.clock.now())
-            .with_discovered(class, &self.discovered.book()))
+            .with_discovered(class, &self.discovered.book());
+        let markets = &self.metrics.markets;
+        markets.keep(class.name_any(), market.clone());
+        Ok(market)
     }
 
     /// Returns the claim of a node, by provider id.
@@ -339,6 +342,23 @@ impl KarpenterContext {
         let on_node = claim.node_name().map(|node| self.pods_on(node));
         let pods = on_node.iter().flatten().filter(|pod| is_reschedulable(pod));
         self.metrics.disrupted(claim, policy, reason, pods.count());
+    }
+
+    /// Ends an instance in a zone, which is named by its name and its id, and counts if the cloud refuses that.
+    ///
+    /// # Errors
+    /// Returns the cloud's error.
+    pub(crate) async fn terminate(
+        &self,
+        instance: InstanceId,
+        (zone, zone_id): (&str, &str),
+    ) -> Result<(), CloudError> {
+        let ended = self.cloud.terminate(instance).await;
+        if ended.as_ref().is_err_and(|error| !error.is_not_found()) {
+            let labels = [("zone", zone), ("zone_id", zone_id)];
+            self.metrics.count(Metric::TerminationFailures, &labels);
+        }
+        ended
     }
 
     /// Returns the API of NodePools.

@@ -4,6 +4,8 @@
 //! Invariant: planning and launching use the same market, so a launch buys what was planned: a planned node has the labels
 //! and allocatable of the later instance, and prices include its operating system.
 
+mod rules;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -11,7 +13,7 @@ use std::{
 
 use mullion_api::{
     ami::Os,
-    karpenter::{EC2NodeClass, Operator, Requirement, ResourceList},
+    karpenter::{AmiStatus, EC2NodeClass, Operator, Requirement, ResourceList},
     labels,
 };
 use mullion_cloud::{
@@ -32,6 +34,9 @@ use super::{
     reserved,
     risk::Premiums,
 };
+use rules::{allows, offering_labels};
+pub(crate) use rules::{allows_offering, is_of_offering, node_labels};
+
 use crate::{
     nodepool::{class::placement_group, hash::class_hash},
     overlays::Changed,
@@ -61,6 +66,11 @@ pub enum MarketError {
     Cloud(#[from] CloudError),
 }
 
+/// The error about an instance type that is not sold for the operating system of a class.
+#[derive(Debug, thiserror::Error)]
+#[error("instance type {0:?} is not sold for the operating system of the class")]
+pub struct TypeNotSold(String);
+
 /// The instance types and offerings of one node class.
 #[derive(Clone, Debug)]
 pub struct Market {
@@ -70,8 +80,8 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
-    /// What each image of the class requires of the nodes that boot it; empty while the class has found none.
-    images: Vec<Vec<Requirement>>,
+    /// The images of the class; empty while it has found none.
+    images: Vec<AmiStatus>,
     /// The placement group that nodes are in.
     group: Option<PlacementGroup>,
     pub(crate) offers: Arc<[Offer]>,
@@ -107,7 +117,7 @@ impl Market {
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         let images = class.status.iter().flat_map(|status| &status.amis);
         Ok(Self {
-            images: images.map(|image| image.requirements.clone()).collect(),
+            images: images.cloned().collect(),
             region: cloud.region().to_owned(),
             group,
             zones: subnets.clone().map(|subnet| subnet.zone.clone()).collect(),
@@ -305,10 +315,28 @@ impl Market {
     /// on it (Karpenter: types without an image are left out of the launch), or the node would be of another image and drift.
     fn suits(&self, instance_type: &InstanceType, labels: &StringMap) -> bool {
         let mut group = self.group.iter();
-        let boots = |image: &Vec<Requirement>| allows(image, labels);
         self.template.suits(instance_type)
             && group.all(|group| group.admits(instance_type))
-            && (self.images.is_empty() || self.images.iter().any(boots))
+            && (self.images.is_empty() || self.image_for(labels).is_some())
+    }
+
+    /// Returns whether nodes of a type boot this image; any while the class has found none.
+    ///
+    /// # Errors
+    /// The type is not sold, so its hardware is not known.
+    pub fn boots(&self, image: &str, instance_type: &str) -> Result<bool, TypeNotSold> {
+        let mut offers = self.offers.iter();
+        let offer = offers.find(|offer| &*offer.instance_type.name == instance_type);
+        let offer = offer.ok_or_else(|| TypeNotSold(instance_type.to_owned()))?;
+        let labels = node_labels(&offer.instance_type, &self.fixed_labels());
+        let own = self.image_for(&labels);
+        Ok(self.images.is_empty() || own.is_some_and(|own| own.id == image))
+    }
+
+    /// Returns the image that nodes with these labels boot (AWS provider: `MapToInstanceTypes`).
+    fn image_for(&self, labels: &StringMap) -> Option<&AmiStatus> {
+        let mut images = self.images.iter();
+        images.find(|image| allows(&image.requirements, labels))
     }
 
     /// Returns the places in the class's placement group that meet the requirements; one that is `None` if there is no group.
@@ -396,6 +424,19 @@ impl Market {
         self.resources(instance_type).1
     }
 
+    /// Returns the types that nodes of the class can have, each with its offerings.
+    pub(super) fn sold(
+        &self,
+    ) -> impl Iterator<Item = (&InstanceType, impl Iterator<Item = &Offering>)> {
+        let fixed = self.fixed_labels();
+        let suits = move |offer: &&Offer| {
+            let labels = node_labels(&offer.instance_type, &fixed);
+            self.suits(&offer.instance_type, &labels)
+        };
+        let suitable = self.offers.iter().filter(suits);
+        suitable.map(move |offer| (&*offer.instance_type, self.sold_here(offer)))
+    }
+
     /// Returns the offerings of a type in the zones of the class.
     pub(crate) fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
         let zones = &self.zones;
@@ -404,14 +445,6 @@ impl Market {
             .iter()
             .filter(move |offering| zones.contains(&*offering.zone))
     }
-}
-
-/// Returns the labels of a node of this type that do not depend on the offering.
-pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> StringMap {
-    let own = instance_type.labels();
-    let mut map = fixed.clone();
-    map.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
-    map
 }
 
 fn launch_option(
@@ -427,66 +460,6 @@ fn launch_option(
         reservation: share.map(|share| share.reservation.id.to_string()),
         placement: place.cloned(),
     }
-}
-
-/// Returns the labels that nodes of an offering have in this place besides zone and capacity type.
-fn offering_labels(offering: &Offering, place: Option<&Placement>) -> StringMap {
-    let zone_id = (labels::ZONE_ID.to_owned(), offering.zone_id.to_string());
-    let mut map = StringMap::from([zone_id]);
-    let own = place.into_iter().flat_map(Placement::labels);
-    map.extend(own.map(|(key, value)| (key.to_owned(), value)));
-    if let Some(share) = &offering.reservation {
-        let own = share.reservation.labels().into_iter();
-        map.extend(own.map(|(key, value)| (key.to_owned(), value)));
-    }
-    map
-}
-
-/// Returns whether the offering determines this label.
-pub(crate) fn is_of_offering(key: &str) -> bool {
-    matches!(
-        key,
-        labels::ZONE
-            | labels::CAPACITY_TYPE
-            | labels::ZONE_ID
-            | labels::CAPACITY_RESERVATION_ID
-            | labels::CAPACITY_RESERVATION_TYPE
-            | labels::CAPACITY_RESERVATION_INTERRUPTIBLE
-            | labels::PLACEMENT_GROUP_PARTITION
-    )
-}
-
-/// Returns whether the type alone does not determine this label: the offering or the requirements do.
-fn is_open(key: &str, labels: &StringMap) -> bool {
-    is_of_offering(key)
-        || key == labels::NODEPOOL
-        || (!labels.contains_key(key) && !labels::WELL_KNOWN.contains(&key))
-}
-
-fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
-    requirements.iter().all(|requirement| {
-        let key = labels::normalized(&requirement.key);
-        is_open(key, labels) || admits(requirement, labels.get(key).map(String::as_str))
-    })
-}
-
-/// Returns whether an offering meets the requirements on its zone, capacity type and reservation. It is in every partition of a
-/// placement group.
-pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
-    requirements
-        .iter()
-        .all(|requirement| match labels::normalized(&requirement.key) {
-            labels::ZONE => admits(requirement, Some(&offering.zone)),
-            labels::ZONE_ID => admits(requirement, Some(&offering.zone_id)),
-            labels::CAPACITY_TYPE => admits(requirement, Some(offering.capacity_type.as_str())),
-            labels::PLACEMENT_GROUP_PARTITION => true,
-            key if is_of_offering(key) => {
-                let share = offering.reservation.as_ref();
-                let own = share.and_then(|share| reserved::label(&share.reservation, key));
-                admits(requirement, own.as_deref())
-            }
-            _ => true,
-        })
 }
 
 /// Parses the quantities of a resource list; unreadable ones are left out.
@@ -523,212 +496,4 @@ pub fn instance_labels(
 }
 
 #[cfg(test)]
-mod tests {
-    use mullion_api::eksctl::KubernetesVersion;
-    use mullion_cloud::{
-        Clock, Speed,
-        sim::{Config, SimulatedEc2},
-    };
-    use serde_json::json;
-
-    use super::*;
-
-    async fn market(family: &str, minor: u32) -> Market {
-        market_with(family, minor, WindowsAddresses::Single).await
-    }
-
-    async fn market_with(family: &str, minor: u32, addresses: WindowsAddresses) -> Market {
-        let version = KubernetesVersion::from_minor(minor).expect("known");
-        let config = Config {
-            speed: Speed::INSTANT,
-            ..Config::new("demo", "us-west-2", version)
-        };
-        let ec2 = SimulatedEc2::new(
-            config,
-            Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")),
-        );
-        let class: EC2NodeClass = serde_json::from_value(json!({
-            "metadata": { "name": "c" },
-            "spec": { "amiFamily": family },
-            "status": { "subnets": [
-                { "id": "subnet-1", "zone": "us-west-2a" }, { "id": "subnet-2", "zone": "us-west-2b" }
-            ]}
-        }))
-        .expect("a class");
-        let market = Market::open(&class, version, addresses, &ec2);
-        market.await.expect("a market")
-    }
-
-    fn blog_requirements() -> Vec<Requirement> {
-        vec![
-            Requirement::is(labels::CAPACITY_TYPE, "on-demand"),
-            Requirement::is(labels::OS, "windows"),
-            Requirement::is(labels::ARCH, "amd64"),
-            Requirement::new(labels::INSTANCE_CATEGORY, Operator::In, ["c", "m", "r"]),
-            Requirement::new(labels::INSTANCE_GENERATION, Operator::Gt, ["2"]),
-        ]
-    }
-
-    fn requests(pairs: &[(&str, &str)]) -> ResourceMap {
-        let parse = |(k, v): &(&str, &str)| ((*k).to_owned(), v.parse().expect("a quantity"));
-        pairs.iter().map(parse).collect()
-    }
-
-    #[tokio::test]
-    async fn types_on_which_no_image_of_the_class_boots_are_not_bought() {
-        let mut market = market_with("AL2023", 31, WindowsAddresses::Off).await;
-        let is_arm = |own: &LaunchOption| own.instance_type.starts_with("t4g.");
-        let options = |market: &Market| market.launch_options(&[], &ResourceMap::new());
-        assert!(options(&market).iter().any(is_arm));
-        market.images = vec![vec![Requirement::is(labels::ARCH, "amd64")]];
-        assert!(!options(&market).is_empty() && !options(&market).iter().any(is_arm));
-        let machines = market.machines(&[]);
-        let archs: BTreeSet<_> = machines
-            .iter()
-            .map(|own| own.labels[labels::ARCH].as_str())
-            .collect();
-        assert_eq!(archs, BTreeSet::from(["amd64"]));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ten_windows_addresses_are_cheapest_on_a_c6a_xlarge() {
-        let market = market("Windows2022", 27).await;
-        let wanted = requests(&[("pods", "10"), (labels::PRIVATE_IPV4, "10")]);
-        let options = market.launch_options(&blog_requirements(), &wanted);
-        assert_eq!(options[0].to_string(), "on-demand c6a.xlarge in us-west-2a");
-        assert_eq!(options[1].to_string(), "on-demand c6a.xlarge in us-west-2b");
-        assert_eq!(options.len(), MAX_LAUNCH_OPTIONS);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn prefix_delegation_buys_smaller_machines_for_as_many_addresses() {
-        let wanted = requests(&[("pods", "60"), (labels::PRIVATE_IPV4, "60")]);
-        let first = async |addresses| {
-            let market = market_with("Windows2022", 27, addresses).await;
-            let options = market.launch_options(&blog_requirements(), &wanted);
-            options.first().map(|option| option.instance_type.clone())
-        };
-        // 60 single addresses need an interface with more than 50: there is none.
-        assert_eq!(first(WindowsAddresses::Single).await, None);
-        let bought = first(WindowsAddresses::Prefixes).await.expect("a type");
-        assert_eq!(bought, "c6a.large");
-        assert_eq!(first(WindowsAddresses::Off).await, None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn windows_nodes_under_four_gibibytes_are_bought_only_where_the_pool_asks_for_them() {
-        let market = market("Windows2022", 36).await;
-        let five = requests(&[("pods", "5"), (labels::PRIVATE_IPV4, "3")]);
-        let cheapest = |requirements: &[Requirement]| {
-            let options = market.launch_options(requirements, &five);
-            options[0].instance_type.clone()
-        };
-        let mut pool = blog_requirements();
-        let small = market.too_small(&pool);
-        assert_eq!(small.first().map(|own| &*own.name), Some("c7a.medium"));
-        let memory = |name: &str| {
-            let kind = mullion_cloud::catalogue::get(name).expect("known");
-            kind.memory_mib
-        };
-        assert!(memory(&cheapest(&pool)) >= LEAST_WINDOWS_MIB);
-        assert!(
-            market
-                .machines(&pool)
-                .iter()
-                .all(|own| memory(&own.name) >= LEAST_WINDOWS_MIB)
-        );
-        let asking = [
-            Requirement::new(labels::INSTANCE_SIZE, Operator::In, ["medium"]),
-            Requirement::new(labels::INSTANCE_MEMORY, Operator::Lt, ["4096"]),
-            Requirement::new(labels::INSTANCE_TYPE, Operator::In, ["c7a.medium"]),
-        ];
-        for requirement in asking {
-            pool.push(requirement);
-            assert_eq!(cheapest(&pool), "c7a.medium");
-            assert!(market.too_small(&pool).is_empty());
-            pool.pop();
-        }
-        let not = Requirement::new(labels::INSTANCE_TYPE, Operator::NotIn, ["c7i.large"]);
-        pool.push(not);
-        assert!(memory(&cheapest(&pool)) >= LEAST_WINDOWS_MIB);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn types_that_windows_does_not_run_on_are_never_bought_for_it() {
-        let market = market("Windows2022", 36).await;
-        let named = |name: &str| {
-            let requirement = Requirement::new(labels::INSTANCE_TYPE, Operator::In, [name]);
-            market.machines(&[requirement]).len()
-        };
-        let unknown = mullion_cloud::catalogue::all().iter().find(|own| {
-            // x86-64, sold with Linux, and not in the table of the VPC resource controller.
-            own.arch == mullion_cloud::catalogue::Arch::Amd64 && !own.windows_capable
-        });
-        assert_eq!(named(&unknown.expect("there are some").name), 0);
-        assert_eq!(named("m6g.large"), 0, "arm64");
-        assert_eq!(named("m5.large"), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn machines_say_what_their_nodes_will_say() {
-        let market = market("Windows2019", 27).await;
-        let machines = market.machines(&blog_requirements());
-        let c6a = machines
-            .iter()
-            .find(|m| m.name == "c6a.xlarge")
-            .expect("sold");
-        assert_eq!(c6a.labels[labels::WINDOWS_BUILD], "10.0.17763");
-        assert_eq!(c6a.allocatable["cpu"].milli_value(), 3920);
-        assert_eq!(c6a.allocatable[labels::PRIVATE_IPV4].value(), 14);
-        assert_eq!(c6a.offerings.len(), 2, "two zones, on-demand only");
-        assert!(c6a.offerings.iter().all(|o| o.price_micro_usd == 337_000));
-        assert!(machines.iter().all(|m| m.labels[labels::ARCH] == "amd64"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn settings_change_what_nodes_are_counted_with() {
-        let settings = Settings {
-            vm_memory_overhead: mullion_cloud::MemoryOverhead::of_fraction(0.02).expect("a part"),
-            reserved_enis: 1,
-            ..Settings::default()
-        };
-        let market = market("AL2023", 31).await.with_settings(&settings);
-        let machines = market.machines(&[Requirement::is(labels::INSTANCE_TYPE, "m5.large")]);
-        let m5 = &machines[0];
-        assert_eq!(m5.capacity[labels::MEMORY].value(), 8028 << 20);
-        assert_eq!(m5.allocatable[labels::PODS].value(), 20);
-        let wanted = requests(&[("pods", "21")]);
-        let options = market.launch_options(&[], &wanted);
-        assert!(options.iter().all(|own| own.instance_type != "m5.large"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_requirement_on_a_label_of_the_users_own_excludes_no_machine() {
-        let market = market("AL2023", 31).await;
-        let mut own = vec![Requirement::is("example.com/team", "a")];
-        let all = market.machines(&[]).len();
-        assert_eq!(market.machines(&own).len(), all);
-        own.push(Requirement::new(
-            labels::INSTANCE_GPU_COUNT,
-            Operator::Exists,
-            [""; 0],
-        ));
-        let with_gpu = market.machines(&own);
-        assert!(!with_gpu.is_empty() && with_gpu.len() < all / 5);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn windows_is_sold_at_its_own_price() {
-        let windows = market("Windows2022", 31).await.machines(&[]);
-        let linux = market("AL2023", 31).await.machines(&[]);
-        let price = |machines: &[Arc<provision::InstanceType>]| {
-            let m5 = machines
-                .iter()
-                .find(|m| m.name == "m5.large")
-                .expect("sold");
-            m5.offerings.iter().map(|o| o.price_micro_usd).max()
-        };
-        assert_eq!(price(&linux), Some(96_000));
-        assert_eq!(price(&windows), Some(96_000 + 92_000));
-    }
-}
+mod tests;

@@ -80,6 +80,7 @@ fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
             return "one or more instance types with compatible reserved offerings are available, but could not be reserved"
                 .to_owned();
         }
+        reason @ PoolReason::MoreCombinations { .. } => cluster.pool_reason_text(reason),
         PoolReason::MinValues { key, .. } => {
             format!("minValues requirement is not met for label(s) (label(s)=[{key}])")
         }
@@ -176,6 +177,15 @@ mod tests {
             }),
             "incompatible with nodepool \"windows2022\", daemonset overhead={\"cpu\":\"150m\",\"pods\":\"2\"}, \
              no instance type has enough resources"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_accepts_more_labels_than_are_tried_is_told_how_many_are() {
+        assert_eq!(
+            message_of(PoolReason::MoreCombinations { tried: 1024 }),
+            "incompatible with nodepool \"windows2022\", daemonset overhead={\"cpu\":\"150m\",\"pods\":\"2\"}, \
+             no node with one of the first 1024 combinations of labels that the pod accepts has a place for it, and no more are tried"
         );
     }
 

@@ -67,11 +67,12 @@ async fn a_class_that_lists_adapters_buys_types_that_have_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_with_gpus_boots_the_image_that_has_drivers_for_them() {
+async fn a_node_with_gpus_boots_the_image_that_has_drivers_for_them_and_drifts_from_any_other() {
     let whole = Whole::start().await;
     let types = ["m5.large", "g4dn.xlarge"];
     pools::linux(&whole, &types, &["on-demand"], json!({})).await;
-    node_for(&whole, "plain", json!({ "cpu": "1500m" })).await;
+    let plain_node = node_for(&whole, "plain", json!({ "cpu": "1500m" })).await;
+    let plain_node = plain_node.name_any();
     node_for(
         &whole,
         "gpu",
@@ -94,7 +95,38 @@ async fn a_node_with_gpus_boots_the_image_that_has_drivers_for_them() {
     let keys = own.expect("it is listed").requirements.iter();
     let keys: Vec<_> = keys.map(|own| own.key.as_str()).collect();
     assert_eq!(keys, [labels::ARCH, labels::INSTANCE_GPU_COUNT]);
-    let drifted = |own: &Arc<mullion_api::karpenter::NodeClaim>| own.is("Drifted");
+    let has_drifted = || {
+        let mut claims = whole.claims().into_iter();
+        let drifted = claims.find(|own| own.is("Drifted"))?;
+        Some(drifted.condition("Drifted")?.reason.clone())
+    };
     whole.pass(600).await;
-    assert!(!whole.claims().iter().any(drifted));
+    assert_eq!(has_drifted(), None);
+    // Now the class has one image for all types: that of the plain node is in order, the other node has one of another image.
+    let terms = |term: Value| json!({ "amiFamily": "AL2023", "amiSelectorTerms": [term] });
+    change_class(&whole, terms(json!({ "id": plain.id }))).await;
+    let gpu_image = || {
+        let instances = whole.ec2.instances();
+        let mut running = instances.iter().filter(|own| own.state.is_alive());
+        let gpu = running.find(|own| &*own.instance_type.name == "g4dn.xlarge")?;
+        Some(gpu.image.id.clone())
+    };
+    let is_plain = || (gpu_image()? == plain.id).then_some(());
+    whole
+        .until("the node with GPUs has the one image", is_plain)
+        .await;
+    whole.until_running("gpu", 1).await;
+    whole.pass(600).await;
+    assert_eq!(has_drifted(), None);
+    // With images for each hardware again, the image is one of the class's, but not the one for a type with GPUs.
+    change_class(&whole, terms(json!({ "alias": "al2023@latest" }))).await;
+    let is_gpus = || (gpu_image()? == gpu.id).then_some(());
+    whole
+        .until("the node with GPUs has its image again", is_gpus)
+        .await;
+    let node = whole
+        .bought()
+        .into_iter()
+        .find(|own| kind(own) == "m5.large");
+    assert_eq!(node.expect("it stays").name_any(), plain_node);
 }

@@ -110,6 +110,11 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_scheduler_scheduling_duration_seconds_bucket{controller=\"provisioner\",le=\"+Inf\"} 1",
         "karpenter_cluster_state_node_count 2",
         "karpenter_cluster_state_synced 1",
+        "karpenter_cloudprovider_instance_type_cpu_cores{instance_type=\"m5.large\"} 2",
+        "karpenter_cloudprovider_instance_type_memory_bytes{instance_type=\"m5.large\"} 8589934592",
+        "karpenter_cloudprovider_instance_type_offering_available{capacity_type=\"on-demand\",instance_type=\"m5.large\",zone=\"us-west-2a\"} 1",
+        "karpenter_cloudprovider_instance_type_offering_available{capacity_type=\"reserved\",instance_type=\"m5.large\",zone=\"us-west-2a\"} 0",
+        "karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type=\"on-demand\",instance_type=\"m5.large\",zone=\"us-west-2a\"} 0.096",
         "karpenter_pods_bound_duration_seconds_count 1",
         "karpenter_pods_startup_duration_seconds_count 1",
         "karpenter_pods_scheduling_decision_duration_seconds_bucket{le=\"2\"} 1",
@@ -210,4 +215,37 @@ async fn pods_that_leave_a_node_and_messages_about_it_are_counted() {
     }
     let age = "karpenter_interruption_message_queue_duration_seconds_bucket{le=\"30\"}";
     assert!(text.lines().any(|own| own.starts_with(age)), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cloud_refuses_is_counted_by_zone() {
+    let whole = Whole::start().await;
+    whole
+        .ec2
+        .exhaust("m5.large/*/spot".parse().expect("a pattern"));
+    let types = ["m5.large", "m5.xlarge"];
+    pools::linux(&whole, &types, &["spot"], json!({})).await;
+    let pod = json!({
+        "nodeSelector": { "team": "web" },
+        "containers": [{ "name": "web", "image": "nginx" }]
+    });
+    whole.deployment("web", 1, pod).await;
+    whole.until_running("web", 1).await;
+    let text = whole.karpenter.metrics_text();
+    let failures: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("karpenter_cloudprovider_instance_launch_failures_total{"))
+        .collect();
+    assert!(!failures.is_empty(), "{text}");
+    for line in failures {
+        let labels = "{capacity_type=\"spot\",reason=\"LaunchFailed\",zone=\"us-west-2";
+        assert!(
+            line.contains(labels) && line.contains(",zone_id=\"usw2-az"),
+            "{line}"
+        );
+    }
+    let sold_out = "karpenter_cloudprovider_instance_type_offering_available{capacity_type=\"spot\",instance_type=\"m5.large\",zone=\"";
+    let mut available = text.lines().filter(|line| line.starts_with(sold_out));
+    assert!(available.any(|line| line.ends_with(" 0")), "{text}");
+    assert_documented(&text);
 }

@@ -73,7 +73,7 @@ fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves,
 struct Round<'a> {
     cluster: &'a mut Cluster,
     question: &'a Consolidation,
-    pools: Pools,
+    pools: Pools<'a>,
     /// How many nodes of each pool may still be removed.
     budgets: FxHashMap<&'a str, usize>,
     /// Candidates that could not be emptied, with the pod that had no place.

@@ -5,7 +5,8 @@
 //! value. Here the values that pods ask for become choices, beside one that nobody asks for:
 //! as many as there are combinations that some pods ask for, not every value of one label with every value of another.
 //! Every choice multiplies the options of a pool, so pods that ask for more than 64 combinations are planned in several
-//! rounds ([`RequestedLabels::rounds`]).
+//! rounds ([`RequestedLabels::rounds`]), and the pods of a class that accepts more are tried with one part of them after the
+//! other ([`RequestedLabels::turns`]).
 //!
 //! The kubelet and the cloud's controller repeat five labels under the names that they had before Kubernetes 1.17, so nodes to
 //! be bought have these names too (Karpenter: `NormalizedLabels`).
@@ -20,6 +21,9 @@ use super::{NodeTemplate, Requirement};
 
 /// The maximum number of combinations of values that the pods of one round ask for.
 const MAX_REQUESTED: usize = 64;
+
+/// The maximum number of combinations that the pods of one class are tried with.
+pub(super) const MAX_TRIED: usize = 1024;
 
 /// Labels and their former names.
 const FORMER: [(&str, &str); 5] = [
@@ -51,14 +55,23 @@ pub(super) struct RequestedLabels {
     bounds: BTreeMap<String, Vec<Vec<Requirement>>>,
     /// The combinations that suit the pods of each class.
     by_class: BTreeMap<PodClassId, BTreeSet<Combination>>,
+    /// The classes whose pods accept more than [`MAX_TRIED`] combinations.
+    beyond: BTreeSet<PodClassId>,
     /// The combinations that suit the pods of some class.
     combinations: BTreeSet<Combination>,
 }
 
-/// Pods that are planned for together, because they ask for no more combinations of labels than a plan can look at.
+/// Classes of pods that are planned for together: they ask for no more combinations of labels than a plan can look at, or all
+/// for the same.
 pub(super) struct Round {
     pub(super) classes: BTreeSet<PodClassId>,
-    pub(super) requested: RequestedLabels,
+    combinations: BTreeSet<Combination>,
+}
+
+impl Round {
+    fn takes(&self, own: &BTreeSet<Combination>) -> bool {
+        self.combinations == *own || self.combinations.union(own).count() <= MAX_REQUESTED
+    }
 }
 
 impl RequestedLabels {
@@ -91,33 +104,71 @@ impl RequestedLabels {
         requested
     }
 
-    /// Splits the classes into groups that ask for at most [`MAX_REQUESTED`] combinations each. One group if that is
-    /// so of all classes together.
+    /// Splits the classes into groups that ask for at most [`MAX_REQUESTED`] combinations each, or all for the same ones.
     pub(super) fn rounds(&self) -> Vec<Round> {
         let mut rounds: Vec<Round> = Vec::new();
         let mut classes: Vec<_> = self.by_class.iter().collect();
         // Classes that ask for the same combinations come together; those that ask for nothing come first.
         classes.sort_by_key(|(_, own)| *own);
         for (class, own) in classes {
-            let fits = |round: &&mut Round| {
-                let known = &round.requested.combinations;
-                known.union(own).count() <= MAX_REQUESTED
-            };
-            if let Some(round) = rounds.last_mut().filter(fits) {
+            if let Some(round) = rounds.last_mut().filter(|round| round.takes(own)) {
                 round.classes.insert(*class);
-                round.requested.combinations.extend(own.iter().cloned());
+                round.combinations.extend(own.iter().cloned());
                 continue;
             }
             rounds.push(Round {
                 classes: BTreeSet::from([*class]),
-                requested: RequestedLabels {
-                    values: self.values.clone(),
-                    combinations: own.clone(),
-                    ..RequestedLabels::default()
-                },
+                combinations: own.clone(),
             });
         }
         rounds
+    }
+
+    /// Returns the labels that plans for pods of these classes look at: the next plan is for the pods to which no labels of the
+    /// plans before it gave a place. There are several plans if a class accepts more than [`MAX_REQUESTED`] combinations.
+    pub(super) fn turns<'a>(
+        &self,
+        classes: impl Iterator<Item = &'a PodClassId>,
+    ) -> Vec<RequestedLabels> {
+        let own = classes.filter_map(|class| self.by_class.get(class));
+        let distinct: BTreeSet<&BTreeSet<Combination>> = own.collect();
+        let sorted = distinct.into_iter().map(|own| self.by_kind(own));
+        let sorted: Vec<Vec<&Combination>> = sorted.collect();
+        let count = |own: &Vec<&Combination>| own.len().div_ceil(MAX_REQUESTED).max(1);
+        let most = sorted.iter().map(count).max().unwrap_or(1);
+        let of_turn = |turn: usize| {
+            let mut combinations = BTreeSet::new();
+            for own in &sorted {
+                let part = own.chunks(MAX_REQUESTED).nth(turn % count(own));
+                let part = part.unwrap_or_default().iter();
+                combinations.extend(part.copied().cloned());
+            }
+            RequestedLabels {
+                values: self.values.clone(),
+                combinations,
+                ..RequestedLabels::default()
+            }
+        };
+        (0..most).map(of_turn).collect()
+    }
+
+    /// Sorts combinations so that the first ones include some of each kind: those that the same pools allow. Combinations of one
+    /// kind are worth the same to pods that accept all of them, so the first plan misses neither the cheapest pool nor the one
+    /// with the highest weight.
+    fn by_kind<'a>(&self, combinations: &'a BTreeSet<Combination>) -> Vec<&'a Combination> {
+        let mut seen: BTreeMap<Vec<bool>, usize> = BTreeMap::new();
+        let mut sorted: Vec<(usize, &Combination)> = Vec::with_capacity(combinations.len());
+        for own in combinations {
+            let allowed = own.iter().flat_map(|(key, value)| {
+                let bounds = self.bounds.get(key).into_iter().flatten();
+                bounds.map(move |own| own.iter().all(|own| own.is_met_by(Some(value))))
+            });
+            let turn = seen.entry(allowed.collect()).or_default();
+            sorted.push((*turn, own));
+            *turn += 1;
+        }
+        sorted.sort();
+        sorted.into_iter().map(|(_, own)| own).collect()
     }
 
     /// Returns whether all pods can be planned for in one round.
@@ -125,10 +176,18 @@ impl RequestedLabels {
         self.combinations.len() <= MAX_REQUESTED
     }
 
-    /// Leaves out the combinations beyond those that one plan can look at.
-    pub(super) fn truncate(&mut self) {
-        if let Some(beyond) = self.combinations.iter().nth(MAX_REQUESTED).cloned() {
-            self.combinations.split_off(&beyond);
+    /// Returns whether the pods of a class accept more combinations than they are tried with.
+    pub(super) fn is_beyond(&self, class: PodClassId) -> bool {
+        self.beyond.contains(&class)
+    }
+
+    /// Returns the first combinations of all, as many as one plan can look at.
+    pub(super) fn first(&self) -> RequestedLabels {
+        let first = self.combinations.iter().take(MAX_REQUESTED);
+        RequestedLabels {
+            values: self.values.clone(),
+            combinations: first.cloned().collect(),
+            ..RequestedLabels::default()
         }
     }
 
@@ -151,6 +210,7 @@ impl RequestedLabels {
             own.entry(&demand.key).or_default().extend(&demand.values);
         }
         let mut combinations = vec![Combination::new()];
+        let mut count: usize = 1;
         for (key, values) in own {
             let Some(all) = self.values.get_mut(key) else {
                 continue;
@@ -163,11 +223,16 @@ impl RequestedLabels {
             };
             let values: Vec<&String> = values.into_iter().filter(is_allowed).collect();
             if !values.is_empty() {
-                combinations = with_each(&combinations, values.into_iter(), |mut one, value| {
+                count = count.saturating_mul(values.len());
+                let each = with_each(&combinations, values.into_iter(), |mut one, value| {
                     one.insert(key.to_owned(), value.clone());
                     one
                 });
+                combinations = each.take(MAX_TRIED).collect();
             }
+        }
+        if count > MAX_TRIED {
+            self.beyond.insert(class);
         }
         self.combinations.extend(combinations.iter().cloned());
         self.by_class
@@ -216,16 +281,14 @@ impl RequestedLabels {
 /// Labels that a node has in addition to those of its machine.
 type Labels = Vec<(String, String)>;
 
-/// Returns each of some things with each value, as far as there may be so many choices.
+/// Returns each of some things with each value.
 fn with_each<T: Clone, V: Copy>(
     all: &[T],
     values: impl Iterator<Item = V>,
     with: impl Fn(T, V) -> T,
-) -> Vec<T> {
-    let each = values.flat_map(|value| all.iter().map(move |one| (one.clone(), value)));
-    each.map(|(one, value)| with(one, value))
-        .take(MAX_REQUESTED)
-        .collect()
+) -> impl Iterator<Item = T> {
+    let each = values.flat_map(move |value| all.iter().map(move |one| (one.clone(), value)));
+    each.map(move |(one, value)| with(one, value))
 }
 
 /// Returns the first value that the pool names, or else the smallest number that meets the requirements on a label and that
@@ -288,10 +351,11 @@ pub(super) fn choices(
     let mut count = choices.len();
     for (key, values) in named {
         count = count.saturating_mul(values.len());
-        choices = with_each(&choices, values.into_iter(), |mut choice, value| {
+        let each = with_each(&choices, values.into_iter(), |mut choice, value| {
             choice.push((key.to_owned(), value.clone()));
             choice
         });
+        choices = each.take(MAX_REQUESTED).collect();
     }
     if count <= MAX_REQUESTED {
         return choices;

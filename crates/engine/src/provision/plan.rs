@@ -142,6 +142,12 @@ pub enum PoolReason {
         /// Its reason.
         reason: Reason,
     },
+    /// No node has a place for the pod with the combinations of labels that were tried, of those that the pod accepts and the
+    /// pool leaves open; there are more.
+    MoreCombinations {
+        /// The number of combinations that were tried.
+        tried: usize,
+    },
     /// Fewer values of a label would stay possible than the pool's `minValues`.
     MinValues {
         /// The label's key.

@@ -1,4 +1,5 @@
-//! Plans replacements for nodes that consolidation removes; the pools are compiled once for many such plans.
+//! Plans replacements for nodes that consolidation removes; the pools are compiled once for many such plans. Only where all pods
+//! together ask for more combinations of open labels than one plan can look at, they are compiled for the pods of each plan.
 
 use rustc_hash::FxHashMap;
 
@@ -21,7 +22,11 @@ const EFFORT: u64 = 100_000;
 pub(crate) type Values = FxHashMap<PodClassId, f64>;
 
 /// The compiled pools, for many plans.
-pub(crate) struct Pools {
+pub(crate) struct Pools<'a> {
+    request: &'a PlanRequest,
+    requested: RequestedLabels,
+    /// What can be bought with the labels that the pods ask for, or the first of them. Its limits and reservations are those of
+    /// the moment.
     catalogs: Vec<Catalog>,
     preferences: Preferences,
     seed: u64,
@@ -47,21 +52,22 @@ pub(crate) enum NoReplacement {
     TooDear,
 }
 
-impl Pools {
+impl<'a> Pools<'a> {
     /// Compiles what can be bought for pods of the classes `moved`.
     ///
     /// # Errors
     /// Returns an error if a pool offers a negative amount.
     pub(crate) fn compile(
-        request: &PlanRequest,
+        request: &'a PlanRequest,
         moved: &[PodClassId],
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
         let templates = &request.templates;
-        let mut requested = RequestedLabels::of(moved.iter().copied(), templates, cluster);
-        requested.truncate();
+        let requested = RequestedLabels::of(moved.iter().copied(), templates, cluster);
         Ok(Pools {
-            catalogs: compile(request, templates, &requested, cluster)?,
+            catalogs: compile(request, templates, &requested.first(), cluster)?,
+            request,
+            requested,
             preferences: Preferences::of(request),
             seed: request.seed,
         })
@@ -102,7 +108,7 @@ impl Pools {
         }
     }
 
-    fn of<'a>(&'a mut self, pool: &'a str) -> impl Iterator<Item = &'a mut Catalog> {
+    fn of<'b>(&'b mut self, pool: &'b str) -> impl Iterator<Item = &'b mut Catalog> {
         self.catalogs.iter_mut().filter(move |own| own.pool == pool)
     }
 
@@ -144,18 +150,70 @@ impl Pools {
             .map(|(index, (_, class))| Pending::new(index as u32, *class))
             .collect();
         put_in_order(cluster, &mut pending, &keys);
+        if self.requested.is_one_round() {
+            let catalogs = std::mem::take(&mut self.catalogs);
+            let (replacement, catalogs) =
+                self.replace_with(catalogs, &keys, &pending, ceiling, values, cluster);
+            self.catalogs = catalogs;
+            return replacement;
+        }
+        let turns = self.requested.turns(pods.iter().map(|(_, class)| class));
+        let mut why = NoReplacement::NoPlace;
+        for requested in turns {
+            let checkpoint = cluster.checkpoint();
+            let replacement = match self.catalogs_for(&requested, cluster) {
+                // The same pools were compiled before, so this does not fail.
+                Err(_) => Err(NoReplacement::NoPlace),
+                Ok(catalogs) => {
+                    self.replace_with(catalogs, &keys, &pending, ceiling, values, cluster)
+                        .0
+                }
+            };
+            cluster.rollback(checkpoint);
+            match replacement {
+                Ok(replacement) => return Ok(replacement),
+                Err(NoReplacement::TooDear) => why = NoReplacement::TooDear,
+                Err(NoReplacement::NoPlace) => {}
+            }
+        }
+        Err(why)
+    }
+
+    /// Compiles what can be bought with these labels under the limits and reservations of the moment.
+    fn catalogs_for(
+        &self,
+        requested: &RequestedLabels,
+        cluster: &mut Cluster,
+    ) -> Result<Vec<Catalog>, ModelError> {
+        let mut catalogs = compile(self.request, &self.request.templates, requested, cluster)?;
+        for (own, known) in catalogs.iter_mut().zip(&self.catalogs) {
+            own.limits = known.limits.clone();
+            own.reservations = known.reservations.clone();
+        }
+        Ok(catalogs)
+    }
+
+    /// Finds places as [`Pools::replace`] does, on new nodes of these catalogs, and returns them.
+    fn replace_with(
+        &mut self,
+        catalogs: Vec<Catalog>,
+        keys: &[String],
+        pending: &[Pending],
+        ceiling: Option<u64>,
+        values: &Values,
+        cluster: &mut Cluster,
+    ) -> (Result<Replacement, NoReplacement>, Vec<Catalog>) {
         let checkpoint = cluster.checkpoint();
-        let catalogs = std::mem::take(&mut self.catalogs);
-        let mut solver = Solver::new(cluster, catalogs, &keys, self.seed);
+        let mut solver = Solver::new(cluster, catalogs, keys, self.seed);
         solver.effort = EFFORT;
         solver.ceiling = ceiling;
         solver.preferences = std::mem::take(&mut self.preferences);
-        let pending = solver.with_preferences(&pending);
+        let pending = solver.with_preferences(pending);
         let replacement = buy(&mut solver, &pending, ceiling, values);
-        self.catalogs = solver.catalogs;
+        let catalogs = solver.catalogs;
         self.preferences = solver.preferences;
         cluster.rollback(checkpoint);
-        replacement
+        (replacement, catalogs)
     }
 }
 

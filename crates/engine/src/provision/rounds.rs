@@ -3,21 +3,25 @@
 //! Each round plans for the pods of some combinations, and the next one sees what the rounds before it bought: nodes that
 //! are full, with their pods, and what limits and reservations have left. Pods of different rounds cannot share a node that
 //! is bought, because they ask for different labels. Invariant: every pod belongs to one round, so none waits for another's
-//! combination.
+//! combination. The pods of a round that accept more combinations than one plan can look at take several plans.
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::limit::Limits;
-use super::open_labels::{RequestedLabels, Round};
+use super::open_labels::{MAX_TRIED, RequestedLabels, Round};
 use super::preferences::Preferences;
 use super::rooms;
 use super::solve::{Pending, PlacementMode, Solver, compile};
-use super::{InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode};
+use super::{
+    InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal,
+    Unplaceable,
+};
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::model::{NodeSpec, Operator, Quantity, label};
+use crate::reason::Reason;
 
 /// The resource that counts pods.
 const PODS: &str = "pods";
@@ -80,7 +84,7 @@ impl RoundQuestion<'_> {
 pub(super) fn solve(
     question: &RoundQuestion<'_>,
     pending: &[Pending],
-    rounds: Vec<Round>,
+    requested: &RequestedLabels,
     plan: &mut Plan,
     cluster: &mut Cluster,
 ) -> Result<(), ModelError> {
@@ -88,41 +92,73 @@ pub(super) fn solve(
     let of_round = |round: Round| {
         let is_own = |pod: &&Pending| round.classes.contains(&pod.class);
         let own: Vec<Pending> = pending.iter().filter(is_own).copied().collect();
-        (round.requested, own, Vec::new())
+        (requested.turns(round.classes.iter()), own, Vec::new())
     };
-    let mut waiting: Vec<_> = rounds.into_iter().map(of_round).collect();
+    let mut waiting: Vec<_> = requested.rounds().into_iter().map(of_round).collect();
     loop {
         let mut placed_any = false;
-        for (requested, pods, unplaceable) in &mut waiting {
-            if pods.is_empty() {
-                continue;
+        for (turns, pods, unplaceable) in &mut waiting {
+            for requested in turns.iter() {
+                if pods.is_empty() {
+                    break;
+                }
+                let mut part = Plan::default();
+                let checkpoint = cluster.checkpoint();
+                question.solve(pods, &templates, requested, &mut part, cluster)?;
+                cluster.rollback(checkpoint);
+                carry_out(&part, plan.nodes.len(), question, pods, &templates, cluster)?;
+                for node in &part.nodes {
+                    count(node, &mut templates);
+                }
+                let without: FxHashSet<&str> =
+                    part.unplaceable.iter().map(|pod| &*pod.pod).collect();
+                let before = pods.len();
+                pods.retain(|pod| without.contains(question.keys[pod.index as usize].as_str()));
+                placed_any |= pods.len() < before;
+                *unplaceable = part.unplaceable;
+                plan.existing.extend(part.existing);
+                plan.nodes.extend(part.nodes);
+                plan.daemons.extend(part.daemons);
             }
-            let mut part = Plan::default();
-            let checkpoint = cluster.checkpoint();
-            question.solve(pods, &templates, requested, &mut part, cluster)?;
-            cluster.rollback(checkpoint);
-            carry_out(&part, plan.nodes.len(), question, pods, &templates, cluster)?;
-            for node in &part.nodes {
-                count(node, &mut templates);
-            }
-            let without: FxHashSet<&str> = part.unplaceable.iter().map(|pod| &*pod.pod).collect();
-            let before = pods.len();
-            pods.retain(|pod| without.contains(question.keys[pod.index as usize].as_str()));
-            placed_any |= pods.len() < before;
-            *unplaceable = part.unplaceable;
-            plan.existing.extend(part.existing);
-            plan.nodes.extend(part.nodes);
-            plan.daemons.extend(part.daemons);
         }
         if !placed_any || waiting.iter().all(|(_, pods, _)| pods.is_empty()) {
             break;
         }
     }
-    let unplaceable = waiting.into_iter().flat_map(|(_, _, pods)| pods);
-    plan.unplaceable.extend(unplaceable);
+    for (_, pods, mut unplaceable) in waiting {
+        let beyond = pods.iter().filter(|pod| requested.is_beyond(pod.class));
+        let beyond = beyond.map(|pod| question.keys[pod.index as usize].as_str());
+        say_what_was_tried(&mut unplaceable, &beyond.collect());
+        plan.unplaceable.extend(unplaceable);
+    }
     // The bounds of the rounds are for a part of the pods each; their sum bounds nothing.
     plan.bound_micro_usd = None;
     Ok(())
+}
+
+/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool
+/// refused them for labels or for the pods that are placed already.
+fn say_what_was_tried(unplaceable: &mut [Unplaceable], beyond: &FxHashSet<&str>) {
+    let said = |refusal: &PoolRefusal| {
+        let is_open = match refusal.reason {
+            PoolReason::Topology { .. } => true,
+            PoolReason::Incompatible { reason, .. } => {
+                matches!(reason, Reason::NodeAffinity { .. })
+            }
+            _ => false,
+        };
+        match is_open {
+            true => PoolRefusal {
+                pool: refusal.pool.clone(),
+                reason: PoolReason::MoreCombinations { tried: MAX_TRIED },
+            },
+            false => refusal.clone(),
+        }
+    };
+    let own = unplaceable.iter_mut();
+    for pod in own.filter(|pod| beyond.contains(pod.pod.as_str())) {
+        pod.pools = pod.pools.iter().map(said).collect();
+    }
 }
 
 /// Puts the pods of a round where it plans them, and the nodes that it buys into the cluster. `first` is the number of nodes

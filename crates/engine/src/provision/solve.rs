@@ -62,7 +62,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     if requested.is_one_round() {
         question.solve(&pending, &request.templates, &requested, &mut plan, cluster)?;
     } else {
-        rounds::solve(&question, &pending, requested.rounds(), &mut plan, cluster)?;
+        rounds::solve(&question, &pending, &requested, &mut plan, cluster)?;
     }
     Ok(plan)
 }

@@ -109,6 +109,41 @@ fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_op
 }
 
 #[test]
+fn every_node_has_a_replacement_however_many_values_of_an_open_label_its_pods_ask_for() {
+    let open = |types: &[Arc<InstanceType>]| NodeTemplate {
+        requirements: vec![Requirement {
+            key: "team".to_owned(),
+            operator: Operator::Exists,
+            ..Requirement::default()
+        }],
+        ..pool("p", types)
+    };
+    let mut world = World::new(vec![open(&sizes()[2..3])], 7);
+    let of_team = |index: u32| {
+        let mut pod = pod(&format!("web-{index}"), 900, 512);
+        let selector = &mut pod.template.node_selector;
+        selector.insert("team".to_owned(), format!("t{}", index / 8));
+        pod
+    };
+    let teams = 70;
+    world.add((0..8 * teams).map(of_team).collect());
+    for index in (0..8 * teams).filter(|index| index % 8 > 1) {
+        world.remove_pod(&format!("ns/web-{index}"));
+    }
+    world.templates = vec![open(&sizes())];
+    let moves = world.moves();
+    let replacements = moves.moves.iter().flat_map(|made| &made.replacements);
+    let asked = replacements.map(|node| {
+        let team = node.requirements.iter().find(|own| own.key == "team");
+        team.expect("a requirement").values.clone()
+    });
+    let asked: std::collections::BTreeSet<_> = asked.collect();
+    let all = (0..teams).map(|team| vec![format!("t{team}")]);
+    let all: std::collections::BTreeSet<_> = all.collect();
+    assert_eq!(asked, all);
+}
+
+#[test]
 fn a_node_becomes_several_where_they_are_cheaper() {
     let mut world = half_empty(5);
     // Four cores cost 200,000 and hold four pods; a fifth takes the smallest.

@@ -138,27 +138,133 @@ fn a_value_that_the_pool_excludes_is_refused() {
     }
 }
 
-#[test]
-fn values_that_pods_prefer_or_require_by_affinity_are_asked_for_too() {
+/// A pod that accepts each of these values of each label.
+fn accepting(name: &str, labels: &[(&str, Vec<String>)]) -> PodSpec {
     use mullion_engine::model::{
         NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     };
-    let demand = NodeSelectorRequirement {
-        key: TEAM.into(),
+    let demand = |(key, values): &(&str, Vec<String>)| NodeSelectorRequirement {
+        key: (*key).into(),
         operator: Operator::In,
-        values: owned(&["a", "b"]),
+        values: values.clone(),
     };
     let term = NodeSelectorTerm {
-        match_expressions: vec![demand],
+        match_expressions: labels.iter().map(demand).collect(),
         ..NodeSelectorTerm::default()
     };
-    let mut pod = pod("one", &[("cpu", "1")]);
+    let mut pod = pod(name, &[("cpu", "1")]);
     pod.template.affinity.node_affinity = Some(NodeAffinity {
         required: Some(NodeSelector {
             node_selector_terms: vec![term],
         }),
         ..NodeAffinity::default()
     });
+    pod
+}
+
+fn numbered(prefix: &str, numbers: std::ops::Range<u32>) -> Vec<String> {
+    numbers.map(|index| format!("{prefix}{index}")).collect()
+}
+
+#[test]
+fn pods_of_one_template_have_a_place_however_many_values_they_accept() {
+    // Each wants a team of its own.
+    let apart = PodAffinityTerm {
+        topology_key: TEAM.into(),
+        label_selector: Some(LabelSelector {
+            match_labels: [("app".to_owned(), "web".to_owned())].into(),
+            ..LabelSelector::default()
+        }),
+        ..PodAffinityTerm::default()
+    };
+    let pods: Vec<PodSpec> = (100..250)
+        .map(|index| {
+            let teams = numbered("t", 100..300);
+            let mut pod = accepting(&format!("web-{index}"), &[(TEAM, teams)]);
+            pod.template.labels.insert("app".into(), "web".into());
+            pod.template.affinity.pod_anti_affinity = Some(PodAffinity {
+                required: vec![apart.clone()],
+                ..PodAffinity::default()
+            });
+            pod
+        })
+        .collect();
+    for by_cost in [false, true] {
+        let plan = planned(pods.clone(), open(Operator::Exists, &[]), by_cost);
+        assert_eq!(plan.unplaceable, []);
+        let teams: std::collections::BTreeSet<_> =
+            teams(&plan).into_iter().map(|(team, _)| team).collect();
+        assert_eq!(teams.len(), 150);
+    }
+}
+
+#[test]
+fn a_pool_is_not_missed_because_its_values_come_late_in_the_alphabet() {
+    let (early, late) = (numbered("a", 100..300), numbered("z", 100..110));
+    let of_pool = |name: &str, values: &[String]| NodeTemplate {
+        requirements: vec![require(
+            TEAM,
+            Operator::In,
+            &values.iter().map(String::as_str).collect::<Vec<_>>(),
+        )],
+        ..pool(name, &linux())
+    };
+    let preferred = NodeTemplate {
+        weight: 10,
+        ..of_pool("preferred", &late)
+    };
+    let pod = accepting("one", &[(TEAM, [early.clone(), late].concat())]);
+    for by_cost in [false, true] {
+        let request = PlanRequest {
+            pods: vec![pod.clone()],
+            templates: vec![of_pool("other", &early), preferred.clone()],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let plan = Cluster::new(Options::default()).plan(&request);
+        assert_eq!(plan.expect("valid").nodes[0].pool, "preferred");
+    }
+}
+
+#[test]
+fn a_pod_without_a_place_is_told_if_it_accepts_more_labels_than_are_tried() {
+    const STAGE: &str = "example.com/stage";
+    let mut template = open(Operator::Exists, &[]);
+    template
+        .requirements
+        .push(require(STAGE, Operator::Exists, &[]));
+    let labels = [(TEAM, numbered("t", 0..40)), (STAGE, numbered("s", 0..40))];
+    let one = accepting("one", &labels);
+    // No zone has this name.
+    let mut nowhere = accepting("nowhere", &labels);
+    let selector = &mut nowhere.template.node_selector;
+    selector.insert(label::ZONE.into(), "x".into());
+    let mut giant = accepting("giant", &labels);
+    giant.template.containers = self::pod("giant", &[("cpu", "1000")]).template.containers;
+    for by_cost in [false, true] {
+        let pods = vec![one.clone(), nowhere.clone(), giant.clone()];
+        let plan = planned(pods, template.clone(), by_cost);
+        assert_eq!(plan.nodes.len(), 1, "{plan:?}");
+        let why = |name: &str| {
+            let mut refused = plan.unplaceable.iter();
+            let own = refused.find(|own| own.pod == name);
+            own.expect("it has no place").pools[0].reason.clone()
+        };
+        let more = PoolReason::MoreCombinations { tried: 1024 };
+        assert_eq!(why("ns/nowhere"), more);
+        let text = Cluster::new(Options::default()).pool_reason_text(&more);
+        assert_eq!(
+            text,
+            "no node with one of the first 1024 combinations of labels that the pod accepts has a place for it, and no more are tried"
+        );
+        // What has nothing to do with labels is told as ever.
+        assert!(matches!(why("ns/giant"), PoolReason::TooLarge { .. }));
+    }
+}
+
+#[test]
+fn values_that_pods_prefer_or_require_by_affinity_are_asked_for_too() {
+    let pod = accepting("one", &[(TEAM, owned(&["a", "b"]))]);
     for by_cost in [false, true] {
         let plan = planned(vec![pod.clone()], open(Operator::Exists, &[]), by_cost);
         assert_eq!(teams(&plan), [(owned(&["a"]), owned(&["ns/one"]))]);

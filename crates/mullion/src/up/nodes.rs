@@ -41,7 +41,7 @@ pub(crate) struct Kind {
     pub(crate) instance_type: String,
     /// The pool for which the node was launched, if any.
     pub(crate) pool: Option<String>,
-    /// The price in millionths of a dollar per hour.
+    /// The price of the instance in millionths of a dollar per hour. What else a node costs is known to its pool only.
     price: u64,
 }
 
@@ -267,7 +267,7 @@ fn lines_of(change: NodeChange, kind: &Kind, names: Vec<String>) -> Vec<String> 
     if names.len() > NAMED {
         let count = names.len();
         let cost = match change {
-            NodeChange::Bought => format!(", {:.3} USD/h together", usd(count)),
+            NodeChange::Bought => format!(", {:.3} USD/h together without volumes", usd(count)),
             _ => String::new(),
         };
         return vec![format!(
@@ -276,7 +276,7 @@ fn lines_of(change: NodeChange, kind: &Kind, names: Vec<String>) -> Vec<String> 
     }
     let line = |name: String| match change {
         NodeChange::Bought => format!(
-            "node bought: {name}, {instance_type}, {image}, {:.3} USD/h{pool}",
+            "node bought: {name}, {instance_type}, {image}, {:.3} USD/h without its volume{pool}",
             usd(1)
         ),
         NodeChange::Ready | NodeChange::NotReady => format!("node {word}: {name}"),

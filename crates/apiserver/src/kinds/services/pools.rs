@@ -19,11 +19,8 @@ use crate::kinds::Allocation;
 
 /// The range of node ports.
 const NODE_PORTS: Range<i64> = 30_000..32_768;
-/// The number of addresses that are used of a range whose size does not fit into 64 bits; kube-apiserver's bitmap of an IPv6 range has this
-/// size.
-const MAX_ADDRESSES: u64 = 1 << 16;
-
-/// The shortest prefix of an IPv6 range that addresses are allocated from (kube-apiserver: NewIPAllocator).
+/// The shortest prefix of an IPv6 range (kube-apiserver: NewIPAllocator). There is none of IPv4: since 1.34, kube-apiserver keeps addresses as
+/// objects and not in a bitmap, so it allocates from the whole of any range.
 const SHORTEST_V6_PREFIX: u8 = 64;
 
 /// The error of a failed allocation, with kube-apiserver's message.
@@ -56,6 +53,12 @@ pub enum InvalidRange {
     /// The text is not a CIDR with room for Services.
     #[error("{0:?} is no CIDR with room for services")]
     NoRoom(String),
+    /// The text is an IPv6 CIDR with a prefix of less than 64 bits.
+    #[error(
+        "{0:?} is too large for services: the shortest prefix of an IPv6 range is {shortest}",
+        shortest = SHORTEST_V6_PREFIX
+    )]
+    TooLarge(String),
     /// The text names several ranges, which kube-apiserver accepts for two families.
     #[error("{0:?} names several ranges: one is taken, of one family")]
     Several(String),
@@ -82,10 +85,14 @@ impl FromStr for ServiceRange {
         if range.length + 3 > bits {
             return Err(InvalidRange::NoRoom(text.to_owned()));
         }
-        Ok(ServiceRange {
+        let range = ServiceRange {
             base: range.network,
             length: range.length,
-        })
+        };
+        match range.is_too_large() {
+            true => Err(InvalidRange::TooLarge(text.to_owned())),
+            false => Ok(range),
+        }
     }
 }
 
@@ -106,12 +113,16 @@ impl ServiceRange {
         self.address(1)
     }
 
-    /// Returns the number of offsets. Services do not get the first address (the network's) and, of IPv4, the last one (broadcast).
+    fn is_too_large(&self) -> bool {
+        self.base.is_ipv6() && self.length < SHORTEST_V6_PREFIX
+    }
+
+    /// Returns the number of offsets. Services do not get the first address (the network's) and, of IPv4, the last one (broadcast). A /64 of
+    /// IPv6 has one more than fits into 64 bits, which is left unused.
     fn size(&self) -> u64 {
         let bits = if self.base.is_ipv4() { 32 } else { 128 };
-        1u64.checked_shl(u32::from(bits - self.length))
-            .unwrap_or(MAX_ADDRESSES)
-            .min(MAX_ADDRESSES.max(1 << 20))
+        let hosts = u32::from(bits - self.length);
+        1u64.checked_shl(hosts).unwrap_or(u64::MAX)
     }
 
     fn address(&self, offset: u64) -> IpAddr {
@@ -130,8 +141,7 @@ impl ServiceRange {
             base: range.network,
             length: range.length,
         };
-        let fits = range.base.is_ipv4() || range.length >= SHORTEST_V6_PREFIX;
-        (fits && range.family() == family).then_some(range)
+        (!range.is_too_large() && range.family() == family).then_some(range)
     }
 
     /// Returns the offsets of the addresses that Services can have.
@@ -144,7 +154,6 @@ impl ServiceRange {
     fn has(&self, ip: IpAddr) -> bool {
         match (self.base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => {
-                // Every address of the network is valid, even if only a part of a large network is used for allocation.
                 let hosts = u32::MAX.checked_shr(u32::from(self.length)).unwrap_or(0);
                 let (base, ip) = (u32::from(base), u32::from(ip));
                 base < ip && ip < base | hosts
@@ -425,7 +434,15 @@ mod tests {
         assert_eq!(own(&pools).address("10.97.0.1"), Err(Refusal::OtherNetwork));
         assert_eq!(own(&pools).address("10.96.0.0"), Err(Refusal::OtherNetwork));
         assert_eq!(own(&pools).port(80), Err(Refusal::OtherPort));
-        assert!("10.0.0.0/31".parse::<ServiceRange>().is_err());
+        let refused = |text: &str| text.parse::<ServiceRange>().unwrap_err().to_string();
+        assert_eq!(
+            refused("10.0.0.0/31"),
+            "\"10.0.0.0/31\" is no CIDR with room for services"
+        );
+        assert_eq!(
+            refused("fd00::/63"),
+            "\"fd00::/63\" is too large for services: the shortest prefix of an IPv6 range is 64"
+        );
     }
 
     #[test]
@@ -436,6 +453,30 @@ mod tests {
         assert_eq!(taken("10.200.0.1"), Ok(()));
         assert_eq!(taken("10.255.255.255"), Err(Refusal::OtherNetwork));
         assert_eq!(taken("11.0.0.1"), Err(Refusal::OtherNetwork));
+    }
+
+    #[test]
+    fn addresses_are_allocated_from_the_whole_of_a_large_network() {
+        let offset = |address: IpAddr, base: IpAddr| match (address, base) {
+            (IpAddr::V4(address), IpAddr::V4(base)) => {
+                u128::from(u32::from(address) - u32::from(base))
+            }
+            (IpAddr::V6(address), IpAddr::V6(base)) => u128::from(address) - u128::from(base),
+            _ => panic!("the families differ"),
+        };
+        for (text, size) in [("10.0.0.0/8", 1u128 << 24), ("fd00::/64", 1 << 64)] {
+            let range: ServiceRange = text.parse().unwrap();
+            let pools = Pools::new(range.clone());
+            let mut claim = own(&pools);
+            let offsets = (0..100).map(|_| offset(claim.any_address().unwrap(), range.base));
+            let offsets: Vec<_> = offsets.collect();
+            assert!(
+                offsets.iter().all(|own| (257..size).contains(own)),
+                "{text}"
+            );
+            // None of a hundred random addresses is in the upper half once in 2^100 runs.
+            assert!(offsets.iter().any(|own| *own >= size / 2), "{text}");
+        }
     }
 
     #[test]

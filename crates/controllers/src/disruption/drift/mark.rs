@@ -15,14 +15,15 @@ use super::{
     super::edit,
     DRIFTED,
     reason::{
-        is_launched, is_of_age, of_class, of_group, of_instance, of_market, of_pool, of_reservation,
+        is_launched, is_of_age, of_class, of_group, of_image, of_instance, of_market, of_pool,
+        of_reservation,
     },
 };
 use crate::nodepool::class::placement_group;
 use crate::provisioner::{
     BY_POOL, KarpenterContext,
     conditions::Status,
-    market::{Market, MarketError},
+    market::{Market, MarketError, TypeNotSold},
 };
 
 /// A type that is still sold is looked up again after this long (core: `instanceTypeNotFoundCheckCache`).
@@ -35,6 +36,8 @@ const KNOWN: Duration = Duration::from_secs(5 * 60);
 pub(in super::super) struct Marker {
     /// When the type of a claim, by name, was last found to be sold.
     sold: BTreeMap<String, Instant>,
+    /// When a claim, by name, was last found to run the image of its class, and the version of the class.
+    images: BTreeMap<String, (Instant, Option<String>)>,
     /// What EC2 said of the instance of a claim, by name, and when.
     instances: BTreeMap<String, (Instant, Arc<Instance>)>,
 }
@@ -46,6 +49,8 @@ enum Unknown {
     Market(#[from] MarketError),
     #[error(transparent)]
     Cloud(#[from] CloudError),
+    #[error(transparent)]
+    Type(#[from] TypeNotSold),
 }
 
 impl Marker {
@@ -57,6 +62,7 @@ impl Marker {
         let now = Instant::now();
         let is_fresh = |at: &Instant, time| now.duration_since(*at) < time;
         self.sold.retain(|_, at| is_fresh(at, SOLD));
+        self.images.retain(|_, (at, _)| is_fresh(at, KNOWN));
         self.instances.retain(|_, (at, _)| is_fresh(at, KNOWN));
         let mut markets = BTreeMap::new();
         for pool in karpenter.pools.list() {
@@ -99,6 +105,9 @@ impl Marker {
         if let Some(reason) = of_class(claim, &class) {
             return Ok(Some(reason));
         }
+        if let Some(reason) = self.of_image(karpenter, claim, &class, markets).await? {
+            return Ok(Some(reason));
+        }
         let Some(mut instance) = self.instance(karpenter, claim).await? else {
             return Ok(None);
         };
@@ -133,13 +142,28 @@ impl Marker {
         if !is_of_age(claim, now) || self.sold.contains_key(&name) {
             return Ok(None);
         }
-        let market = match markets.entry(class.name_any()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(karpenter.market(class).await?),
-        };
-        let reason = of_market(claim, market);
+        let reason = of_market(claim, market(karpenter, class, markets).await?);
         if reason.is_none() {
             self.sold.insert(name, Instant::now());
+        }
+        Ok(reason)
+    }
+
+    async fn of_image(
+        &mut self,
+        karpenter: &KarpenterContext,
+        claim: &NodeClaim,
+        class: &EC2NodeClass,
+        markets: &mut BTreeMap<String, Market>,
+    ) -> Result<Option<&'static str>, Unknown> {
+        let (name, version) = (claim.name_any(), class.resource_version());
+        let known = self.images.get(&name);
+        if known.is_some_and(|(_, known)| *known == version) {
+            return Ok(None);
+        }
+        let reason = of_image(claim, market(karpenter, class, markets).await?)?;
+        if reason.is_none() {
+            self.images.insert(name, (Instant::now(), version));
         }
         Ok(reason)
     }
@@ -166,6 +190,18 @@ impl Marker {
             Err(CloudError::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// The market of a class, which is opened once a pass.
+async fn market<'a>(
+    karpenter: &KarpenterContext,
+    class: &EC2NodeClass,
+    markets: &'a mut BTreeMap<String, Market>,
+) -> Result<&'a Market, MarketError> {
+    match markets.entry(class.name_any()) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(place) => Ok(place.insert(karpenter.market(class).await?)),
     }
 }
 

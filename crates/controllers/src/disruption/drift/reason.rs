@@ -12,7 +12,10 @@ use mullion_api::{
 };
 use mullion_cloud::{Instance, PlacementGroup};
 
-use crate::provisioner::{market::Market, requirements::admits};
+use crate::provisioner::{
+    market::{Market, TypeNotSold},
+    requirements::admits,
+};
 
 /// A claim must be this old before it matters that its instance type is not sold any more (core: 1 hour).
 const YOUNG: SignedDuration = SignedDuration::from_hours(1);
@@ -44,17 +47,26 @@ pub(super) fn is_of_age(claim: &NodeClaim, now: Timestamp) -> bool {
     born.is_some_and(|born| now.duration_since(born.0) > YOUNG)
 }
 
-/// Returns why a launched claim is not what its class asks for, as far as that is known without asking EC2.
+/// Returns why a launched claim is not what the spec of its class asks for.
 pub(super) fn of_class(claim: &NodeClaim, class: &EC2NodeClass) -> Option<&'static str> {
     let hash = (labels::EC2NODECLASS_HASH, labels::EC2NODECLASS_HASH_VERSION);
-    if differs(claim.annotations(), class.annotations(), hash) {
-        return Some("NodeClassDrift");
+    differs(claim.annotations(), class.annotations(), hash).then_some("NodeClassDrift")
+}
+
+/// Returns why a launched claim does not run the image that nodes of its type boot (AWS provider: `isAMIDrifted`).
+///
+/// # Errors
+/// Its type is not sold, so which image its nodes would boot is not known.
+pub(super) fn of_image(
+    claim: &NodeClaim,
+    market: &Market,
+) -> Result<Option<&'static str>, TypeNotSold> {
+    let image = claim.status.as_ref().map_or("", |own| &own.image_id);
+    if image.is_empty() {
+        return Ok(None);
     }
-    let images = class.status.iter().flat_map(|status| &status.amis);
-    let images: Vec<&str> = images.map(|image| image.id.as_str()).collect();
-    let image = claim.status.as_ref().map_or("", |status| &status.image_id);
-    let is_other = !image.is_empty() && !images.is_empty() && !images.contains(&image);
-    is_other.then_some("AMIDrift")
+    let instance_type = claim.label(labels::INSTANCE_TYPE).unwrap_or_default();
+    Ok((!market.boots(image, instance_type)?).then_some("AMIDrift"))
 }
 
 /// Returns why an instance is not where its class asks for. A class that has found nothing says nothing.
@@ -130,8 +142,7 @@ mod tests {
             "metadata": { "name": "n", "annotations": {
                 labels::EC2NODECLASS_HASH: "7", labels::EC2NODECLASS_HASH_VERSION: "v1"
             }},
-            "spec": { "subnetSelectorTerms": [], "securityGroupSelectorTerms": [], "amiSelectorTerms": [] },
-            "status": { "amis": [{ "id": "ami-1", "name": "new", "requirements": [] }] }
+            "spec": { "subnetSelectorTerms": [], "securityGroupSelectorTerms": [], "amiSelectorTerms": [] }
         }))
         .expect("a class")
     }
@@ -174,15 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn a_node_drifts_from_its_class_before_it_drifts_from_its_image() {
+    fn a_node_drifts_from_its_class() {
         assert_eq!(of_class(&claim(|_| {}), &class()), None);
-        let image = |claim: &mut Value| claim["status"]["imageID"] = "ami-0".into();
-        assert_eq!(of_class(&claim(image), &class()), Some("AMIDrift"));
-        let both = claim(|claim| {
-            image(claim);
-            claim["metadata"]["annotations"][labels::EC2NODECLASS_HASH] = "8".into();
-        });
-        assert_eq!(of_class(&both, &class()), Some("NodeClassDrift"));
+        let other = hash(labels::EC2NODECLASS_HASH, "8");
+        assert_eq!(of_class(&other, &class()), Some("NodeClassDrift"));
     }
 
     fn hash(key: &'static str, value: &'static str) -> NodeClaim {

@@ -250,8 +250,7 @@ pub fn key_of(claim: &NodeClaim) -> Option<Key> {
     (!key.image.is_empty()).then_some(key)
 }
 
-/// Returns the ids of the images in the class's status, which are the ones that launches use. A newer image would look like
-/// drift until the status shows it.
+/// Returns the ids of the images in the class's status, which are the ones that launches use.
 pub fn images_of(class: &EC2NodeClass) -> Vec<String> {
     let found = class.status.iter().flat_map(|status| &status.amis);
     found.map(|image| image.id.clone()).collect()

@@ -5,6 +5,7 @@
 
 mod distribution;
 mod objects;
+mod offers;
 mod pods;
 mod table;
 
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 
 use distribution::Distribution;
 pub(super) use objects::now;
+pub(super) use offers::Markets;
 pub(super) use pods::{Waiting, watch};
 pub use table::{Description, Kind, Metric};
 
@@ -42,6 +44,8 @@ pub struct Metrics {
     values: Arc<Mutex<Values>>,
     /// Pods that were not ready yet when they were seen.
     pub(super) waiting: Waiting,
+    /// What could be bought when it was looked at last.
+    pub(super) markets: Markets,
 }
 
 impl Metrics {

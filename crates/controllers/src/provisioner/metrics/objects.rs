@@ -17,9 +17,13 @@ use crate::{
 /// Everything that is read from objects when it is asked for.
 pub(in crate::provisioner) fn now(karpenter: &KarpenterContext) -> Numbers {
     let mut numbers = Numbers::new();
-    for pool in karpenter.pools.list() {
-        of_pool(&mut numbers, &pool);
+    let pools = karpenter.pools.list();
+    for pool in &pools {
+        of_pool(&mut numbers, pool);
     }
+    let has_reserved = karpenter.options.gates.reserved_capacity;
+    let markets = &karpenter.metrics.markets;
+    markets.add(&mut numbers, &pools, has_reserved);
     let informers = &karpenter.base.informers;
     let nodes = informers.nodes.list();
     let (mut allocatable, mut requested) = (Amounts::new(), Amounts::new());

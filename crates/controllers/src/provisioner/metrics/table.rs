@@ -111,6 +111,18 @@ pub enum Metric {
     MessageAge,
     /// Failing checks of instances.
     UnhealthyStatus,
+    /// Whether an offering can be bought.
+    OfferingAvailable,
+    /// What an offering costs.
+    OfferingPrice,
+    /// What instance types have of CPU.
+    TypeCpu,
+    /// What instance types have of memory.
+    TypeMemory,
+    /// Offerings that a launch did not get.
+    LaunchFailures,
+    /// Instances that could not be ended.
+    TerminationFailures,
     /// What the last plan that buys costs.
     PlanPrice,
     /// What any plan for its pods costs at least.
@@ -182,6 +194,7 @@ const DISRUPTION: &[&str] = &[
     "reason",
     "termination_mode",
 ];
+const OFFERING: &[&str] = &["capacity_type", "instance_type", "zone"];
 /// Those of [`mullion_api::labels::WELL_KNOWN`] come on top.
 pub(super) const OF_NODE: &[&str] = &["managed", "node_name", "phase"];
 const OF_NODE_BY_RESOURCE: &[&str] = &["managed", "node_name", "phase", "resource_type"];
@@ -201,7 +214,7 @@ pub struct Description {
 
 impl Metric {
     /// Every metric, in the order in which they are written.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 65] = [
         Self::Created,
         Self::Disrupted,
         Self::Terminated,
@@ -256,6 +269,12 @@ impl Metric {
         Self::DeletedMessages,
         Self::MessageAge,
         Self::UnhealthyStatus,
+        Self::OfferingAvailable,
+        Self::OfferingPrice,
+        Self::TypeCpu,
+        Self::TypeMemory,
+        Self::LaunchFailures,
+        Self::TerminationFailures,
         Self::PlanPrice,
         Self::PlanBound,
         Self::PlanGap,
@@ -628,6 +647,44 @@ impl Metric {
                 Histogram(DURATIONS),
                 &[],
                 "Amount of time an interruption message is on the queue before it is processed by karpenter.",
+            ),
+            Self::OfferingAvailable => of(
+                "cloudprovider_instance_type_offering_available",
+                Gauge,
+                OFFERING,
+                "Instance type offering availability, based on instance type, capacity type, and zone",
+            ),
+            Self::OfferingPrice => of(
+                "cloudprovider_instance_type_offering_price_estimate",
+                Gauge,
+                OFFERING,
+                "Instance type offering estimated hourly price used when making informed decisions on node cost calculation, based on instance \
+                 type, capacity type, and zone.",
+            ),
+            Self::TypeCpu => of(
+                "cloudprovider_instance_type_cpu_cores",
+                Gauge,
+                &["instance_type"],
+                "VCPUs cores for a given instance type.",
+            ),
+            Self::TypeMemory => of(
+                "cloudprovider_instance_type_memory_bytes",
+                Gauge,
+                &["instance_type"],
+                "Memory, in bytes, for a given instance type.",
+            ),
+            Self::LaunchFailures => of(
+                "cloudprovider_instance_launch_failures_total",
+                Counter,
+                &["capacity_type", "reason", "zone", "zone_id"],
+                "Number of instance launch (CreateFleet offering) failures, dimensioned by availability zone, zone ID, capacity type, and launch \
+                 failure reason.",
+            ),
+            Self::TerminationFailures => of(
+                "cloudprovider_instance_termination_failures_total",
+                Counter,
+                &["zone", "zone_id"],
+                "Number of instance termination (TerminateInstances) failures, dimensioned by availability zone and zone ID.",
             ),
             Self::PlanPrice => of(
                 "plan_price_usd_per_hour",

@@ -55,7 +55,7 @@ fn the_first_windows_pod_buys_its_own_node() {
         .expect("it was bought before");
     assert!(
         bought.contains(", Windows Server 2022 Datacenter, ")
-            && bought.ends_with(" USD/h, NodePool windows-2022"),
+            && bought.ends_with(" USD/h without its volume, NodePool windows-2022"),
         "{bought}"
     );
 }
