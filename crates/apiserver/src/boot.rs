@@ -11,6 +11,7 @@ use std::{
 };
 
 use http::HeaderMap;
+use mullion_store::Key;
 use serde_json::{Value, json};
 
 use crate::{
@@ -29,9 +30,7 @@ use crate::{
     own,
     registry::Row,
     server::ApiServer,
-    service_range,
-    store::Key,
-    token_tracking,
+    service_range, token_tracking,
 };
 
 /// The server's port, named as `targetPort` of the Service and in its endpoints (kube-apiserver: `--secure-port`).

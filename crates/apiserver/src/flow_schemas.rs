@@ -10,15 +10,10 @@ use std::{
 };
 
 use mullion_schema::time;
+use mullion_store::{Collection, Cursor, Expired, Key, Store};
 use serde_json::{Value, json};
 
-use crate::{
-    http::path::ObjectPath,
-    kinds::flowcontrol::GROUP,
-    own,
-    server::ApiServer,
-    store::{Collection, Cursor, Expired, Key, Store},
-};
+use crate::{http::path::ObjectPath, kinds::flowcontrol::GROUP, own, server::ApiServer};
 
 /// The field manager of the condition (kube-apiserver: ConfigConsumerAsFieldManager).
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";

@@ -1,7 +1,7 @@
 //! A Kubernetes API server as a tower service.
 //!
-//! It serves the built-in kinds of [`kinds`] and any CustomResourceDefinition through one set of generic handlers, stores objects in a
-//! revisioned in-memory [`store`], and imports no other crate of Mullion.
+//! It serves the built-in kinds of [`kinds`] and any CustomResourceDefinition through one set of generic handlers, and stores objects in
+//! [`mullion_store`]. Of Mullion it imports the layers below it alone.
 //!
 //! In a Rust program it is a [`kube::Client`](https://docs.rs/kube) without a socket:
 //!
@@ -69,7 +69,6 @@ pub mod provided;
 pub mod registry;
 mod server;
 mod service_range;
-pub mod store;
 mod token_tracking;
 mod version_order;
 mod warnings;
@@ -82,4 +81,3 @@ pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
 pub use mullion_kube_text::status;
 pub use server::{ApiServer, Clock, Config, MetricsSource};
-pub use store::StoreError;

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use mullion_store::{Collection, Cursor};
 use serde_json::{Value, json};
 
 use crate::{
@@ -21,7 +22,6 @@ use crate::{
     own,
     registry::{Row, Table},
     server::ApiServer,
-    store::{Collection, Cursor},
 };
 
 const GROUP: &str = "admissionregistration.k8s.io";

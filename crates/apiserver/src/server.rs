@@ -16,6 +16,7 @@ use axum::{
 };
 use futures::FutureExt;
 use jiff::Timestamp;
+use mullion_store::{Key, Store, StoreError, Window};
 use serde_json::Value;
 
 use crate::{
@@ -36,7 +37,6 @@ use crate::{
     policy_types,
     provided::Provided,
     registry::Registry,
-    store::{Key, Store, StoreError, Window},
 };
 
 /// The longest time between two compactions of old events. No object expires sooner than this after its creation, so the next expiry is

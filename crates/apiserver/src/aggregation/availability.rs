@@ -10,11 +10,12 @@ use std::{
 
 use http::Method;
 use mullion_schema::time;
+use mullion_store::Cursor;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{COLLECTION, STORAGE};
-use crate::{own::send, registry::Table, server::ApiServer, store::Cursor};
+use crate::{own::send, registry::Table, server::ApiServer};
 
 const AVAILABLE: &str = "Available";
 /// The pause after a write, in case another client changes the condition back each time.

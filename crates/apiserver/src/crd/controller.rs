@@ -12,6 +12,7 @@ use std::{
 use http::Method;
 use indexmap::IndexSet;
 use mullion_schema::time;
+use mullion_store::{Cursor, EventType};
 use serde_json::{Value, json};
 
 use super::{CLEANUP_FINALIZER, resource};
@@ -19,7 +20,6 @@ use crate::{
     kinds::customresourcedefinitions::{Approval, is_established},
     own::send,
     server::ApiServer,
-    store::{Cursor, EventType},
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

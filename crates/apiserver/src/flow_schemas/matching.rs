@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use mullion_store::{Collection, Key, Store};
 use serde_json::Value;
 
 use super::collections_of;
@@ -14,7 +15,6 @@ use crate::{
     admission::User,
     auth::attributes::{Attributes, Resource, Target},
     kinds::tree::Tree,
-    store::{Collection, Key, Store},
 };
 
 const ALL: &str = "*";

@@ -14,10 +14,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
+use mullion_store::Object;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::arrival::timed_out;
-use crate::store::Object;
 
 /// The bytes that are produced, or transformed, before the task yields.
 const PIECE: usize = 32 * 1024;

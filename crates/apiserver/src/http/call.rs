@@ -12,6 +12,7 @@ use mullion_kube_text::{
     validation::metadata,
 };
 use mullion_schema::Type;
+use mullion_store::{Key, Object};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -26,7 +27,6 @@ use crate::{
     registry::Row,
     server::ApiServer,
     status::Status,
-    store::{Key, Object},
     warnings::Warnings,
 };
 

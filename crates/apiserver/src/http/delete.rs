@@ -7,6 +7,7 @@ use http::Response;
 use jiff::{SignedDuration, Timestamp};
 use mullion_kube_text::field::{Errors, Path};
 use mullion_schema::Type;
+use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -16,12 +17,7 @@ use super::{
     reply::{self, Outcome},
     write::{self, Admission},
 };
-use crate::{
-    admission::Operation,
-    kinds::Propagation,
-    status::Status,
-    store::{Change, EventType, Key, Object},
-};
+use crate::{admission::Operation, kinds::Propagation, status::Status};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -8,6 +8,7 @@ use mullion_kube_text::{
     golang::integer,
 };
 use mullion_schema::{Type, proto};
+use mullion_store::{ListError, Page, PageRequest};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -23,7 +24,6 @@ use super::{
 use crate::{
     registry::Row,
     status::{Cause, Details, Status},
-    store::{ListError, Page, PageRequest},
 };
 
 /// A page with at least this many stored bytes counts as large.

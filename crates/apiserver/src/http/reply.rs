@@ -20,6 +20,7 @@ use http::{
 };
 use http_body::{Frame, SizeHint};
 use mullion_schema::{ownership, proto};
+use mullion_store::Object;
 use serde_json::Value;
 
 use super::{
@@ -28,7 +29,7 @@ use super::{
     negotiate::{Form, Media, SUPPORTED, Shape},
     table,
 };
-use crate::{registry::Row, status::Status, store::Object, warnings::Warnings};
+use crate::{registry::Row, status::Status, warnings::Warnings};
 
 /// Bodies of at least this many bytes are compressed for clients that accept gzip.
 const GZIP_FROM: u64 = 128 * 1024;

@@ -4,9 +4,10 @@
 //! `k8s.io/apimachinery/pkg/fields`.
 
 use mullion_kube_text::validation::selector::{Requirement, Selector as LabelSelector};
+use mullion_store::Object;
 
 use super::call::Call;
-use crate::{registry::Row, status::Status, store::Object};
+use crate::{registry::Row, status::Status};
 
 /// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,10 +7,11 @@ use std::{io, sync::Arc};
 
 use axum::body::{Body, Bytes};
 use http::{Method, Response};
+use mullion_store::Store;
 use tokio::sync::mpsc;
 
 use super::reply;
-use crate::{admission::User, auth, server::ApiServer, status::Status, store::Store};
+use crate::{admission::User, auth, server::ApiServer, status::Status};
 
 /// How many pieces are buffered for a slow reader.
 const PIECES: usize = 8;

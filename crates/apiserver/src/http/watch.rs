@@ -13,6 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use mullion_schema::{Type, proto};
+use mullion_store::{Cursor, Event, EventType, Expired, Object};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -26,10 +27,7 @@ use super::{
     subresource::streams,
     table,
 };
-use crate::{
-    status::Status,
-    store::{Cursor, Event, EventType, Expired, Object},
-};
+use crate::status::Status;
 
 /// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);

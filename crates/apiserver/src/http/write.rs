@@ -15,6 +15,7 @@ use std::{cell::RefCell, sync::Arc};
 use futures::future::join_all;
 use jiff::Timestamp;
 use mullion_schema::{self as schema, Type, ownership};
+use mullion_store::{Change, CommitError, Draft, EventType, Key, Object, RawField, RawFieldText};
 use serde_json::Value;
 
 pub(crate) use self::{
@@ -35,7 +36,6 @@ use crate::{
     kinds::{Resource, SubresourceHandler},
     registry::Row,
     status::Status,
-    store::{Change, CommitError, Draft, EventType, Key, Object, RawField, RawFieldText},
 };
 
 /// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.

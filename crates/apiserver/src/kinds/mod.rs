@@ -66,13 +66,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use mullion_kube_text::{field::Errors, status::ResourceNames};
 use mullion_schema::Type;
+use mullion_store::RawField;
 use serde_json::Value;
 
 use crate::{
     admission::Ctx,
     provided::{ObjectSource, Tagged},
     status::Status,
-    store::RawField,
 };
 
 type Text = Cow<'static, str>;

@@ -7,15 +7,13 @@ use mullion_kube_text::{
     field::{Errors, Path},
     validation::net,
 };
+use mullion_store::{ParsedParts, RawField};
 use serde_json::{Value, json};
 
 use super::{
     Check, Column, Kind, podspec, podspec::defaults::is_restartable_init, print, tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    store::{ParsedParts, RawField},
-};
+use crate::admission::Ctx;
 
 /// The behaviour of core/v1 pods.
 pub(super) struct Pods;

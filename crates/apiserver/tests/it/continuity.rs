@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use http::Method;
 use http_body_util::BodyExt;
-use mullion_apiserver::{Config, store::Window};
+use mullion_apiserver::Config;
+use mullion_store::Window;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,9 +1,7 @@
 //! Custom resource definitions and their instances, through the router.
 
-use mullion_apiserver::{
-    ApiServer, Config,
-    store::{Change, Draft, EventType},
-};
+use mullion_apiserver::{ApiServer, Config};
+use mullion_store::{Change, Draft, EventType};
 use serde_json::{Value, json};
 
 use crate::api::{Api, until};

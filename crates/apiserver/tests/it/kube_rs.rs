@@ -28,7 +28,8 @@ use kube::{
         watcher,
     },
 };
-use mullion_apiserver::{ApiServer, Config, admission::User, store::Window};
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_store::Window;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -7,8 +7,8 @@ use mullion_apiserver::{
     http::ObjectQuery,
     kinds::Column,
     provided::{ObjectSource, Provided, Wire},
-    store::{Store, Window},
 };
+use mullion_store::{Store, Window};
 use serde_json::{Value, json};
 
 use crate::api::Api;

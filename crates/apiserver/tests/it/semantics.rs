@@ -6,7 +6,8 @@ use axum::body::Body;
 use futures::{StreamExt, future::join_all};
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
-use mullion_apiserver::{ApiServer, Config, admission::User, store::Window};
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_store::Window;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mullion_apiserver::store::{Store, StoreError, Window, erase};
+use mullion_store::{Store, StoreError, Window, erase};
 
 use super::{NamedCluster, StoredCluster, keep, no_such, one_kept, one_running, running::Record};
 use crate::{

@@ -10,11 +10,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mullion_apiserver::{
-    StoreError,
-    store::{FolderState, Notes, Store, Window, erase, folder_state},
-};
 use mullion_cloud::sim::{Ledger, Saved};
+use mullion_store::{FolderState, Notes, Store, StoreError, Window, erase, folder_state};
 
 use super::running::{self, Record};
 use crate::{

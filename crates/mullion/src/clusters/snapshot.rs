@@ -12,7 +12,7 @@ use std::{
 use futures::AsyncReadExt;
 use http::Request;
 use kube::Client;
-use mullion_apiserver::store::{CopyError, StoreError, check_copy, restore_copy};
+use mullion_store::{CopyError, StoreError, check_copy, restore_copy};
 use tokio::time::timeout;
 
 use super::{

@@ -15,7 +15,7 @@ use std::{
 
 use kube::Client;
 use mullion_api::labels;
-use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
+use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
     Context,
@@ -29,6 +29,7 @@ use mullion_controllers::{
     volume_protection, volumes, workloads,
 };
 use mullion_images::{Registries, Settings, SystemDial};
+use mullion_store::Notes;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 

@@ -11,7 +11,6 @@ use mullion_api::{
     ami::AmiFamily,
     eksctl::{self, KubernetesVersion, NodeGroup},
 };
-use mullion_apiserver::store::Notes;
 use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
     sim::{
@@ -24,6 +23,7 @@ use mullion_controllers::{
     scheduler,
 };
 use mullion_engine::images::ImageTable;
+use mullion_store::Notes;
 use tokio::net::TcpListener;
 
 use super::{images, node_profiles, scheduler_config};

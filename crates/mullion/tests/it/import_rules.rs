@@ -170,6 +170,27 @@ const LAYERS: &[(&str, &[&str])] = &[
             "thiserror",
         ],
     ),
+    // What makes writes permanent, and tokio for its channels alone.
+    (
+        "mullion-store",
+        &[
+            "mullion-schema",
+            "arc-swap",
+            "bytes",
+            "crc32fast",
+            "futures",
+            "jiff",
+            "rand",
+            "redb",
+            "rustc-hash",
+            "serde",
+            "serde_json",
+            "sha2",
+            "thiserror",
+            "tokio",
+            "tracing",
+        ],
+    ),
 ];
 
 #[test]

@@ -11,6 +11,7 @@ use mullion_schema::{
     self as schema,
     ownership::{self, Writer},
 };
+use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
 
 use super::rule::{Rule, missing_atoms};
@@ -23,7 +24,6 @@ use crate::{
     registry::Row,
     server::ApiServer,
     status::Status,
-    store::{Change, EventType, Key, Object},
 };
 
 const TABLE: &str = include_str!("default-roles.txt");

@@ -6,16 +6,12 @@
 use std::sync::Arc;
 
 use mullion_kube_text::golang::quote;
+use mullion_store::{Collection, Cursor, Event, EventType, Object, Store};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::rule::Rule;
-use crate::{
-    admission::User,
-    auth::service_account,
-    kinds::tree::Tree,
-    store::{Collection, Cursor, Event, EventType, Object, Store},
-};
+use crate::{admission::User, auth::service_account, kinds::tree::Tree};
 
 /// A role given to subjects.
 pub(super) struct Binding {

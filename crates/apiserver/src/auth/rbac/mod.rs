@@ -11,9 +11,11 @@ pub(crate) mod rule;
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use mullion_store::Store;
+
 use self::{index::Index, rule::Rule};
 use super::{attributes::Attributes, impersonation::LastModes};
-use crate::{admission::User, auth, status::Status, store::Store};
+use crate::{admission::User, auth, status::Status};
 
 /// The RBAC authorizer.
 pub(crate) struct Authorizer {
@@ -147,10 +149,10 @@ mod tests {
     use futures::FutureExt;
     use http::Method;
     use jiff::Timestamp;
+    use mullion_store::{Change, Draft, EventType, Key, Window};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::store::{Change, Draft, EventType, Key, Window};
 
     fn put(store: &Store, plural: &str, object: &Value) {
         let metadata = &object["metadata"];

@@ -9,6 +9,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use mullion_kube_text::field::{Errors, FieldError, Path};
 use mullion_schema::Type;
+use mullion_store::Key;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -21,7 +22,6 @@ use crate::{
     },
     kinds::tree::{Tree, object_at},
     status::Status,
-    store::Key,
 };
 
 /// Handles both paths to which a Binding can be posted.

@@ -12,6 +12,7 @@ use mullion_schema::{
     Type,
     ownership::{self, Writer},
 };
+use mullion_store::Key;
 use serde_json::{Value, json};
 
 use super::binding::{set_condition, success};
@@ -26,7 +27,6 @@ use crate::{
     },
     kinds::tree::{Tree, object_at},
     status::{Cause, Details, Status},
-    store::Key,
 };
 
 /// The most evictions that may wait for the disruption controller.

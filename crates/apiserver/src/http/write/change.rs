@@ -10,6 +10,7 @@ use mullion_kube_text::{
     validation::metadata as check_metadata,
 };
 use mullion_schema::{self as schema, ownership};
+use mullion_store::{Change, EventType, Object, RawField, RawFieldText};
 use serde_json::{Map, Value};
 
 use super::{
@@ -26,7 +27,6 @@ use crate::{
     },
     kinds::{Check, StatusMetadata},
     status::Status,
-    store::{Change, EventType, Object, RawField, RawFieldText},
 };
 
 /// The fields that a write of the status reads.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use mullion_schema::ownership;
+use mullion_store::Key;
 use serde_json::Value;
 
 use super::modify;
@@ -13,7 +14,6 @@ use crate::{
     http::call::Call,
     registry::Row,
     status::Status,
-    store::Key,
 };
 
 /// How often booking is tried when other clients change the claimed objects meanwhile.

@@ -10,6 +10,7 @@ use std::{
 use futures::future;
 use jiff::Timestamp;
 use mullion_schema::{self as schema, ownership};
+use mullion_store::{Change, CommitError, EventType, Key, Object};
 use serde_json::Value;
 
 use super::{draft_from, in_time, request_limit};
@@ -19,7 +20,6 @@ use crate::{
     registry::Row,
     server::ApiServer,
     status::Status,
-    store::{Change, CommitError, EventType, Key, Object},
 };
 
 /// Commits a change together with its companions: new companions are created first, obsolete ones are deleted afterwards. Returns `None`

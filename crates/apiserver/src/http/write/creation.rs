@@ -7,6 +7,7 @@ use mullion_kube_text::{
     validation::metadata as check_metadata,
 };
 use mullion_schema::{self as schema, ownership};
+use mullion_store::{Change, EventType, Object};
 use serde_json::Value;
 
 use super::{Admission, claims, companions, dedup_owners, draft_from, own, remove, stored_outcome};
@@ -19,7 +20,6 @@ use crate::{
     },
     kinds::{Check, StatusOnCreate},
     status::Status,
-    store::{Change, EventType, Object},
 };
 
 /// How many generated names are tried before the request is refused.

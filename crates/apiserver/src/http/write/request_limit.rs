@@ -5,14 +5,10 @@
 //! Objects far below the limit are not measured.
 
 use mullion_schema::proto;
+use mullion_store::{Change, Draft, Key};
 use serde_json::Value;
 
-use crate::{
-    http::metadata,
-    registry::Row,
-    status::Status,
-    store::{Change, Draft, Key},
-};
+use crate::{http::metadata, registry::Row, status::Status};
 
 /// etcd: `DefaultMaxRequestBytes`.
 const MAX_REQUEST_BYTES: usize = 3 << 19;

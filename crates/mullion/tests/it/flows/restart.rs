@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use mullion_apiserver::store::{Store, Window};
+use mullion_store::{Store, Window};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, text};

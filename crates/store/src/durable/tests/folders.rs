@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::store::{FolderState, erase, folder_state};
+use crate::{FolderState, erase, folder_state};
 
 fn state(folder: &Path) -> String {
     let said = match folder_state(folder).expect("the folder can be read") {

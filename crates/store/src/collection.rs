@@ -210,7 +210,7 @@ impl Collection {
     }
 
     /// The revision of the last published change; 0 before the first.
-    pub(crate) fn last_change(&self) -> u64 {
+    pub fn last_change(&self) -> u64 {
         *self.published.borrow()
     }
 
@@ -263,7 +263,7 @@ impl Collection {
     }
 
     /// Recomputes the selectable fields of every object, and drops the event log, whose versions have the old fields.
-    pub(crate) fn select_by(&self, fields: impl Fn(&serde_json::Value) -> Box<[Box<str>]>) {
+    pub fn select_by(&self, fields: impl Fn(&serde_json::Value) -> Box<[Box<str>]>) {
         let mut state = self.write();
         state.log.begin_after(self.revision.load(Ordering::Acquire));
         for object in state.objects.values_mut() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{disk::Disk, *};
-use crate::store::{Cursor, Event};
+use crate::{Cursor, Event};
 
 /// What one event was.
 fn told(event: &Event) -> (u64, EventType, String, Vec<u8>, Option<u64>) {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::store::{CopyError, Cursor, check_copy, erase, restore_copy};
+use crate::{CopyError, Cursor, check_copy, erase, restore_copy};
 
 fn filled(directory: &Path) -> (Store, Model) {
     let store = opened(directory, window(100));

@@ -1,10 +1,18 @@
-//! The objects: an ordered in-memory index per kind, one revision counter, and a window of past events.
+//! The store of the API server: an ordered in-memory index per kind, one revision counter, and a window of past events.
 //!
-//! Invariants: revisions are strictly increasing over all kinds and never reused; a collection's index, log and revision
-//! change together under its lock, so a list at revision R followed by the events after R is the store itself; an object is
-//! serialized before any lock is taken ([`object`]). Watchers read the log at their own pace ([`Cursor`]), writers never wait
-//! for one. In memory a write is made at once ([`collection`]); with a directory it is made permanent first and published then
-//! ([`durable`]), and a restart brings back objects, revisions and the window.
+//! Invariants: revisions strictly increase over all kinds and are never reused; a collection's index, log and revision change together
+//! under its lock, so a list at revision R followed by the events after R is the store itself; an object is serialized before any lock
+//! is taken ([`object`]); watchers read the log at their own pace ([`Cursor`]), and writers never wait for one. In memory a write is made
+//! at once ([`collection`]). With a directory it is made permanent first ([`durable`]), and a restart brings back objects, revisions and
+//! the window.
+//!
+//! Layer: above `mullion-schema`, which is the only crate of Mullion that it imports. It knows no kinds, requests or users.
+//!
+//! Architecture invariant: the time of a write is an argument; deadlines for the disk follow a monotonic clock. Writes reach the disk on
+//! threads of the store's own, so its futures need no runtime.
+
+// Each `expect` names the invariant that holds; tests may use `unwrap`.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod collection;
 mod durable;

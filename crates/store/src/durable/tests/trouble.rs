@@ -343,7 +343,7 @@ fn a_journal_without_its_database_is_refused() {
         "DIR/state.redb is damaged: it is missing, and the journal beside it is not"
     );
     // Who says so begins anew.
-    crate::store::erase(dead.directory.path()).unwrap();
+    crate::erase(dead.directory.path()).unwrap();
     assert!(content(&opened(dead.directory.path(), window(9))).is_empty());
 }
 

@@ -5,7 +5,7 @@ use super::{
     entries::{Entries, damaged},
     segment::Segment,
 };
-use crate::store::durable::{directory::Directory, error::StoreError};
+use crate::durable::{directory::Directory, error::StoreError};
 
 /// One of the two files, as found at start.
 struct JournalFile {
@@ -20,7 +20,7 @@ struct JournalFile {
 ///
 /// # Errors
 /// A file is missing, or anything in it is not what was written, or an entry that was acknowledged is not there.
-pub(in crate::store::durable) fn recover(
+pub(in crate::durable) fn recover(
     directory: &Directory,
     identity: u64,
     folded: u64,

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::directory::{OpenFile, open_file};
-use crate::store::{
+use crate::{
     Change, Collection, CommitError, Draft, EventType, Key, Object, Store, StoreError, Window,
     notes::Notes,
 };

@@ -14,7 +14,7 @@ const NO_NOTE: u8 = 4;
 
 /// One change of a group of writes.
 #[derive(Debug, PartialEq)]
-pub(in crate::store::durable) enum Row<'a> {
+pub(in crate::durable) enum Row<'a> {
     /// A write, in the form of [`record`].
     Record { revision: u64, bytes: &'a [u8] },
     /// A collection gets its number.
@@ -28,16 +28,16 @@ pub(in crate::store::durable) enum Row<'a> {
 
 /// An entry while it is made. The buffer is used again for the next.
 #[derive(Debug, Default)]
-pub(in crate::store::durable) struct Entry(Vec<u8>);
+pub(in crate::durable) struct Entry(Vec<u8>);
 
 impl Entry {
     /// Forgets the entry before.
-    pub(in crate::store::durable) fn begin(&mut self) {
+    pub(in crate::durable) fn begin(&mut self) {
         self.0.clear();
         self.0.shrink_to(MOST_KEPT);
     }
 
-    pub(in crate::store::durable) fn record(
+    pub(in crate::durable) fn record(
         &mut self,
         collection: u32,
         at: i64,
@@ -53,13 +53,13 @@ impl Entry {
         record::encode(&mut self.0[from..], collection, at, sealed);
     }
 
-    pub(in crate::store::durable) fn collection(&mut self, number: u32, name: &str) {
+    pub(in crate::durable) fn collection(&mut self, number: u32, name: &str) {
         self.0.push(COLLECTION);
         self.0.extend_from_slice(&number.to_le_bytes());
         self.bytes(name.as_bytes());
     }
 
-    pub(in crate::store::durable) fn note(&mut self, key: &str, value: Option<&[u8]>) {
+    pub(in crate::durable) fn note(&mut self, key: &str, value: Option<&[u8]>) {
         self.0.push(if value.is_some() { NOTE } else { NO_NOTE });
         self.bytes(key.as_bytes());
         if let Some(value) = value {
@@ -80,11 +80,11 @@ impl Entry {
 }
 
 /// The rows of an entry; an `Err` ends them.
-pub(in crate::store::durable) struct Rows<'a>(pub(super) &'a [u8]);
+pub(in crate::durable) struct Rows<'a>(pub(super) &'a [u8]);
 
 /// The error for rows that are malformed.
 #[derive(Debug, PartialEq)]
-pub(in crate::store::durable) struct Malformed;
+pub(in crate::durable) struct Malformed;
 
 impl<'a> Iterator for Rows<'a> {
     type Item = Result<Row<'a>, Malformed>;

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::super::{
+use crate::{
     collection::UnpublishedChange,
     object::{EventType, Key, Layout, Meta, Object},
 };
@@ -201,7 +201,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::store::Draft;
+    use crate::Draft;
 
     fn sealed(event: EventType, object: &Value, fields: &[String]) -> UnpublishedChange {
         let fields = fields.iter().map(|field| field.as_str().into()).collect();

@@ -83,12 +83,12 @@ impl Writer {
     }
 
     /// Returns the error after which no write is accepted any more, if there was one.
-    pub(in crate::store) fn failure(&self) -> Option<Arc<StoreError>> {
+    pub(crate) fn failure(&self) -> Option<Arc<StoreError>> {
         self.fatal.get().cloned()
     }
 
     /// Makes a change permanent and publishes it.
-    pub(in crate::store) async fn commit(
+    pub(crate) async fn commit(
         &self,
         collection: Arc<Collection>,
         change: Change,
@@ -107,19 +107,19 @@ impl Writer {
     }
 
     /// Sets the note under a key, or removes it if the value is `None`. The call does not wait.
-    pub(in crate::store) fn note(&self, key: String, value: Option<Bytes>) {
+    pub(crate) fn note(&self, key: String, value: Option<Bytes>) {
         self.pending.note(key, value);
         // If the queue is full, the next group takes it anyway.
         let _ = self.queue.try_send(Message::Settle(None));
     }
 
     /// Returns the notes whose keys begin with `prefix`.
-    pub(in crate::store) fn notes(&self, prefix: &str) -> BTreeMap<String, Bytes> {
+    pub(crate) fn notes(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         self.pending.notes(prefix)
     }
 
     /// Waits until all notes that were set so far are permanent.
-    pub(in crate::store) async fn settle(&self) -> Result<(), Arc<StoreError>> {
+    pub(crate) async fn settle(&self) -> Result<(), Arc<StoreError>> {
         let closed = || Arc::new(StoreError::Closed);
         let (answer, answered) = oneshot::channel();
         let message = Message::Settle(Some(answer));
@@ -129,34 +129,29 @@ impl Writer {
 
     /// Asks for a fold of the journal and the removal of unneeded records. The request is dropped if the queue is full, because a later one
     /// does the same.
-    pub(in crate::store) fn tidy(&self) {
+    pub(crate) fn tidy(&self) {
         let _ = self.queue.try_send(Message::Fold(None));
     }
 
     /// Marks the records of events that a collection's window has dropped as unneeded.
-    pub(in crate::store) fn discard(&self, name: &Arc<str>, compacted: u64, dropped: &[Event]) {
+    pub(crate) fn discard(&self, name: &Arc<str>, compacted: u64, dropped: &[Event]) {
         if !dropped.is_empty() {
             self.discard_records(name, compacted, &unneeded(dropped));
         }
     }
 
     /// Adds records to be removed, and the revision up to which a collection's events are missing.
-    pub(in crate::store) fn discard_records(
-        &self,
-        name: &Arc<str>,
-        compacted: u64,
-        revisions: &[u64],
-    ) {
+    pub(crate) fn discard_records(&self, name: &Arc<str>, compacted: u64, revisions: &[u64]) {
         self.pending.discard(name, compacted, revisions);
     }
 
     /// Returns the times at which the records of these revisions were written, for records that the store was opened with.
-    pub(in crate::store) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
+    pub(crate) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
         self.tables.written_at(revisions)
     }
 
     /// Writes a copy of all permanent data to `out`. The call blocks its thread.
-    pub(in crate::store) fn copy_to(&self, out: &mut dyn io::Write) -> Result<(), CopyError> {
+    pub(crate) fn copy_to(&self, out: &mut dyn io::Write) -> Result<(), CopyError> {
         let until = Instant::now() + FOLD_PATIENCE;
         let (done, folded) = sync_channel(1);
         let mut message = Message::Fold(Some(done));
@@ -179,7 +174,7 @@ impl Writer {
     }
 
     /// Stops the thread after it has handled the queue, and waits until it has released the directory.
-    pub(in crate::store) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let (answer, answered) = oneshot::channel();
         if self.queue.send(Message::Close(answer)).await.is_ok() {
             // An error here means that the thread has already ended.
