@@ -24,9 +24,10 @@ use mullion_engine::{
 };
 
 use super::{
-    Counted, budget,
+    budget,
     candidate::{Candidate, CandidateChecker},
     command::Command,
+    counted::Counted,
     eligible_nodes, emptiness,
     events::DisruptionEvents,
     protection::disruption_milli,

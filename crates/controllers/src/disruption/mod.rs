@@ -12,6 +12,7 @@ pub mod candidate;
 mod changes;
 mod command;
 pub mod consolidation;
+mod counted;
 mod disrupting;
 pub mod drift;
 pub mod emptiness;
@@ -23,7 +24,6 @@ mod score;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
@@ -37,11 +37,10 @@ use tokio::time::sleep;
 pub use self::disrupting::Disrupting;
 use self::{
     candidate::CandidateChecker, changes::Changes, command::Command, consolidation::Proposal,
-    events::DisruptionEvents,
+    counted::Counted, events::DisruptionEvents,
 };
 use crate::{
     api_error,
-    nodeclaim::initialization::is_ready,
     provisioner::{
         BY_POOL, KarpenterContext, conditions::Conditions, markets::Markets, metrics::Metric,
     },
@@ -397,44 +396,6 @@ fn eligible_nodes(karpenter: &KarpenterContext, reason: DisruptionReason, count:
         .set(Metric::Eligible, &labels, count as f64);
 }
 
-/// The nodes of a pool as its budgets count them.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counted {
-    /// Initialized nodes whose instance is not going down yet.
-    nodes: usize,
-    /// Those of them that are on their way out, or not ready.
-    disrupted: usize,
-}
-
-impl Counted {
-    fn of(karpenter: &KarpenterContext, claims: &[Arc<NodeClaim>]) -> Self {
-        let with_node = claims
-            .iter()
-            .map(|claim| (&**claim, karpenter.node_of(claim)));
-        let mut counted = Self::default();
-        for (claim, node) in with_node {
-            let node = node.as_deref();
-            let is_in_hand = node.is_some_and(|own| karpenter.disrupting.contains(&own.name_any()));
-            counted.add(claim, node, is_in_hand);
-        }
-        counted
-    }
-
-    /// Counts a claim and its node. `is_in_hand`: a command is about it.
-    fn add(&mut self, claim: &NodeClaim, node: Option<&Node>, is_in_hand: bool) {
-        let Some(node) = node else { return };
-        if !claim.is(condition::INITIALIZED) || claim.is(condition::INSTANCE_TERMINATING) {
-            return;
-        }
-        self.nodes += 1;
-        let going = claim.metadata.deletion_timestamp.is_some()
-            || node.metadata.deletion_timestamp.is_some();
-        if going || is_in_hand || !is_ready(node) {
-            self.disrupted += 1;
-        }
-    }
-}
-
 /// Writes down whether a claim has been without pod events for long enough.
 async fn mark_consolidatable(
     karpenter: &KarpenterContext,
@@ -484,53 +445,5 @@ async fn edit(
         // Somebody wrote at the same time; the next look sees what it is now.
         Err(error) if api_error::is_conflict(&error) || api_error::is_not_found(&error) => Ok(()),
         other => other.map(drop),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn claim(conditions: &[&str], going: bool) -> NodeClaim {
-        let conditions: Vec<_> = conditions
-            .iter()
-            .map(|kind| {
-                json!({
-                    "type": kind, "status": "True", "reason": kind, "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z"
-                })
-            })
-            .collect();
-        serde_json::from_value(json!({
-            "metadata": { "name": "w-1", "deletionTimestamp": going.then_some("2026-01-01T00:00:00Z") },
-            "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] },
-            "status": { "conditions": conditions }
-        }))
-        .expect("a claim")
-    }
-
-    fn node(ready: &str) -> Node {
-        serde_json::from_value(json!({
-            "metadata": { "name": "n" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] }
-        }))
-        .expect("a node")
-    }
-
-    #[test]
-    fn budgets_count_initialized_nodes_and_those_not_ready_or_leaving_against_them() {
-        let mut counted = Counted::default();
-        counted.add(&claim(&["Initialized"], false), Some(&node("True")), false);
-        counted.add(&claim(&["Initialized"], false), Some(&node("False")), false);
-        counted.add(&claim(&["Initialized"], true), Some(&node("True")), false);
-        counted.add(&claim(&[], true), Some(&node("True")), false);
-        let ended = ["Initialized", "InstanceTerminating"];
-        counted.add(&claim(&ended, true), Some(&node("True")), false);
-        counted.add(&claim(&["Initialized"], true), None, false);
-        counted.add(&claim(&["Initialized"], false), Some(&node("True")), true);
-        let expected = Counted {
-            nodes: 4,
-            disrupted: 3,
-        };
-        assert_eq!(counted, expected);
     }
 }
