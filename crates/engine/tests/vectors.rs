@@ -155,7 +155,7 @@ fn answers_that_follow_the_quirks_of_kube_scheduler_are_its_own() {
     let lines: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).expect("valid JSON"))
         .collect();
-    assert_eq!(lines.len(), 8);
+    assert_eq!(lines.len(), 10);
     for line in lines {
         let mut cluster = cluster(line["items"].as_array().expect("items"));
         let ours = answer(&mut cluster, &read(&line["pod"]));

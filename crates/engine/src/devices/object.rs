@@ -1,6 +1,7 @@
 //! Claims, classes and slices with the names interned that are compared often, and their node selectors compiled.
 
 use super::capacity::Portions;
+use super::pool::PoolId;
 use crate::class::{CLASS_PREFIX, is_extended};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -245,6 +246,11 @@ impl Slice {
             counters: spec.shared_counters.as_slice().into(),
             nodes: spec.nodes.clone(),
         }
+    }
+
+    /// Its driver and pool.
+    pub(super) fn pool_id(&self) -> PoolId {
+        (self.driver, self.pool)
     }
 
     /// The only node that its devices can be used from.

@@ -11,7 +11,7 @@ use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
 
 /// Driver and pool.
-type PoolId = (Symbol, Symbol);
+pub(super) type PoolId = (Symbol, Symbol);
 
 /// One pool as a node sees it.
 #[derive(Debug)]
@@ -53,6 +53,13 @@ pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> 
     pools.filter_map(|slices| build(devices, slices)).collect()
 }
 
+/// Returns whether a node that only these counters of a pool concern sees an incomplete or invalid pool.
+pub(super) fn is_unsound(devices: &Devices, mut counters: Vec<&Slice>) -> bool {
+    let newest = counters.iter().map(|slice| slice.generation).max();
+    counters.retain(|slice| Some(slice.generation) == newest);
+    build(devices, counters).is_some_and(|pool| pool.state != State::Sound)
+}
+
 /// Whether a slice has something for a node. Counters belong to all of a pool.
 fn concerns(slice: &Slice, site: Site<'_>) -> bool {
     let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
@@ -66,10 +73,10 @@ fn concerns(slice: &Slice, site: Site<'_>) -> bool {
 /// `None` where a newer generation is coming that has nothing for the node.
 fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
     let first = slices.first()?;
-    let id = (first.driver, first.pool);
+    let id = first.pool_id();
     let mut all = slices.clone();
     if slices.len() as i64 != first.slice_count {
-        let same = |slice: &&Slice| (slice.driver, slice.pool) == id;
+        let same = |slice: &&Slice| slice.pool_id() == id;
         all = devices.slices.values().filter(same).collect();
         if all.iter().any(|slice| slice.generation > first.generation) {
             return None;
@@ -99,7 +106,7 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
 }
 
 impl<'a> Pool<'a> {
-    /// Counts what is left of its counters beside the devices that are taken as a whole: upstream leaves those out that are given away in parts.
+    /// Counts what is left of its counters beside the devices that claims have or share.
     /// `false` if its slices do not agree about them.
     fn count(&mut self, all: &[&'a Slice], devices: &Devices) -> bool {
         let mut sets: FxHashSet<&str> = FxHashSet::default();
@@ -114,7 +121,7 @@ impl<'a> Pool<'a> {
         }
         for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
             for (index, device) in slice.devices.iter().enumerate() {
-                let takes = devices.is_taken(slice.id(index));
+                let takes = devices.is_allocated(slice.id(index));
                 for (key, amount) in consumption(&device.consumes_counters) {
                     let Some(left) = self.counters.get_mut(&key) else {
                         return false;
