@@ -115,13 +115,17 @@ impl Cluster {
                         },
                     }
                 });
+        // A pre-filter that refuses the pod refuses it on behalf of every node.
+        let conflict = question.conflict();
+        let by_conflict =
+            conflict.map(|veto| Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)));
         let refused = filtered.refused.into_iter();
         let refused = refused.map(|(node, refusal)| NodeAnswer {
             node,
-            outcome: Outcome::Refused(refusal),
+            outcome: Outcome::Refused(by_conflict.clone().unwrap_or(refusal)),
         });
         let mut nodes: Vec<_> = scored.chain(refused).collect();
-        let conflict = question.conflict().or(error);
+        let conflict = conflict.or(error);
         nodes.sort_by(|a, b| self.node_name(a.node).cmp(self.node_name(b.node)));
         best.sort_by(|a, b| self.node_name(*a).cmp(self.node_name(*b)));
         Answer {

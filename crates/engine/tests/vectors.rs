@@ -69,7 +69,7 @@ fn answer(cluster: &mut Cluster, pod: &PodSpec) -> Value {
             value["message"] = json!(cluster.message(&refused));
             let preemption = cluster.preempt(class, &pod.key(), &refused, SEED);
             let equals = cluster.equal_evictions(class, &pod.key());
-            value["preemption"] = preemption_answer(cluster, &preemption, &equals);
+            value["preemption"] = preemption_answer(cluster, refused.claims, &preemption, &equals);
         }
     }
     value
@@ -113,9 +113,14 @@ fn best(cluster: &Cluster, answer: &Answer) -> Value {
     }
 }
 
-fn preemption_answer(cluster: &Cluster, preemption: &Preemption, equals: &[Eviction]) -> Value {
+fn preemption_answer(
+    cluster: &Cluster,
+    claims: Claims,
+    preemption: &Preemption,
+    equals: &[Eviction],
+) -> Value {
     let Preemption::Evict { chosen } = preemption else {
-        return json!([{ "node": "", "victims": [], "message": cluster.preemption_message(Claims::None, preemption) }]);
+        return json!([{ "node": "", "victims": [], "message": cluster.preemption_message(claims, preemption) }]);
     };
     assert!(equals.contains(chosen), "the choice is one of the equals");
     let evictions = equals.iter().map(|eviction| {
@@ -150,7 +155,7 @@ fn answers_that_follow_the_quirks_of_kube_scheduler_are_its_own() {
     let lines: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).expect("valid JSON"))
         .collect();
-    assert_eq!(lines.len(), 7);
+    assert_eq!(lines.len(), 10);
     for line in lines {
         let mut cluster = cluster(line["items"].as_array().expect("items"));
         let ours = answer(&mut cluster, &read(&line["pod"]));

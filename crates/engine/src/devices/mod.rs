@@ -14,7 +14,7 @@ mod pool;
 mod search;
 mod taking;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -29,6 +29,7 @@ pub(crate) use extended::{ExtendedResources, written};
 pub(crate) use object::{Allocation, Claim, Class, DeviceId, Slice};
 pub use plan::ClaimConflict;
 pub(crate) use plan::{Plan, PlannedClaim};
+use pool::PoolId;
 pub(crate) use search::{Failure, Search, UnallocatedClaim};
 
 /// Namespace and name.
@@ -67,6 +68,10 @@ pub(crate) struct Devices {
     local: FxHashMap<Symbol, Vec<Box<str>>>,
     /// The names of all other slices, sorted.
     shared: Vec<Box<str>>,
+    /// By pool: the names of the slices with counters that are for one node only.
+    counting: BTreeMap<PoolId, Vec<Box<str>>>,
+    /// Those of these pools that are incomplete or invalid, which other nodes notice too.
+    unsound: BTreeSet<PoolId>,
     /// Devices that are allocated as a whole, with the number of claims that have them.
     taken: FxHashMap<DeviceId, u32>,
     /// Shared devices: the number of claims that have a share, and the sum of the shares.
@@ -144,7 +149,11 @@ impl Devices {
 
     fn replace_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Slice> {
         let before = self.slices.remove(name);
+        let pools = [before.as_ref(), slice.as_ref()].map(|slice| slice.map(Slice::pool_id));
         if let Some(before) = &before {
+            if let Some(counting) = self.counting.get_mut(&before.pool_id()) {
+                counting.retain(|own| **own != *name);
+            }
             let list = match before.only_node() {
                 Some(node) => self.local.entry(node).or_default(),
                 None => &mut self.shared,
@@ -167,9 +176,32 @@ impl Devices {
             };
             let place = list.partition_point(|own| **own < *name);
             list.insert(place, name.into());
+            if slice.only_node().is_some() && !slice.counters.is_empty() {
+                let counting = self.counting.entry(slice.pool_id()).or_default();
+                counting.push(name.into());
+            }
             self.slices.insert(name.into(), slice);
         }
+        for pool in pools.into_iter().flatten() {
+            self.check_counters(pool);
+        }
         before
+    }
+
+    /// Notes whether other nodes must see the counters of a pool's nodes.
+    fn check_counters(&mut self, id: PoolId) {
+        let names = self.counting.get(&id).filter(|names| !names.is_empty());
+        let is_unsound = names.is_some_and(|names| {
+            let slices = names.iter().filter_map(|name| self.slices.get(name));
+            pool::is_unsound(self, slices.collect())
+        });
+        if names.is_none() {
+            self.counting.remove(&id);
+        }
+        match is_unsound {
+            true => self.unsound.insert(id),
+            false => self.unsound.remove(&id),
+        };
     }
 
     /// Adds an allocation to the allocated devices (`sign` 1), or removes it (-1).
@@ -239,11 +271,16 @@ impl Devices {
         self.is_taken(device) || self.parts.contains_key(&device)
     }
 
-    /// Returns the slices that may have devices for a node.
+    /// Returns the slices that may have devices for a node, and the counters of other nodes in unsound pools.
     fn slices_for<'a>(&'a self, site: Site<'_>) -> impl Iterator<Item = &'a Slice> + use<'a> {
         let local = self.local.get(&site.name);
         let names = local.into_iter().flatten().chain(&self.shared);
-        names.filter_map(|name| self.slices.get(name))
+        let own = names.filter_map(|name| self.slices.get(name));
+        let node = site.name;
+        // kube-scheduler shows counters to all nodes. Those of a sound pool change nothing for a node without its devices.
+        let unsound = self.unsound.iter().filter_map(|id| self.counting.get(id));
+        let counters = unsound.flatten().filter_map(|name| self.slices.get(name));
+        own.chain(counters.filter(move |slice| slice.only_node() != Some(node)))
     }
 
     /// Evaluates the expressions for all devices; returns `false` if the results would exceed the cache.

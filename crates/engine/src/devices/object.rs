@@ -2,6 +2,7 @@
 //! selectors are parsed.
 
 use super::capacity::Portions;
+use super::pool::PoolId;
 use crate::class::{CLASS_PREFIX, is_extended};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -247,6 +248,11 @@ impl Slice {
             counters: spec.shared_counters.as_slice().into(),
             nodes: spec.nodes.clone(),
         }
+    }
+
+    /// Returns the driver and pool of the slice.
+    pub(super) fn pool_id(&self) -> PoolId {
+        (self.driver, self.pool)
     }
 
     /// Returns the node that the slice's devices can be used from, if the slice names a single node.

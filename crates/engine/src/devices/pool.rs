@@ -11,7 +11,7 @@ use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
 
 /// The names of the driver and of the pool.
-type PoolId = (Symbol, Symbol);
+pub(super) type PoolId = (Symbol, Symbol);
 
 /// One pool as a node sees it.
 #[derive(Debug)]
@@ -53,6 +53,13 @@ pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> 
     pools.filter_map(|slices| build(devices, slices)).collect()
 }
 
+/// Returns whether a node sees an incomplete or invalid pool if only these counters of the pool concern the node.
+pub(super) fn is_unsound(devices: &Devices, mut counters: Vec<&Slice>) -> bool {
+    let newest = counters.iter().map(|slice| slice.generation).max();
+    counters.retain(|slice| Some(slice.generation) == newest);
+    build(devices, counters).is_some_and(|pool| pool.state != State::Sound)
+}
+
 /// Returns whether a slice matters to a node: it has devices for the node, or counters, which all devices of the pool use.
 fn concerns(slice: &Slice, site: Site<'_>) -> bool {
     let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
@@ -66,11 +73,11 @@ fn concerns(slice: &Slice, site: Site<'_>) -> bool {
 /// Builds a pool from the slices that matter to the node. `None` if a newer generation exists that has nothing for the node.
 fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
     let first = slices.first()?;
-    let id = (first.driver, first.pool);
+    let id = first.pool_id();
     let mut all = slices.clone();
     // Slices for other nodes only are not in the list; looking at all slices is needed only if some of the pool are missing here.
     if slices.len() as i64 != first.slice_count {
-        let same = |slice: &&Slice| (slice.driver, slice.pool) == id;
+        let same = |slice: &&Slice| slice.pool_id() == id;
         all = devices.slices.values().filter(same).collect();
         if all.iter().any(|slice| slice.generation > first.generation) {
             return None;
@@ -100,8 +107,8 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
 }
 
 impl<'a> Pool<'a> {
-    /// Adds up the counters and subtracts the devices that are allocated as a whole; kube-scheduler's allocator does not subtract shared devices
-    /// either. Returns `false` if the slices contradict each other: a counter set is there twice, or a device uses an unknown counter.
+    /// Adds up the counters and subtracts what claims have or share. Returns `false` if the slices contradict each other: a
+    /// counter set is there twice, or a device uses an unknown counter.
     fn count(&mut self, all: &[&'a Slice], devices: &Devices) -> bool {
         let mut sets: FxHashSet<&str> = FxHashSet::default();
         for set in all.iter().flat_map(|slice| &slice.counters) {
@@ -115,7 +122,7 @@ impl<'a> Pool<'a> {
         }
         for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
             for (index, device) in slice.devices.iter().enumerate() {
-                let takes = devices.is_taken(slice.id(index));
+                let takes = devices.is_allocated(slice.id(index));
                 for (key, amount) in consumption(&device.consumes_counters) {
                     let Some(left) = self.counters.get_mut(&key) else {
                         return false;
