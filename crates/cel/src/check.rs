@@ -280,11 +280,14 @@ impl<'e> Checker<'e> {
     }
 
     fn message(&mut self, at: usize, name: &str, fields: &[Field]) -> Type {
-        let kind = messages::named(name).filter(|_| self.environment.patches);
+        let Some(kind) = messages::named(name).filter(|_| self.environment.patches) else {
+            // cel-go looks no further into a message of an unknown type.
+            let message = format!("undeclared reference to '{name}' (in container '')");
+            return self.wrong(at, message);
+        };
         for field in fields {
             let found = self.entry(field.optional, &field.value);
-            let Some(kind) = &kind else { continue };
-            let wanted = self.field(field.at, kind, &field.name);
+            let wanted = self.field(field.at, &kind, &field.name);
             if !Bindings::default().accept(&found, &wanted) {
                 let message = format!(
                     "expected type of field '{}' is '{wanted}' but provided type is '{found}'",
@@ -293,10 +296,7 @@ impl<'e> Checker<'e> {
                 self.wrong(field.at, message);
             }
         }
-        kind.unwrap_or_else(|| {
-            let message = format!("undeclared reference to '{name}' (in container '')");
-            self.wrong(at, message)
-        })
+        kind
     }
 
     /// Returns the type of an item of a list or map; after a question mark that is the optional's content.

@@ -292,6 +292,10 @@ const LONGEST_LINE: usize = 16_384;
 
 /// Formats an error with its line and a marker below it.
 fn display(source: &str, problem: &Problem) -> String {
+    // An empty expression has no line to show.
+    if source.is_empty() {
+        return format!("ERROR: <input>:1:0: {}", problem.message);
+    }
     let (mut row, mut column) = (0, problem.at);
     let mut line = "";
     for (index, text) in source.split('\n').enumerate() {
@@ -311,6 +315,16 @@ fn display(source: &str, problem: &Problem) -> String {
     if line.len() > LONGEST_LINE {
         return told;
     }
-    let dots = ".".repeat(column);
-    format!("{told}\n | {line}\n | {dots}^")
+    // cel-go marks the place of a character of several bytes with characters of double width.
+    let is_wide = |c: char| c.len_utf8() > 1;
+    let dots: String = line
+        .chars()
+        .take(column)
+        .map(|c| if is_wide(c) { '\u{ff0e}' } else { '.' })
+        .collect();
+    let marker = match line.chars().nth(column) {
+        Some(c) if is_wide(c) => '\u{ff3e}',
+        _ => '^',
+    };
+    format!("{told}\n | {line}\n | {dots}{marker}")
 }

@@ -275,6 +275,8 @@ pub enum NameRule {
     PathSegment,
     /// An IP address in its canonical form (IPAddress).
     Address,
+    /// Any name: the kind leaves the check to the rules for all kinds (CertificateSigningRequest).
+    Any,
 }
 
 /// Checks a name by the kind's rule. `prefix` is set for `generateName`, which may end in a dash.
@@ -282,6 +284,7 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     match rule {
         NameRule::PathSegment => return path_segment(value),
         NameRule::Address => return strict_ip(value),
+        NameRule::Any => return Sentences::new(),
         NameRule::DnsSubdomain | NameRule::DnsLabel => {}
     }
     let value = match prefix {
@@ -290,7 +293,7 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     };
     match rule {
         NameRule::DnsLabel => dns_label(&value),
-        NameRule::DnsSubdomain | NameRule::PathSegment | NameRule::Address => dns_subdomain(&value),
+        _ => dns_subdomain(&value),
     }
 }
 

@@ -6,8 +6,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use mullion_kube_text::status::Status;
-use mullion_kube_text::{field::Emptied, quantity::QuantityError};
+use mullion_kube_text::{field::Emptied, golang::quote, quantity::QuantityError, status::Status};
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
@@ -150,7 +149,8 @@ impl DecodeError {
 /// Returns the 400 `Pod in version "v1" cannot be handled as a Pod: why`.
 pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> Status {
     Status::bad_request(format!(
-        "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+        "{kind} in version {} cannot be handled as a {kind}: {why}",
+        quote(version)
     ))
 }
 

@@ -21,8 +21,8 @@ pub use json_patch::{
 };
 pub use strategic::{apply as strategic, without_spent_directives};
 
-/// Applies a JSON merge patch like kube-apiserver's library: where the patch adds a value, or replaces a list or scalar, nulls are
-/// removed from lists too; a list that replaces an object stays as it is.
+/// Applies a JSON merge patch like kube-apiserver's library: where the patch adds a value, or replaces a list or scalar, nulls are removed
+/// from its objects, also from those in lists; lists keep their nulls. A list that replaces an object stays as it is.
 pub fn json_merge(original: &Value, patch: &Value) -> Value {
     let (Value::Object(original), Value::Object(changes)) = (original, patch) else {
         return match original {
@@ -52,10 +52,7 @@ fn without_nulls(value: &Value) -> Value {
                     .collect(),
             )
         }
-        Value::Array(items) => {
-            let kept = items.iter().filter(|item| !item.is_null());
-            Value::Array(kept.map(without_nulls).collect())
-        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
         scalar => scalar.clone(),
     }
 }
@@ -144,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_patch_leaves_no_nulls_in_what_it_brings_but_for_lists_in_the_place_of_objects() {
+    fn a_merge_patch_leaves_no_nulls_in_the_objects_that_it_brings() {
         let merged = json_merge(
             &json!({"l": [1], "o": {"p": 1}}),
             &json!({"l": [null, {"a": null}], "m": [null, [null]], "o": [null, {"a": null}]}),
         );
         assert_eq!(
             merged,
-            json!({"l": [{}], "m": [[]], "o": [null, {"a": null}]})
+            json!({"l": [null, {}], "m": [null, [null]], "o": [null, {"a": null}]})
         );
     }
 }

@@ -5,7 +5,6 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
-use mullion_kube_text::golang::quote;
 use mullion_schema::{
     decode::{self, DecodeError, Decoded, Problem},
     ownership,
@@ -54,12 +53,15 @@ pub(crate) fn configuration(
             .unwrap_or_default()
     };
     if text("apiVersion") != api_version || text("kind") != kind {
-        let (group, version) = text("apiVersion")
-            .split_once('/')
-            .unwrap_or(("", text("apiVersion")));
+        let given = text("apiVersion");
+        let (group, version, kind) = match given.split_once('/') {
+            // kube-apiserver takes neither from a version that it cannot parse.
+            Some((_, rest)) if rest.contains('/') => ("", "", ""),
+            Some((group, version)) => (group, version, text("kind")),
+            None => ("", given, text("kind")),
+        };
         return Err(Status::bad_request(format!(
-            "invalid object type: {group}/{version}, Kind={}",
-            text("kind")
+            "invalid object type: {group}/{version}, Kind={kind}"
         )));
     }
     Ok((config, duplicates))
@@ -90,16 +92,6 @@ pub(crate) async fn apply(
     reply::outcome(call, code, outcome)
 }
 
-/// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
-fn check_revision(told: &str) -> Result<(), Status> {
-    if told.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Ok(());
-    }
-    let told = quote(told);
-    let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
-    Err(Status::new(500, "", why))
-}
-
 struct ApplySource {
     config: Value,
     /// The duplicate keys of the configuration.
@@ -123,7 +115,7 @@ impl ApplySource {
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
         if old.is_none() {
-            check_revision(metadata::text(&object, "resourceVersion"))?;
+            update::check_revision(metadata::text(&object, "resourceVersion"))?;
         }
         // A resourceVersion is a precondition only if the configuration itself names one and the object exists.
         let names_version = self.config.pointer("/metadata/resourceVersion").is_some();

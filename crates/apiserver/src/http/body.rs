@@ -28,7 +28,7 @@ use crate::{registry::Row, status::Status};
 pub(crate) use options::options;
 
 use mismatch::Mismatch;
-use mullion_kube_text::field::Emptied;
+use mullion_kube_text::{field::Emptied, golang::quote};
 
 /// The most bytes that a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
@@ -159,7 +159,8 @@ impl<'a> Expected<'a> {
     /// Returns the 400 for a body that cannot be decoded as this kind.
     fn refuse(&self, kind: &str, version: &str, why: &str) -> Status {
         Status::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {}: {why}",
+            "{kind} in version {} cannot be handled as a {}: {why}",
+            quote(version),
             self.kind
         ))
     }
@@ -180,6 +181,7 @@ pub(crate) fn object(
         Media::Protobuf => {
             let value = proto::decode(expected.schema, body).map_err(|error| match error {
                 ProtoError::Unreadable(DecodeError::TooLarge) => request_limit::too_large(),
+                error @ ProtoError::Prefix => unrecognized(expected, &error, body),
                 error => Status::bad_request(error.to_string()),
             })?;
             return check_kind(expected, value);
@@ -206,11 +208,7 @@ pub(crate) fn object(
             (_, Ok(_)) => None,
         };
         if let Some(why) = why {
-            return Status::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {why} ({})",
-                expected.kind,
-                summary(body)
-            ));
+            return unrecognized(expected, &why, body);
         }
         let meta = meta.unwrap_or_default();
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
@@ -226,12 +224,26 @@ pub(crate) fn object(
         };
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
+    let version = text(&decoded.value, "apiVersion");
+    if !expected.custom && version.matches('/').count() > 1 {
+        let why = format!("unexpected GroupVersion string: {version}");
+        return Err(unrecognized(expected, &why, body));
+    }
     let object = check_kind(expected, decoded.value)?;
     call.note_emptied(decoded.emptied);
     report(call, &decoded.problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
     Ok(object)
+}
+
+/// Returns the 400 for a body in which kube-apiserver finds no apiVersion and kind.
+fn unrecognized(expected: &Expected<'_>, why: &impl Display, body: &[u8]) -> Status {
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {why} ({})",
+        expected.kind,
+        summary(body)
+    ))
 }
 
 /// Refuses a custom resource without a `kind`. With `fieldValidation=Ignore` kube-apiserver uses another decoder, whose message differs.

@@ -130,13 +130,17 @@ impl DeleteOptions {
     /// Returns the propagation policy: from the options, else from a finalizer that the object has already, else the kind's default.
     fn propagation(&self, call: &Call, object: &Value) -> Propagation {
         let has = |finalizer: &str| finalizers(object).any(|name| name == finalizer);
+        let default = call.resource().rules.default_propagation;
+        if default == Propagation::Unsupported {
+            return default;
+        }
         match (self.orphan_dependents, self.policy.as_deref()) {
             (Some(true), _) | (_, Some("Orphan")) => Propagation::Orphan,
             (_, Some("Foreground")) => Propagation::Foreground,
             (Some(false), _) | (_, Some(_)) => Propagation::Background,
             _ if has(ORPHAN) => Propagation::Orphan,
             _ if has(FOREGROUND) => Propagation::Foreground,
-            _ => call.resource().rules.default_propagation,
+            _ => default,
         }
     }
 }
@@ -337,6 +341,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
         .as_i64()
         .unwrap_or(0);
     let mut changed = false;
+    let mut is_graceful_now = false;
     // Once the grace period is over only finalizers hold the object, as for other kinds.
     if graceful && marked && stored_grace != 0 {
         let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
@@ -350,11 +355,11 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
                 };
             }
         }
-        changed = true;
+        (changed, is_graceful_now) = (true, true);
     } else if graceful && !marked {
         let grace = grace(options, &object);
         mark(&mut object, call.now, grace);
-        changed = true;
+        (changed, is_graceful_now) = (true, true);
     }
     if resource.rules.two_step_deletion && marked && resource.behaviour.holds_deletion(&object) {
         return Verdict {
@@ -364,6 +369,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
         };
     }
     let propagation = options.propagation(call, &object);
+    let stored_finalizers = object["metadata"].get("finalizers").cloned();
     changed |= set_propagation(&mut object, propagation);
     let held = (resource.rules.two_step_deletion && !marked)
         || finalizers(&object).next().is_some()
@@ -379,10 +385,18 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     let remaining = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
         .unwrap_or(0);
+    let gone = !held && remaining == 0;
+    // kube-apiserver removes an object without a grace period as it is stored, and does not write first that the last finalizers go.
+    if gone && !is_graceful_now {
+        changed = false;
+        if let Some(finalizers) = stored_finalizers {
+            metadata::of(&mut object).insert("finalizers".into(), finalizers);
+        }
+    }
     Verdict {
-        gone: !held && remaining == 0,
         object,
         changed,
+        gone,
     }
 }
 
@@ -455,7 +469,7 @@ fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
         .cloned()
         .collect();
     match propagation {
-        Propagation::Background => {}
+        Propagation::Background | Propagation::Unsupported => {}
         Propagation::Foreground => after.push(FOREGROUND.into()),
         Propagation::Orphan => after.push(ORPHAN.into()),
     }

@@ -18,7 +18,7 @@ use super::{
     negotiate::{Media, Shape},
     query::Query,
     reply::{self, Pieces},
-    selector::Selector,
+    selector::{self, Selector},
     table,
 };
 use crate::{
@@ -70,6 +70,8 @@ impl ListOptions {
         if errors.is_empty() {
             Ok(options)
         } else {
+            // kube-apiserver parses the selectors before it validates the options.
+            selector::check_syntax(query)?;
             Err(Status::invalid_kind(
                 "meta.k8s.io",
                 "ListOptions",
@@ -418,12 +420,17 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
                     include,
                 )
             });
-            let table = table::table(
+            let mut table = table::table(
                 version,
                 metadata,
                 table::definitions(&call.row),
                 rows.collect(),
             );
+            // kube-apiserver's default table of no objects has null for its rows.
+            let has_columns = call.resource().behaviour.columns().is_some();
+            if page.objects.is_empty() && !has_columns && !call.row.custom {
+                table["rows"] = Value::Null;
+            }
             reply::encode(call.form.media, 200, &table, None)
         }
         Shape::Metadata(version) | Shape::MetadataList(version) => {

@@ -168,7 +168,9 @@ pub(crate) fn count_generation(
             parts.iter().any(|part| at(object, part) != at(old, part))
         }
         Generation::CountsToTheLetter(part) => {
-            object.get(part) != old.get(part) || emptied.has_within(part)
+            // Defaults may have filled what was sent empty.
+            let mut paths = emptied.within(part);
+            object.get(part) != old.get(part) || paths.any(|path| !is_filled(object, path))
         }
         Generation::CountsAllButStatus => {
             let counted = |value: &Value| -> Map<String, Value> {
@@ -193,6 +195,18 @@ pub(crate) fn count_generation(
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
         .try_fold(object, |value, segment| value.get(segment))
+}
+
+/// Returns whether the field at a path of [`Emptied`] has a value by now.
+fn is_filled(object: &Value, path: &str) -> bool {
+    let pointer = path.replace("].", "/").replace(['.', '['], "/");
+    let pointer = format!("/{}", pointer.replace(']', ""));
+    object.pointer(&pointer).is_some_and(|value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => true,
+    })
 }
 
 /// Removes duplicate owner references and returns their uids.

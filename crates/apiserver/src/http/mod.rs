@@ -29,6 +29,7 @@ mod provided;
 pub(crate) mod query;
 pub(crate) mod reply;
 mod response_headers;
+mod routing;
 mod running;
 mod selector;
 mod site;
@@ -198,7 +199,9 @@ async fn route(
                 watch: reads && watch,
                 log: object.subresource == Some("log") && object.group.is_empty(),
             };
-            let form = negotiate::negotiate(&parts.headers, asked)?;
+            let form = negotiate::negotiate(&parts.headers, asked).map_err(|status| {
+                routing::refusal(row, &object, &parts.method).unwrap_or(status)
+            })?;
             let mut call = Call::new(
                 server.clone(),
                 row.clone(),
@@ -402,10 +405,20 @@ async fn objects(
     if let Some(text) = &resource.deprecated {
         call.warn(text.to_string());
     }
-    // kube-apiserver's router registers GET only and refuses HEAD.
-    let proxied = call.subresource.as_deref() == Some("proxy");
-    if method == Method::HEAD && !call.row.is_defined() && !proxied {
-        return Err(method_not_allowed());
+    // Answered before the name is checked: kube-apiserver's router registers no HEAD except for proxies.
+    let path = ObjectPath {
+        namespace: call.namespace.as_deref(),
+        name: (!is_collection).then_some(&*call.name),
+        subresource: call.subresource.as_deref(),
+        watch,
+        ..ObjectPath::default()
+    };
+    let is_odd = !matches!(
+        method,
+        Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE
+    );
+    if is_odd && let Some(status) = routing::refusal(&call.row, &path, &method) {
+        return Err(status);
     }
     if let Err(status) = conversion::check(&call, &method, watches(&call, watch)) {
         return Ok(finish(&call, Err(status)));

@@ -6,7 +6,7 @@
 use mullion_kube_text::validation::selector::{Requirement, Selector as LabelSelector};
 use mullion_store::Object;
 
-use super::call::Call;
+use super::{call::Call, query::Query};
 use crate::{registry::Row, status::Status};
 
 /// The selectors that restrict a list or watch.
@@ -30,6 +30,15 @@ enum Field {
     Namespace,
     /// A field by its index among the kind's selectable fields.
     Selectable(usize),
+}
+
+/// Returns 400 unless the label selector and the field selector of a query can be parsed. Whether the kind has the fields is not checked.
+pub(crate) fn check_syntax(query: &Query) -> Result<(), Status> {
+    let text = |key: &str| query.get(key).unwrap_or_default();
+    LabelSelector::parse(text("labelSelector"))
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    parse_fields(text("fieldSelector")).map_err(Status::bad_request)?;
+    Ok(())
 }
 
 impl Selector {

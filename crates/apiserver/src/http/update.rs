@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{
@@ -64,6 +65,16 @@ pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), St
     Err(Status::conflict(resource, &call.name, &why))
 }
 
+/// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
+pub(crate) fn check_revision(told: &str) -> Result<(), Status> {
+    if told.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(());
+    }
+    let told = quote(told);
+    let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
+    Err(Status::new(500, "", why))
+}
+
 /// The source of a PUT: its body, the same for every attempt.
 struct Replacement(Value);
 
@@ -79,10 +90,12 @@ impl Source for Replacement {
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
         check_uid(call, metadata::text(&self.0, "uid"), "")?;
-        Ok(call
-            .resource()
-            .rules
-            .create_on_update
-            .then(|| self.0.clone()))
+        if !call.resource().rules.create_on_update {
+            return Ok(None);
+        }
+        let mut new = self.0.clone();
+        check_revision(metadata::text(&new, "resourceVersion"))?;
+        metadata::of(&mut new).remove("resourceVersion");
+        Ok(Some(new))
     }
 }

@@ -52,7 +52,8 @@ fn owner(ctx: &Ctx<'_>, address: &Value) -> Option<Arc<Value>> {
 }
 
 const CIDR_COLUMNS: [Column; 3] = [print::NAME, print::column("CIDRs"), print::AGE];
-const ADDRESS_COLUMNS: [Column; 3] = [print::NAME, print::column("ParentRef"), print::AGE];
+/// As in kube-apiserver, whose rows have a third cell, the age, without a column of its own.
+const ADDRESS_COLUMNS: [Column; 2] = [print::NAME, print::column("ParentRef")];
 
 impl Kind for ServiceCidr {
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

@@ -31,8 +31,13 @@ impl Kind for ControllerRevision {
     }
 
     fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        if !object.has("data") {
-            errors.required(&Path::new("data"), "data is mandatory");
+        let path = Path::new("data");
+        match object.field("data") {
+            None => errors.required(&path, "data is mandatory"),
+            Some(data) if !data.is_object() => {
+                errors.required(&path, "data must be a valid JSON object");
+            }
+            Some(_) => {}
         }
     }
 

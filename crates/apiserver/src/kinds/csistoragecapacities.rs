@@ -1,6 +1,5 @@
 //! storage.k8s.io/v1 CSIStorageCapacity: the capacity that a driver has left for a StorageClass on some nodes.
 
-use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
@@ -9,21 +8,14 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use super::{
-    Check, Column, Kind,
+    Check, Kind,
     podspec::{self, internal},
-    print,
     tree::Tree,
 };
 use crate::admission::Ctx;
 
 /// storage.k8s.io/v1 CSIStorageCapacity.
 pub(super) struct CsiStorageCapacity;
-
-const COLUMNS: [Column; 3] = [
-    print::NAME,
-    print::column("StorageClassName"),
-    print::column("Capacity"),
-];
 
 impl Kind for CsiStorageCapacity {
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -58,18 +50,5 @@ impl Kind for CsiStorageCapacity {
             &object["storageClassName"],
             &old["storageClassName"],
         );
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
-    }
-
-    fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {
-        let capacity = object["capacity"].as_str().unwrap_or("<unset>");
-        vec![
-            print::name(object),
-            object.text("storageClassName").into(),
-            capacity.into(),
-        ]
     }
 }

@@ -45,6 +45,13 @@ impl Workload for DaemonSets {
             let rolling = object_at(strategy, "rollingUpdate");
             set_default(rolling, "maxUnavailable", 1);
             set_default(rolling, "maxSurge", 0);
+        } else if let Some(rolling) = strategy
+            .get_mut("rollingUpdate")
+            .and_then(Value::as_object_mut)
+        {
+            // kube-apiserver's internal type has both numbers wherever it has the object.
+            set_default(rolling, "maxUnavailable", 0);
+            set_default(rolling, "maxSurge", 0);
         }
         set_default(spec, "revisionHistoryLimit", 10);
     }

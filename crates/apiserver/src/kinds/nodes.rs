@@ -298,7 +298,9 @@ fn declared_features(errors: &mut Errors, features: &[Value]) {
         if is_again {
             errors.duplicate(&at, *name);
         }
-        let is_unsorted = index > 0 && texts[index - 1] > *name;
+        if !is_again && index > 0 && texts[index - 1] > *name {
+            errors.invalid(&at, *name, "list must be sorted alphabetically");
+        }
         if !is_feature_name(name) {
             let why = format!(
                 "invalid feature name {}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' \
@@ -306,8 +308,6 @@ fn declared_features(errors: &mut Errors, features: &[Value]) {
                 quote(name)
             );
             errors.invalid(&at, *name, why);
-        } else if is_unsorted && !is_again {
-            errors.invalid(&at, *name, "list must be sorted alphabetically");
         }
     }
 }

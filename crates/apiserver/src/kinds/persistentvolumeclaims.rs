@@ -71,7 +71,6 @@ impl Kind for PersistentVolumeClaim {
             Check::Metadata,
             Check::Object,
             Check::MetadataChange,
-            Check::Object,
             Check::Change,
         ]
     }

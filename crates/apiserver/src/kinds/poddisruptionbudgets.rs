@@ -28,6 +28,10 @@ const COLUMNS: [Column; 5] = [
 ];
 
 impl Kind for PodDisruptionBudgets {
+    fn creation_checks(&self) -> &'static [Check] {
+        &[Check::Object]
+    }
+
     fn update_checks(&self, _: &str) -> &'static [Check] {
         &[Check::Object, Check::Change]
     }

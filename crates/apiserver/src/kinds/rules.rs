@@ -120,6 +120,9 @@ pub enum Propagation {
     Foreground,
     /// The dependents stay, without their owner reference.
     Orphan,
+    /// Objects of the kind have no dependents: a deletion ignores the policy that it asks for, and removes the finalizers that carry one
+    /// out (events).
+    Unsupported,
 }
 
 /// The treatment of `status` in a CREATE.

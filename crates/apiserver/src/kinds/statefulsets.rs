@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Column, Kind,
     persistentvolumeclaims::{self, PersistentVolumeClaim},
-    podspec::internal,
+    podspec::{self, internal},
     print,
     tree::{Tree, object_at, set_default, set_zero},
     workloads::{self, Owner, Workload},
@@ -140,11 +140,13 @@ impl Workload for StatefulSets {
             ),
             Ok(selector) => template(spec, &selector, &path.child("template"), errors),
         }
-        claim_templates(spec, &path.child("volumeClaimTemplates"), errors);
     }
 
-    /// Validates the service name. Stored objects may have an invalid name, so only a create is checked.
+    /// Validates the claim templates, which never change, and the service name: stored objects may have an invalid one.
     fn validate_creation(&self, object: &Value, errors: &mut Errors) {
+        let spec = Path::new("spec");
+        let claims = spec.child("volumeClaimTemplates");
+        claim_templates(&object["spec"], &claims, errors);
         let service = object["spec"].text("serviceName");
         if !service.is_empty() {
             check(
@@ -303,7 +305,12 @@ fn template(spec: &Value, selector: &Selector, path: &Path<'_>, errors: &mut Err
             None => template["spec"]["volumes"] = json!([volume]),
         }
     }
+    // kube-apiserver names the pods itself, so it does not look at these fields.
+    if let Some(pod) = template["spec"].as_object_mut() {
+        pod.retain(|field, _| field != "hostname" && field != "subdomain");
+    }
     workloads::template_of(&template, &OWNER, path, errors);
+    podspec::validate_template_metadata(&template, path, errors);
 }
 
 fn claim_templates(spec: &Value, path: &Path<'_>, errors: &mut Errors) {

@@ -144,6 +144,13 @@ impl Api {
         (status, whole(response.into_body()).await)
     }
 
+    /// The status of the answer to a request without a body that accepts only this media type.
+    pub(crate) async fn status_of(&self, method: &str, path: &str, accept: &str) -> u16 {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("accept", accept);
+        self.respond(request, Body::empty()).await.status().as_u16()
+    }
+
     /// A header of the answer to a GET.
     pub(crate) async fn header(&self, path: &str, name: &str) -> Option<String> {
         let response = self

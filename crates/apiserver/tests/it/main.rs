@@ -25,6 +25,7 @@ mod mutations;
 mod pod_os;
 mod pods;
 mod policy_types;
+mod precedence;
 mod probes;
 mod provided;
 mod proxies;

@@ -12,6 +12,27 @@ fn told(source: &str) -> Vec<String> {
 }
 
 #[test]
+fn what_is_empty_shows_no_line_and_wide_characters_have_wide_marks() {
+    const END: &str = "Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', \
+                       NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
+    assert_eq!(run("").unwrap_err(), format!("ERROR: <input>:1:0: {END}"));
+    assert_eq!(
+        run("é").unwrap_err(),
+        format!(
+            "ERROR: <input>:1:1: Syntax error: token recognition error at: 'é'\n | é\n | ＾\nERROR: <input>:1:2: {END}\n | é\n | ．^"
+        )
+    );
+}
+
+#[test]
+fn a_message_of_an_unknown_type_is_one_mistake() {
+    assert_eq!(
+        told("Object{spec: Object.spec{replicas: me.b}}"),
+        ["1:7: undeclared reference to 'Object' (in container '')"]
+    );
+}
+
+#[test]
 fn macros_name_their_variables() {
     for (source, expected) in [
         ("[1].map(x.y, 1)", "1:10: argument is not an identifier"),

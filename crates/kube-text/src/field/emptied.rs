@@ -50,13 +50,13 @@ impl Emptied {
         }
     }
 
-    /// Returns whether a top-level field, or anything below it, was sent empty.
-    pub fn has_within(&self, field: &str) -> bool {
-        let is_within = |path: &String| {
+    /// Returns the paths that were sent empty: of a top-level field, and of what is below it.
+    pub fn within<'e>(&'e self, field: &'e str) -> impl Iterator<Item = &'e str> {
+        let paths = self.0.iter().flat_map(|paths| &paths.all);
+        paths.map(String::as_str).filter(move |path| {
             path.strip_prefix(field)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        self.0.iter().flat_map(|paths| &paths.all).any(is_within)
+        })
     }
 }
 
@@ -98,9 +98,10 @@ mod tests {
         let emptied = Emptied::from(paths.to_vec());
         assert!(emptied.has(&Path::new("spec").child("ports")));
         assert!(!emptied.has(&Path::new("spec")));
-        assert!(emptied.has_within("spec") && emptied.has_within("webhooks"));
-        assert!(!emptied.has_within("web"));
-        assert!(!Emptied::default().has_within("spec"));
+        assert!(emptied.within("spec").next().is_some());
+        assert!(emptied.within("webhooks").next().is_some());
+        assert_eq!(emptied.within("web").next(), None);
+        assert_eq!(Emptied::default().within("spec").next(), None);
         let schema = "spec.versions[0].schema.openAPIV3Schema.properties.a.dependencies";
         let emptied = Emptied::from(vec![schema.to_owned()]);
         let spec = Path::new("spec");

@@ -332,6 +332,11 @@ pub fn field_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
 
 /// Validates a list of `metav1.Condition`.
 pub fn conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
+    conditions_with(errors, path, conditions, "must be set");
+}
+
+/// Validates a list of `metav1.Condition`; `missing` is what the errors say about fields that are not set.
+pub fn conditions_with(errors: &mut Errors, path: &Path<'_>, conditions: &[Value], missing: &str) {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let path = &path.index(index);
@@ -357,9 +362,12 @@ pub fn conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
             );
         }
         if text(condition, "lastTransitionTime").is_empty() {
-            errors.required(&path.child("lastTransitionTime"), "must be set");
+            errors.required(&path.child("lastTransitionTime"), missing);
         }
-        condition_reason(errors, &path.child("reason"), text(condition, "reason"));
+        match text(condition, "reason") {
+            "" => errors.required(&path.child("reason"), missing),
+            reason => condition_reason(errors, &path.child("reason"), reason),
+        }
         if text(condition, "message").len() > 32 * 1024 {
             errors.too_long(&path.child("message"), 32 * 1024);
         }
@@ -369,9 +377,6 @@ pub fn conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
 fn condition_reason(errors: &mut Errors, path: &Path<'_>, reason: &str) {
     const PATTERN: &str = "[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?";
     const MESSAGE: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_'";
-    if reason.is_empty() {
-        return errors.required(path, "must be set");
-    }
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let good = reason.starts_with(|c: char| c.is_ascii_alphabetic())
         && reason.bytes().last().is_some_and(word)

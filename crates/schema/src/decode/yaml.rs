@@ -44,7 +44,11 @@ fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                     return as_written(&body[..end_of_braces(body)]);
                 }
                 other => {
-                    return Err(DecodeError::Yaml(complaint::of(body, &other.to_string())));
+                    let why = other.to_string();
+                    return match complaint::quoted_overflow(body, &why) {
+                        Some(quoted) => as_written(&quoted),
+                        None => Err(DecodeError::Yaml(complaint::of(body, &why))),
+                    };
                 }
             };
             let value = parse(DuplicateKeyPolicy::LastWins);
@@ -122,6 +126,16 @@ mod tests {
             assert_eq!(value, json!({"a": 1}), "{body}");
         }
         assert!(read(br#"{"a": "}}", "#).is_err());
+    }
+
+    #[test]
+    fn a_number_that_is_too_large_is_a_string() {
+        for body in ["a: 1e400\n", "{\"a\": 1e400}", "# one\na: 1e400 # two\n"] {
+            let (value, _) = read(body.as_bytes()).expect(body);
+            assert_eq!(value, json!({"a": "1e400"}), "{body}");
+        }
+        let many = read(b"a: -1e999\nb: [1e400, 2]\n").expect("both are strings");
+        assert_eq!(many.0, json!({"a": "-1e999", "b": ["1e400", 2]}));
     }
 
     #[test]

@@ -54,7 +54,10 @@ impl Writer {
                     if index > 0 {
                         out.push(',');
                     }
-                    let visited = visited.and_then(|visited| visited.get(index.to_string()));
+                    let visited = visited.and_then(|visited| match visited {
+                        Value::Array(items) => items.get(index),
+                        other => other.get(index.to_string()),
+                    });
                     self.value(out, item_type.clone(), item, visited);
                 }
                 out.push(']');
@@ -124,6 +127,21 @@ mod tests {
         assert!(
             text(&deployment(), &document, &merge)
                 .ends_with(r#""spec":{"replicas":"many","strategy":{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":0,"maxSurge":1}},"paused":true}}"#)
+        );
+    }
+
+    #[test]
+    fn what_a_merge_patch_brings_is_sorted_also_within_lists() {
+        let ports = json!([{"containerPort": 80, "name": "http"}]);
+        let containers = json!([{"name": "c", "image": "i", "ports": ports}]);
+        let document = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        assert_eq!(
+            text(&deployment(), &document, &document),
+            r#"{"spec":{"template":{"spec":{"containers":[{"image":"i","name":"c","ports":[{"containerPort":80,"name":"http"}]}]}}}}"#
+        );
+        assert_eq!(
+            text(&deployment(), &document, &json!({})),
+            r#"{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"i","ports":[{"name":"http","containerPort":80}]}]}}}}"#
         );
     }
 

@@ -146,6 +146,11 @@ impl Mismatch {
         } else {
             api_version
         };
+        // Go parses `/v1` as version v1 of the core group.
+        let given = match given.strip_prefix('/') {
+            Some(version) if !version.contains('/') => version,
+            _ => given,
+        };
         let kind = if kind.is_empty() { expected.kind } else { kind };
         if given == wanted && kind == expected.kind {
             return None;

@@ -17,6 +17,7 @@ use http::{Method, Response};
 use super::{call::Call, get, patch, update, write::Part};
 use crate::{
     kinds::{Subresource, SubresourceHandler},
+    registry::Row,
     status::Status,
 };
 
@@ -74,6 +75,30 @@ const NAMED: &[(&str, &str, &str, Handler)] = &[
     ),
 ];
 
+/// Returns the verb of a method, or 405 if the subresource does not have it.
+pub(super) fn check_method(
+    row: &Row,
+    subresource: &Subresource,
+    method: &Method,
+) -> Result<&'static str, Status> {
+    let verb = match *method {
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::POST => "create",
+        Method::DELETE => "delete",
+        _ if subresource.verbs.contains(&"delete") => "delete",
+        _ => "",
+    };
+    if subresource.verbs.contains(&verb) {
+        return Ok(verb);
+    }
+    Err(match row.is_defined() {
+        true => Status::not_supported(&*row.resource, verb),
+        false => super::method_not_allowed(),
+    })
+}
+
 /// Answers a request for a subresource.
 pub(crate) async fn serve(
     call: &Call,
@@ -81,19 +106,7 @@ pub(crate) async fn serve(
     method: Method,
     body: Body,
 ) -> Result<Response<Body>, Status> {
-    let verb = match method {
-        Method::GET | Method::HEAD => "get",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::POST => "create",
-        _ => "delete",
-    };
-    if !subresource.verbs.contains(&verb) {
-        return Err(match call.row.is_defined() {
-            true => Status::not_supported(call.resource(), verb),
-            false => super::method_not_allowed(),
-        });
-    }
+    let verb = check_method(&call.row, subresource, &method)?;
     match &subresource.handler {
         SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,
         SubresourceHandler::Part(rule) => part(call, Part::Piece(*rule), verb, body).await,

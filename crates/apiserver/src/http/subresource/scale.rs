@@ -100,6 +100,8 @@ pub(crate) async fn serve(
             options.validation,
         )
     } else {
+        // kube-apiserver looks for the object before it reads the configuration.
+        call.stored()?;
         let config = apply::configuration(&body::read(body).await?, "autoscaling/v1", "Scale")?.0;
         Change::Apply(config, apply::is_forced(call))
     };

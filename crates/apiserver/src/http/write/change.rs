@@ -82,10 +82,15 @@ pub(crate) async fn update(
     let key = call.key(&call.name);
     loop {
         let Some(stored) = call.row.collection.get(key.as_str()) else {
-            let new = if part == Part::Main {
-                source.make_new(call)?
-            } else {
-                None
+            // In kube-apiserver the status endpoint of a kind whose objects a PUT may create (services) creates them too.
+            let creates = match part {
+                Part::Main => true,
+                Part::Status(_) => call.resource().rules.create_on_update,
+                Part::Piece(_) => false,
+            };
+            let new = match creates {
+                true => source.make_new(call)?,
+                false => None,
             };
             let Some(new) = new else {
                 return Err(Status::not_found(call.resource(), &call.name));

@@ -172,7 +172,9 @@ fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
             Check::MetadataChange => {}
         }
     }
-    if errors.is_empty() && !checks.contains(&Check::Metadata) {
+    let is_named_by_kind =
+        checks.contains(&Check::Metadata) && resource.rules.name != NameRule::Any;
+    if errors.is_empty() && !is_named_by_kind {
         of_metadata(&mut errors, NameRule::PathSegment);
     }
     errors

@@ -51,9 +51,10 @@ fn url_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn service_of(service: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["name", "namespace"] {
+    // kube-apiserver passes these two to its check in the wrong order, so the error about one names the other.
+    for (field, named) in [("namespace", "name"), ("name", "namespace")] {
         if service.text(field).is_empty() {
-            errors.required(&path.child(field), "");
+            errors.required(&path.child(named), "");
         }
     }
     let port = service.integer("port").unwrap_or(0);

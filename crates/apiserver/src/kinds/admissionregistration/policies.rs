@@ -122,7 +122,8 @@ impl Kind for Policies {
             }
         }
         let conditions = status.items("conditions");
-        metadata::conditions(errors, &path.child("conditions"), conditions);
+        // These kinds' errors about missing fields have no detail.
+        metadata::conditions_with(errors, &path.child("conditions"), conditions, "");
     }
 
     fn columns(&self) -> Option<&[Column]> {

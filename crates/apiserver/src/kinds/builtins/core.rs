@@ -35,6 +35,7 @@ use crate::kinds::{
 /// Sets the rules of events, for both APIs.
 pub(super) fn event_rules(rules: &mut Rules) {
     rules.create_on_update = true;
+    rules.default_propagation = Propagation::Unsupported;
     rules.ttl = Some(events::TTL);
 }
 

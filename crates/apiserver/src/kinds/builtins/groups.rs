@@ -284,6 +284,7 @@ fn runtime_class(version: &'static str) -> Row {
     .behaves(RuntimeClass)
     .cluster()
     .rules(|rules| {
+        rules.core_finalizers = false;
         rules.unconditional_update = false;
         rules.create_on_update = true;
     })
@@ -395,7 +396,7 @@ pub(super) fn certificates() -> Vec<Row> {
         row.behaves(CertificateSigningRequest)
             .cluster()
             .short(&["csr"])
-            .rules(|rules| rules.name = NameRule::PathSegment)
+            .rules(|rules| rules.name = NameRule::Any)
             .part("approval", STATUS_VERBS, StatusMetadata::KeepMost)
             .status(StatusMetadata::All),
     ]

@@ -158,10 +158,7 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
     let none = Value::Null;
     let meta = template.get("metadata").unwrap_or(&none);
     let scope = Scope::of_template(template.get("spec").unwrap_or(&none));
-    metadata::labels(errors, &path.child("labels"), meta.get("labels"));
-    let annotations_path = path.child("annotations");
-    metadata::annotations(errors, &annotations_path, meta);
-    annotations::validate(meta, &scope, &annotations_path, errors);
+    validate_template_metadata(template, path, errors);
     let spec_path = path.child("spec");
     validate_spec(&scope, None, &spec_path, errors);
     annotations::validate_matching(meta, &scope, &spec_path, errors);
@@ -171,6 +168,17 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
             "ephemeral containers not allowed in pod template",
         );
     }
+}
+
+/// Validates the labels and annotations of a pod template.
+pub(crate) fn validate_template_metadata(template: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let none = Value::Null;
+    let meta = template.get("metadata").unwrap_or(&none);
+    let scope = Scope::of_template(template.get("spec").unwrap_or(&none));
+    metadata::labels(errors, &path.child("labels"), meta.get("labels"));
+    let at = path.child("annotations");
+    metadata::annotations(errors, &at, meta);
+    annotations::validate(meta, &scope, &at, errors);
 }
 
 fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {

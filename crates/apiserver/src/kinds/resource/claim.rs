@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mullion_kube_text::{
-    field::{ErrorType, Errors, Path},
+    field::{self, ErrorType, Errors, Path},
     names,
     validation::{IMMUTABLE, check, metadata, net},
 };
@@ -274,13 +274,15 @@ pub(super) fn forget_taken(object: &mut Value, old: &Value) {
     }
 }
 
-/// Formats the id of a device, or of a share of it, as Go prints it.
+/// Formats the id of a device, or of a share of it, as kube-apiserver's messages do.
 fn device_id(device: &Value) -> String {
-    let parts = ["driver", "pool", "device"].map(|part| device.text(part));
-    match device.text("shareID") {
-        "" => parts.join("/"),
-        share => format!("{}/{share}", parts.join("/")),
-    }
+    let part = |field: &str| Value::from(device.text(field));
+    field::go_struct(&[
+        ("Driver", part("driver")),
+        ("Pool", part("pool")),
+        ("Device", part("device")),
+        ("ShareID", part("shareID")),
+    ])
 }
 
 /// Validates the device statuses that drivers report.
@@ -491,12 +493,12 @@ mod tests {
         assert_eq!(
             found(&given, json!([device("y"), told, device("x")])),
             [
-                "s.devices[0]: Invalid value: d/p/y: must be an allocated device in the claim",
+                r#"s.devices[0]: Invalid value: {"Driver":"d","Pool":"p","Device":"y","ShareID":""}: must be an allocated device in the claim"#,
                 r#"s.devices[1].data: Invalid value: "<value omitted>": must be a valid JSON object"#,
                 "s.devices[1].networkData.interfaceName: Too long: may not be more than 256 bytes",
                 r#"s.devices[1].networkData.ips[1]: Invalid value: "::ffff:10.0.0.1/104": must be in canonical form ("10.0.0.1/8")"#,
                 r#"s.devices[1].networkData.ips[2]: Invalid value: "10.0.0.1": must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)"#,
-                "s.devices[2]: Duplicate value: d/p/x",
+                r#"s.devices[2]: Duplicate value: {"Driver":"d","Pool":"p","Device":"x","ShareID":""}"#,
             ]
         );
         let mut result = given.clone();

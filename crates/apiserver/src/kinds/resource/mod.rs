@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
+    golang::quote,
     names,
     validation::{IMMUTABLE, check, metadata, resources},
 };
@@ -219,6 +220,16 @@ impl Kind for ResourceSlice {
             &Path::new("spec"),
             errors,
         );
+    }
+
+    fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let driver = object["spec"].text("driver");
+        let is_lowercase = driver.to_lowercase() == driver;
+        let warning = (!is_lowercase).then(|| {
+            let driver = quote(driver);
+            format!("spec.driver: driver names should be lowercase; {driver} contains uppercase characters")
+        });
+        warning.into_iter().collect()
     }
 
     fn columns(&self) -> Option<&[Column]> {

@@ -122,7 +122,10 @@ fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                     let shown = terms
                         .iter()
                         .map(|term| internal::compact("NodeSelectorTerm", term));
-                    let shown = format!("[{}]", shown.collect::<Vec<_>>().join(","));
+                    let shown = match value.has("nodeSelectorTerms") {
+                        true => format!("[{}]", shown.collect::<Vec<_>>().join(",")),
+                        false => "null".to_owned(),
+                    };
                     errors.with_text(ErrorType::Invalid, &at, shown, why);
                 }
             }
@@ -159,13 +162,13 @@ fn device(
     }
     let at = path.child("attributes");
     for (key, value) in device.entries("attributes") {
-        attribute::qualified(key, &at.key(key), errors);
+        attribute::qualified(key, &at, errors);
         attribute::attribute(value, &at.key(key), errors);
     }
     let at = path.child("capacity");
     for (key, value) in device.entries("capacity") {
-        let at = at.key(key);
         attribute::qualified(key, &at, errors);
+        let at = at.key(key);
         let Some(policy) = value.field("requestPolicy") else {
             continue;
         };

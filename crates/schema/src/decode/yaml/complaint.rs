@@ -87,6 +87,19 @@ impl Place {
         Some((words, place))
     }
 
+    /// Returns the position in bytes.
+    fn offset(self, text: &str) -> usize {
+        let mut lines = text.split_inclusive('\n');
+        let before = lines
+            .by_ref()
+            .take(self.line.saturating_sub(1))
+            .map(str::len)
+            .sum::<usize>();
+        let line = lines.next().unwrap_or_default();
+        let start = line.char_indices().nth(self.column.saturating_sub(1));
+        before + start.map_or(line.len(), |(at, _)| at)
+    }
+
     /// Returns the word at the position.
     fn word(self, text: &str) -> &str {
         let line = text.lines().nth(self.line - 1).unwrap_or_default();
@@ -95,6 +108,23 @@ impl Place {
         let end = rest.find(|c: char| c.is_whitespace() || ",[]{}".contains(c));
         &rest[..end.unwrap_or(rest.len())]
     }
+}
+
+/// Returns the body with quotes around the number that is too large for a float, if that is what our parser complains about: Go's YAML
+/// library reads such a number as a string.
+pub(super) fn quoted_overflow(body: &[u8], ours: &str) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (words, place) = Place::of(ours)?;
+    let word = place.word(text);
+    // `.inf` and `.nan` have no digits.
+    let is_number = word.contains(|c: char| c.is_ascii_digit());
+    if !words.contains("non-finite float") || !is_number {
+        return None;
+    }
+    let at = place.offset(text);
+    let (before, rest) = text.split_at(at);
+    let rest = rest.strip_prefix(word)?;
+    Some(format!("{before}\"{word}\"{rest}").into_bytes())
 }
 
 /// Returns Go's message for one of our parser's.
