@@ -693,7 +693,7 @@ fn the_settings_of_a_running_cluster_count_for_its_plans() {
 }
 
 #[test]
-fn a_pod_that_names_another_scheduler_is_planned_for_if_a_profile_has_its_name() {
+fn a_waiting_pod_that_names_another_scheduler_is_planned_for_if_a_profile_has_its_name() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str, text: &str| {
         let path = directory.path().join(name);
@@ -701,26 +701,28 @@ fn a_pod_that_names_another_scheduler_is_planned_for_if_a_profile_has_its_name()
         path.display().to_string()
     };
     let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "packed"},
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "packed", "namespace": "default", "uid": "packed"},
         "spec": {
             "schedulerName": "mullion",
             "containers": [{"name": "a", "image": "nginx", "resources": {"requests": {"cpu": "1"}}}],
         },
+        "status": {"phase": "Pending"},
     });
-    let pod = path("pod.json", &pod.to_string());
+    let state = json!({"apiVersion": "v1", "kind": "List", "items": [pod]}).to_string();
+    let asked = |more: &[&str]| {
+        let flags = ["--state", "-", "--default-pools", "-o", "json"];
+        plan(&[&flags[..], more].concat(), &state)
+    };
     let config = path(
         "scheduler.yaml",
         "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: mullion}]}",
     );
-    let nodes = |more: &[&str]| {
-        let said = offline(&[&["-o", "json"], more].concat(), &[&pod]);
-        let nodes = json_of(&said)["nodes"].as_array().map(Vec::len);
-        (said.code, nodes)
-    };
-    assert_eq!(nodes(&["--scheduler-config", &config]), (Some(0), Some(1)));
-    assert_ne!(nodes(&[]), (Some(0), Some(1)));
+    let nodes = |said: &Ended| json_of(said)["nodes"].as_array().map(Vec::len);
+    assert_eq!(nodes(&asked(&[])), Some(0));
+    assert_eq!(nodes(&asked(&["--scheduler-config", &config])), Some(1));
     let wrong = path("wrong.yaml", "{kind: KubeSchedulerConfiguration}");
-    let said = offline(&["--scheduler-config", &wrong], &[&pod]);
+    let said = asked(&["--scheduler-config", &wrong]);
     assert_eq!(said.code, Some(2), "{}", said.stderr);
     assert!(said.stderr.contains("wrong.yaml"), "{}", said.stderr);
 }
