@@ -33,8 +33,6 @@ use crate::{
     service_range, token_tracking,
 };
 
-/// The server's port, named as `targetPort` of the Service and in its endpoints (kube-apiserver: `--secure-port`).
-pub(crate) const PORT: u16 = 6443;
 /// How often the Service, its range and the APIServices are restored ([`RARELY`]: namespaces and flow control).
 const OFTEN: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(60);
@@ -46,6 +44,8 @@ pub(crate) struct Seeds {
     pub(crate) services: ServiceRange,
     /// The addresses at which pods reach the server.
     pub(crate) advertise: Vec<IpAddr>,
+    /// The port at which pods reach the server.
+    pub(crate) port: u16,
     /// The CAs of clients and front proxies.
     pub(crate) authorities: Authorities,
 }
@@ -72,7 +72,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     service_range::settle(server, services).await;
     create_flow_control(server).await;
     flow_schemas::settle(server).await;
-    create_own_service(server, services, &seeds.advertise).await;
+    create_own_service(server, seeds).await;
     tell_client_authority(server, seeds).await;
     tell_token_tracking(server).await;
     tell_what_is_served(server, |_| true).await;
@@ -96,7 +96,7 @@ pub(crate) async fn keep(server: Weak<ApiServer>, seeds: Seeds) {
 /// Restores the objects that are checked every few seconds.
 async fn restore(server: &Arc<ApiServer>, seeds: &Seeds) {
     create_range(server, &seeds.services).await;
-    create_own_service(server, &seeds.services, &seeds.advertise).await;
+    create_own_service(server, seeds).await;
     tell_client_authority(server, seeds).await;
     tell_token_tracking(server).await;
     // The APIServices of built-in groups are created once, at the start.
@@ -156,22 +156,18 @@ async fn create_flow_control(server: &Arc<ApiServer>) {
 }
 
 /// Creates the Service through which pods reach this server, and its endpoints.
-async fn create_own_service(
-    server: &Arc<ApiServer>,
-    services: &ServiceRange,
-    advertise: &[IpAddr],
-) {
-    let service_ip = services.first().to_string();
+async fn create_own_service(server: &Arc<ApiServer>, seeds: &Seeds) {
+    let service_ip = seeds.services.first().to_string();
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "type": "ClusterIP", "clusterIP": service_ip, "clusterIPs": [service_ip], "sessionAffinity": "None",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": PORT}],
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": seeds.port}],
         },
     });
     create(server, "", "services", Some("default"), service, &[]).await;
-    publish(server, advertise).await;
+    publish(server, &seeds.advertise, seeds.port).await;
 }
 
 /// Creates the missing APIServices.
@@ -240,11 +236,11 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
 }
 
 /// Publishes the server's addresses as Endpoints and as an EndpointSlice. The labels keep the mirroring and slicing controllers away.
-async fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
+async fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr], port: u16) {
     let Some(first) = advertise.first() else {
         return;
     };
-    let port = json!({"name": "https", "port": PORT, "protocol": "TCP"});
+    let port = json!({"name": "https", "port": port, "protocol": "TCP"});
     let addresses: Vec<Value> = advertise.iter().map(|ip| json!({"ip": ip})).collect();
     let endpoints = json!({
         "apiVersion": "v1", "kind": "Endpoints",

@@ -75,6 +75,7 @@ mod warnings;
 
 pub use auth::{
     key::{SigningKey, SigningKeyError},
+    public_key::{KeyFileError, TokenKeys},
     token_file::{StaticTokens, TokenFileError},
 };
 pub use limits::{ConnectionLimits, Limits};

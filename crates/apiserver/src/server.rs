@@ -4,6 +4,7 @@
 //! without either it is anonymous. [`crate::listen`] adds TLS.
 
 use std::{
+    iter,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Weak},
@@ -18,12 +19,17 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use mullion_store::{Key, Store, StoreError, Window};
 use serde_json::Value;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::{
     admission::{self, DisabledPlugins, Lookup, Plugin, User, webhook::Webhooks},
     aggregation,
     auth::{
-        key::SigningKey, rbac::Authorizer, service_account::VerifiedTokens,
+        key::SigningKey,
+        public_key::{TokenKeys, VerifyingKey},
+        rbac::Authorizer,
+        secret_token::{self, UsedSecret},
+        service_account::VerifiedTokens,
         token_file::StaticTokens,
     },
     boot,
@@ -47,6 +53,8 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 
 /// The store's note that holds the signing key of service account tokens.
 const KEY_NOTE: &str = "keys/service-account";
+/// The default port (kube-apiserver: `--secure-port`).
+const PORT: u16 = 6443;
 /// The default issuer of tokens (kube-apiserver has none; test clusters use this one).
 const ISSUER: &str = "https://kubernetes.default.svc";
 
@@ -67,6 +75,9 @@ pub struct Config {
     /// nothing in a cluster whose nodes have a network of their own. The program that creates the server knows the right address (EKS:
     /// its network interfaces in the cluster's subnets).
     pub advertise: Vec<IpAddr>,
+    /// The port at which pods reach the server: `targetPort` of the Service `default/kubernetes`, and the port of its endpoints
+    /// (kube-apiserver: `--secure-port`).
+    pub port: u16,
     /// The CA of client certificates, in PEM, published for aggregated API servers (kube-apiserver: `--client-ca-file`).
     pub client_authority: Option<String>,
     /// The CA of front proxies, in PEM, published likewise (kube-apiserver: `--requestheader-client-ca-file`). This server itself has no
@@ -87,6 +98,8 @@ pub struct Config {
     pub window: Window,
     /// Static user tokens, in addition to client certificates.
     pub tokens: StaticTokens,
+    /// More keys that service account tokens may be signed with (kube-apiserver: `--service-account-key-file`).
+    pub token_keys: TokenKeys,
     /// The key that signs service account tokens; by default the key in the store, or a new one.
     pub signing_key: Option<SigningKey>,
     /// The issuer of service account tokens, and the audience of tokens that name none.
@@ -104,6 +117,7 @@ impl Default for Config {
             clock: Arc::new(Timestamp::now),
             service_cidr: ServiceRange::default(),
             advertise: Vec::new(),
+            port: PORT,
             client_authority: None,
             front_proxy_authority: None,
             disabled_admission: DisabledPlugins::default(),
@@ -113,6 +127,7 @@ impl Default for Config {
             metrics: None,
             window: Window::default(),
             tokens: StaticTokens::default(),
+            token_keys: TokenKeys::default(),
             signing_key: None,
             issuer: ISSUER.to_owned(),
             limits: Limits::default(),
@@ -134,6 +149,8 @@ pub struct ApiServer {
     authorizer: Authorizer,
     tokens: StaticTokens,
     signing_key: SigningKey,
+    token_keys: TokenKeys,
+    used_secrets: UnboundedSender<UsedSecret>,
     verified_tokens: VerifiedTokens,
     audiences: Vec<String>,
     external_url: String,
@@ -171,15 +188,18 @@ impl ApiServer {
         let mut plugins = config.disabled_admission.without(admission::builtins());
         plugins.extend(config.admission);
         let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
+        let (used_secrets, uses) = mpsc::unbounded_channel();
         let external_url = match config.advertise.first() {
-            Some(ip) => format!("https://{}", SocketAddr::new(*ip, boot::PORT)),
-            None => format!("https://kubernetes.default.svc:{}", boot::PORT),
+            Some(ip) => format!("https://{}", SocketAddr::new(*ip, config.port)),
+            None => format!("https://kubernetes.default.svc:{}", config.port),
         };
         let server = Arc::new(ApiServer {
             clock: config.clock,
             authorizer: Authorizer::new(&store),
             tokens: config.tokens,
             signing_key,
+            token_keys: config.token_keys,
+            used_secrets,
             verified_tokens: VerifiedTokens::default(),
             audiences: vec![config.issuer],
             external_url,
@@ -201,6 +221,7 @@ impl ApiServer {
         let seeds = boot::Seeds {
             services: config.service_cidr,
             advertise: config.advertise,
+            port: config.port,
             authorities: Authorities {
                 clients: config.client_authority,
                 front_proxies: config.front_proxy_authority,
@@ -219,6 +240,7 @@ impl ApiServer {
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
             runtime.spawn(boot::keep(Arc::downgrade(&server), seeds));
+            runtime.spawn(secret_token::record_uses(Arc::downgrade(&server), uses));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server
@@ -290,6 +312,19 @@ impl ApiServer {
     /// Returns the key that signs service account tokens.
     pub fn signing_key(&self) -> &SigningKey {
         &self.signing_key
+    }
+
+    /// Returns the keys that service account tokens may be signed with: the server's own first.
+    pub(crate) fn token_keys(&self) -> impl Iterator<Item = &VerifyingKey> {
+        let own = self.signing_key.public();
+        let others = self.token_keys.0.iter();
+        iter::once(own).chain(others.filter(move |key| key.id() != own.id()))
+    }
+
+    /// Notes that the token of a Secret was used.
+    pub(crate) fn record_use(&self, used: UsedSecret) {
+        // A server outside of a runtime records nothing.
+        let _ = self.used_secrets.send(used);
     }
 
     /// Returns the cache of verified service account tokens.

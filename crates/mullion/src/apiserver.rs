@@ -1,10 +1,14 @@
 //! `mullion apiserver`: the API server without controllers, nodes or cloud, until Ctrl-C. Tests of controllers use it.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use mullion_apiserver::{
-    ApiServer, Config, StaticTokens, Tls, admission::UnknownPlugin, kinds::ServiceRange,
+    ApiServer, Config, StaticTokens, Tls, TokenKeys, admission::UnknownPlugin, kinds::ServiceRange,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +44,16 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         Some(path) => tokens(path)?,
         None => StaticTokens::default(),
     };
+    let token_keys = token_keys(&args.service_account_key_file)?;
+    let advertise = match args.advertise_address {
+        Some(ip) if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => {
+            return Err(Failure::input(format!(
+                "--advertise-address: {ip} cannot be an endpoint of the Service default/kubernetes, which is reached from other machines"
+            ))
+            .hint("give an address of this machine in its network"));
+        }
+        given => given.or_else(default_route_address),
+    };
     let chosen = NamedCluster {
         name: None,
         directory: args.data_dir,
@@ -72,6 +86,9 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         service_cidr,
         disabled_admission,
         tokens,
+        token_keys,
+        advertise: advertise.into_iter().collect(),
+        port: address.port(),
         client_authority: Some(certs.ca.clone()),
         limits: open_files::server_limits(),
         front_proxy_authority: Some(front_proxies),
@@ -116,6 +133,43 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     server.close().await;
     drop(announced);
     Ok(())
+}
+
+/// Returns the address from which this machine sends to others, of IPv4 first (kube-apiserver: the default of `--advertise-address`).
+fn default_route_address() -> Option<IpAddr> {
+    // Addresses for documentation. Nothing is sent: connecting only chooses a route.
+    let others: [(IpAddr, IpAddr); 2] = [
+        (
+            Ipv4Addr::UNSPECIFIED.into(),
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+        ),
+        (
+            Ipv6Addr::UNSPECIFIED.into(),
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        ),
+    ];
+    others.into_iter().find_map(|(any, other)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((other, 9)).ok()?;
+        let own = socket.local_addr().ok()?.ip();
+        (!own.is_loopback() && !own.is_unspecified()).then_some(own)
+    })
+}
+
+/// Reads the keys of files.
+fn token_keys(paths: &[PathBuf]) -> Result<TokenKeys, Failure> {
+    let mut keys = TokenKeys::default();
+    for path in paths {
+        let named = path.display();
+        let text = std::fs::read(path).map_err(|error| {
+            let why = file_error(&error);
+            Failure::input(format!("{named} cannot be read: {why}"))
+        })?;
+        keys.add_pem(&text).map_err(|error| {
+            Failure::input(format!("--service-account-key-file: {named}: {error}"))
+        })?;
+    }
+    Ok(keys)
 }
 
 /// Reads the tokens of a file.

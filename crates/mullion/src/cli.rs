@@ -1,6 +1,6 @@
 //! The command line: its commands, flags and help. Each command's module converts the flags to ready objects.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{
     Args, CommandFactory, Parser, Subcommand, ValueEnum,
@@ -325,6 +325,16 @@ pub(crate) struct ApiServerArgs {
     /// Users by their tokens, as kube-apiserver reads them: a line `token,user,uid,"group1,group2"` each
     #[arg(long, value_name = "FILE")]
     pub(crate) token_auth_file: Option<PathBuf>,
+
+    /// Keys that tokens of service accounts may be signed with beside the server's own, as kube-apiserver reads them: public or private keys
+    /// in PEM, several in a file; may be repeated. kube-controller-manager signs with that of --service-account-private-key-file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) service_account_key_file: Vec<PathBuf>,
+
+    /// The address that the endpoints of the Service default/kubernetes name [default: that of this machine's default route; none without
+    /// one]
+    #[arg(long, value_name = "IP")]
+    pub(crate) advertise_address: Option<IpAddr>,
 
     /// The range that Services get their addresses from
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]

@@ -5,16 +5,12 @@ use std::fmt;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{
     rand::SystemRandom,
-    signature::{
-        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
-        UnparsedPublicKey,
-    },
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
 };
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::json;
 
-/// The algorithm's name in tokens.
-pub(crate) const ALGORITHM: &str = "ES256";
+use super::public_key::VerifyingKey;
+
 /// The DER bytes of a SubjectPublicKeyInfo before an uncompressed P-256 point.
 const PUBLIC_KEY_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
@@ -26,8 +22,7 @@ pub struct SigningKey {
     pkcs8: Box<[u8]>,
     pair: EcdsaKeyPair,
     random: SystemRandom,
-    /// The key's `kid` in tokens: the digest of its public half.
-    id: String,
+    public: VerifyingKey,
 }
 
 /// A key cannot be made or read.
@@ -63,14 +58,14 @@ impl SigningKey {
         let random = SystemRandom::new();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8, &random)
             .map_err(|why| SigningKeyError::Rejected(why.to_string()))?;
-        let digest = Sha256::new_with_prefix(PUBLIC_KEY_PREFIX)
-            .chain_update(pair.public_key().as_ref())
-            .finalize();
+        let public = [&PUBLIC_KEY_PREFIX[..], pair.public_key().as_ref()].concat();
+        let public = VerifyingKey::from_der(&public)
+            .ok_or_else(|| SigningKeyError::Rejected("its public half is malformed".to_owned()))?;
         Ok(SigningKey {
             pkcs8: pkcs8.into(),
             pair,
             random,
-            id: URL_SAFE_NO_PAD.encode(digest),
+            public,
         })
     }
 
@@ -81,7 +76,7 @@ impl SigningKey {
 
     /// A JSON web signature of some claims.
     pub(super) fn sign(&self, claims: &[u8]) -> Result<String, SigningKeyError> {
-        let header = json!({"alg": ALGORITHM, "kid": self.id});
+        let header = json!({"alg": self.public.algorithm(), "kid": self.public.id()});
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(claims, &mut token);
@@ -94,34 +89,15 @@ impl SigningKey {
         Ok(token)
     }
 
-    /// Returns the key's `kid`, as tokens name it.
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Returns whether `signature` over `signed` was made with this key.
-    pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
-        let public = self.pair.public_key().as_ref();
-        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public)
-            .verify(signed, signature)
-            .is_ok()
-    }
-
-    /// The public half as a JSON web key.
-    pub(crate) fn public(&self) -> Value {
-        // An uncompressed point: one byte that says so, then both coordinates.
-        let point = &self.pair.public_key().as_ref()[1..];
-        let (x, y) = point.split_at(point.len() / 2);
-        json!({
-            "use": "sig", "kty": "EC", "kid": self.id, "crv": "P-256", "alg": ALGORITHM,
-            "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y),
-        })
+    /// Returns the public half.
+    pub(crate) fn public(&self) -> &VerifyingKey {
+        &self.public
     }
 }
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SigningKey({})", self.id)
+        write!(f, "SigningKey({})", self.public.id())
     }
 }
 
@@ -136,10 +112,10 @@ mod tests {
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
         let same = SigningKey::from_pkcs8(key.to_pkcs8()).unwrap();
-        assert_eq!(same.public(), key.public());
-        assert!(same.verifies(signed.as_bytes(), &signature));
+        assert_eq!(same.public().to_json(), key.public().to_json());
+        assert!(same.public().verifies(signed.as_bytes(), &signature));
         let other = SigningKey::generate().unwrap();
-        assert!(!other.verifies(signed.as_bytes(), &signature));
+        assert!(!other.public().verifies(signed.as_bytes(), &signature));
         assert!(!format!("{key:?}").contains("pkcs8"));
     }
 

@@ -4,14 +4,17 @@
 //! [`rbac`] (may this user do what [`attributes`] say?). Invariant: nothing but [`OPEN`] is answered to a request without a user, and
 //! nothing is done that no rule allows; members of `system:masters` are asked nothing.
 //!
-//! Service accounts' tokens are made and checked in [`service_account`]; [`oidc`] publishes the key that others check them with.
+//! Service accounts' tokens are made and checked in [`service_account`], those that Secrets hold in [`secret_token`]; [`oidc`] publishes the
+//! keys ([`public_key`]) that others check them with.
 
 pub(crate) mod attributes;
 mod authentication;
 mod impersonation;
 pub(crate) mod key;
 pub(crate) mod oidc;
+pub(crate) mod public_key;
 pub(crate) mod rbac;
+pub(crate) mod secret_token;
 pub(crate) mod service_account;
 pub(crate) mod token_file;
 

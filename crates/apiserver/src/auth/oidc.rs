@@ -1,10 +1,12 @@
 //! `/.well-known/openid-configuration` and `/openid/v1/jwks`: how others check the tokens of this server's service accounts.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
 use serde_json::{Value, json};
 
-use super::key::ALGORITHM;
+use super::public_key::VerifyingKey;
 use crate::{
     http::{method_not_allowed, reply},
     server::ApiServer,
@@ -26,7 +28,7 @@ pub(crate) fn serve(
         CONFIGURATION => ("application/json", configuration(server)),
         KEYS => (
             "application/jwk-set+json",
-            json!({"keys": [server.signing_key().public()]}),
+            json!({"keys": server.token_keys().map(VerifyingKey::to_json).collect::<Vec<_>>()}),
         ),
         _ => return None,
     };
@@ -42,11 +44,12 @@ pub(crate) fn serve(
 }
 
 fn configuration(server: &ApiServer) -> Value {
+    let algorithms: BTreeSet<&str> = server.token_keys().map(VerifyingKey::algorithm).collect();
     json!({
         "issuer": server.issuer(),
         "jwks_uri": format!("{}{KEYS}", server.external_url()),
         "response_types_supported": ["id_token"],
         "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": [ALGORITHM],
+        "id_token_signing_alg_values_supported": algorithms,
     })
 }

@@ -16,7 +16,8 @@ use sha2::{Digest, Sha256};
 use super::{
     AUTHENTICATED,
     authentication::{AuthenticatedUser, CREDENTIAL_ID},
-    key::{ALGORITHM, SigningKeyError},
+    key::SigningKeyError,
+    secret_token::{self, SecretClaims, SecretTokenError},
 };
 use crate::{
     admission::{Lookup, User},
@@ -30,7 +31,7 @@ const LEEWAY: i64 = 60;
 const REMEMBERED: usize = 4096;
 const PREFIX: &str = "system:serviceaccount:";
 /// The signing algorithms that service account tokens may name; other tokens are not service account tokens.
-const SIGNED_BY: [&str; 4] = ["RS256", ALGORITHM, "ES384", "ES512"];
+const SIGNED_BY: [&str; 4] = ["RS256", "ES256", "ES384", "ES512"];
 
 /// The claims of a token.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -116,18 +117,28 @@ pub(crate) enum TokenError {
         found: String,
         claimed: String,
     },
+    #[error(transparent)]
+    Secret(#[from] SecretTokenError),
+}
+
+/// The claims of a token whose signature was good.
+enum VerifiedClaims {
+    /// Of a token that was requested for an audience and a time.
+    Bound(Claims),
+    /// Of a token in a Secret.
+    Secret(SecretClaims),
 }
 
 /// The tokens whose signature was good.
 #[derive(Default)]
-pub(crate) struct VerifiedTokens(Mutex<FxHashMap<[u8; 32], Arc<Claims>>>);
+pub(crate) struct VerifiedTokens(Mutex<FxHashMap<[u8; 32], Arc<VerifiedClaims>>>);
 
 impl VerifiedTokens {
-    fn find(&self, digest: &[u8; 32]) -> Option<Arc<Claims>> {
+    fn find(&self, digest: &[u8; 32]) -> Option<Arc<VerifiedClaims>> {
         self.lock().get(digest).cloned()
     }
 
-    fn keep(&self, digest: [u8; 32], claims: Arc<Claims>) {
+    fn keep(&self, digest: [u8; 32], claims: Arc<VerifiedClaims>) {
         let mut all = self.lock();
         if all.len() >= REMEMBERED {
             all.clear();
@@ -135,7 +146,7 @@ impl VerifiedTokens {
         all.insert(digest, claims);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, FxHashMap<[u8; 32], Arc<Claims>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FxHashMap<[u8; 32], Arc<VerifiedClaims>>> {
         self.0
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -151,7 +162,7 @@ pub(crate) fn issue(server: &ApiServer, claims: &Claims) -> Result<String, Signi
     server.signing_key().sign(&claims)
 }
 
-/// Authenticates a token, and returns `None` if this server did not issue it.
+/// Authenticates a token, and returns `None` if its issuer is neither this server nor the one of tokens in Secrets.
 pub(super) fn authenticate(
     server: &ApiServer,
     token: &str,
@@ -168,28 +179,38 @@ pub(super) fn authenticate(
             claims
         }
     };
-    let meant: Vec<String> = claims
-        .audiences
+    // A token without audiences is for this server.
+    let given = match &*claims {
+        VerifiedClaims::Bound(claims) => &claims.audiences[..],
+        VerifiedClaims::Secret(_) => server.audiences(),
+    };
+    let meant: Vec<String> = given
         .iter()
         .filter(|audience| audiences.contains(audience))
         .cloned()
         .collect();
     if meant.is_empty() {
         return Err(TokenError::Audiences {
-            given: quoted(&claims.audiences),
+            given: quoted(given),
             wanted: quoted(audiences),
         });
     }
-    check_time(&claims, server.now())?;
-    check_bound(server, &claims.bound)?;
+    let user = match &*claims {
+        VerifiedClaims::Bound(claims) => {
+            check_time(claims, server.now())?;
+            check_bound(server, &claims.bound)?;
+            user(claims)
+        }
+        VerifiedClaims::Secret(claims) => secret_token::user(server, token, claims)?,
+    };
     Ok(Some(AuthenticatedUser {
-        user: user(&claims),
+        user,
         audiences: meant,
     }))
 }
 
-/// The claims of a token that this server has signed; `None` if it does not even say so, or cannot be read.
-fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<Claims>>, TokenError> {
+/// Returns the claims of a token that one of the server's keys has signed; `None` if its issuer is another one, or it cannot be read.
+fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims>>, TokenError> {
     let parts: Vec<&str> = token.splitn(4, '.').collect();
     let &[header, payload, signature] = &parts[..] else {
         return Ok(None);
@@ -200,7 +221,8 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<Claims>>, Toke
         value.is_object().then_some(value)
     };
     // Whose it is counts before anything else of it is looked at.
-    let Some(claims) = object(payload).filter(|claims| claims.text("iss") == server.issuer())
+    let issuers = [server.issuer(), secret_token::ISSUER];
+    let Some(claims) = object(payload).filter(|claims| issuers.contains(&claims.text("iss")))
     else {
         return Ok(None);
     };
@@ -208,17 +230,27 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<Claims>>, Toke
     let (Some(header), Ok(signature)) = (header, URL_SAFE_NO_PAD.decode(signature)) else {
         return Ok(None);
     };
-    let key = server.signing_key();
     let named = header.text("kid");
-    if !named.is_empty() && named != key.id() {
+    let keys = server.token_keys();
+    let mut keys = keys
+        .filter(|key| named.is_empty() || named == key.id())
+        .peekable();
+    if keys.peek().is_none() {
         return Err(TokenError::UnknownKey);
     }
     let signed = &token[..token.rfind('.').unwrap_or_default()];
-    if header.text("alg") != ALGORITHM || !key.verifies(signed.as_bytes(), &signature) {
+    if !keys.any(|key| {
+        header.text("alg") == key.algorithm() && key.verifies(signed.as_bytes(), &signature)
+    }) {
         return Err(TokenError::Signature);
     }
-    // What is signed has been made here.
-    Ok(serde_json::from_value(claims).ok().map(Arc::new))
+    let is_of_secret = claims.text("iss") == secret_token::ISSUER;
+    // What is signed is well-formed.
+    let claims = match is_of_secret {
+        true => serde_json::from_value(claims).map(VerifiedClaims::Secret),
+        false => serde_json::from_value(claims).map(VerifiedClaims::Bound),
+    };
+    Ok(claims.ok().map(Arc::new))
 }
 
 fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {

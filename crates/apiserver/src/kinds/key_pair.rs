@@ -62,7 +62,7 @@ fn find(text: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<Strin
 }
 
 /// Returns the kind and the content of the next well-formed PEM block, and the text after it.
-fn next_block(text: &str) -> Option<(&str, Vec<u8>, &str)> {
+pub(crate) fn next_block(text: &str) -> Option<(&str, Vec<u8>, &str)> {
     const BEGIN: &str = "-----BEGIN ";
     const DASHES: &str = "-----";
     let mut rest = text;

@@ -25,7 +25,7 @@ pub(crate) mod flowcontrol;
 pub(crate) mod ingressclasses;
 pub(crate) mod ingresses;
 mod jobs;
-mod key_pair;
+pub(crate) mod key_pair;
 mod leases;
 mod limitranges;
 pub(crate) mod namespaces;

@@ -446,6 +446,7 @@ async fn a_watch_may_ask_for_as_long_as_numbers_go() {
 async fn the_server_publishes_where_it_is_told_to_be() {
     let cluster = Cluster::new(Config {
         advertise: vec!["10.0.0.9".parse().unwrap(), "10.0.64.9".parse().unwrap()],
+        port: 7443,
         ..Config::default()
     });
     let (code, endpoints) = cluster
@@ -454,8 +455,12 @@ async fn the_server_publishes_where_it_is_told_to_be() {
     assert_eq!(code, 200, "{endpoints}");
     assert_eq!(
         endpoints["subsets"],
-        json!([{"addresses": [{"ip": "10.0.0.9"}, {"ip": "10.0.64.9"}], "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}]}])
+        json!([{"addresses": [{"ip": "10.0.0.9"}, {"ip": "10.0.64.9"}], "ports": [{"name": "https", "port": 7443, "protocol": "TCP"}]}])
     );
+    let (_, service) = cluster
+        .get("/api/v1/namespaces/default/services/kubernetes")
+        .await;
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], 7443);
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     let (code, slice) = cluster.get(slices).await;
     assert_eq!(code, 200, "{slice}");

@@ -5,10 +5,17 @@ use std::sync::{
     atomic::{AtomicI64, Ordering},
 };
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use http::Method;
 use jiff::Timestamp;
-use mullion_apiserver::{Config, StaticTokens};
+use mullion_apiserver::{Config, StaticTokens, TokenKeys};
+use ring::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
+};
 use serde_json::{Value, json};
 
 use crate::identity::{Server, admin, user};
@@ -340,4 +347,111 @@ async fn a_static_token_is_a_user_whom_rules_apply_to() {
         )
         .await;
     assert_eq!(answer.0, 403);
+}
+
+/// Signs a token as kube-controller-manager does for a Secret.
+fn secret_token(key: &rcgen::KeyPair, claims: &Value) -> String {
+    let random = SystemRandom::new();
+    let der = key.serialize_der();
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &der, &random);
+    let parts = [json!({"alg": "ES256"}), claims.clone()];
+    let parts = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+    let signed = parts.join(".");
+    let signature = pair.unwrap().sign(&random, signed.as_bytes()).unwrap();
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[tokio::test]
+async fn a_token_in_a_secret_holds_as_long_as_the_secret_holds_it() {
+    const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut token_keys = TokenKeys::default();
+    token_keys.add_pem(key.public_key_pem().as_bytes()).unwrap();
+    let server = Server::new(Config {
+        clock: Arc::new(|| Timestamp::from_second(START).unwrap()),
+        token_keys,
+        ..Config::default()
+    });
+    let account = json!({"metadata": {"name": "s"}});
+    let (_, account) = server.post(&admin(), ACCOUNTS, account).await;
+    let claims = json!({
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:s",
+        "kubernetes.io/serviceaccount/namespace": "default",
+        "kubernetes.io/serviceaccount/secret.name": "t",
+        "kubernetes.io/serviceaccount/service-account.name": "s",
+        "kubernetes.io/serviceaccount/service-account.uid": account["metadata"]["uid"],
+    });
+    let token = secret_token(&key, &claims);
+    let error = async |token: &str| {
+        let status = review(&server, json!({"token": token})).await;
+        status["error"].as_str().unwrap_or_default().to_owned()
+    };
+    let before = error(&token).await;
+    assert!(before.contains("Token has been invalidated"), "{before}");
+    let secret = json!({
+        "metadata": {"name": "t", "annotations": {"kubernetes.io/service-account.name": "s"}},
+        "type": "kubernetes.io/service-account-token", "data": {"token": STANDARD.encode(&token)},
+    });
+    assert_eq!(server.post(&admin(), SECRETS, secret).await.0, 201);
+    let (status, who) = whoami(&server, &token).await;
+    assert_eq!(status, 201);
+    let groups = json!([
+        "system:serviceaccounts",
+        "system:serviceaccounts:default",
+        "system:authenticated"
+    ]);
+    assert_eq!(
+        who,
+        json!({"username": "system:serviceaccount:default:s", "uid": account["metadata"]["uid"], "groups": groups})
+    );
+    // It is for this server alone.
+    let elsewhere = review(&server, json!({"token": token, "audiences": ["vault"]})).await;
+    assert_ne!(elsewhere["authenticated"], true);
+
+    // Its use is recorded.
+    let path = format!("{SECRETS}/t");
+    let day = loop {
+        let (_, secret) = server.get(&admin(), &path).await;
+        let day = &secret["metadata"]["labels"]["kubernetes.io/legacy-token-last-used"];
+        if let Some(day) = day.as_str() {
+            break day.to_owned();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(day, "2026-09-21");
+
+    let mut wrong = claims.clone();
+    wrong["sub"] = json!("system:serviceaccount:default:other");
+    let said = error(&secret_token(&key, &wrong)).await;
+    assert!(said.contains("sub claim is invalid"), "{said}");
+    wrong = claims.clone();
+    wrong["more"] = json!(1);
+    let said = error(&secret_token(&key, &wrong)).await;
+    assert!(
+        said.contains("Token does not match server's copy"),
+        "{said}"
+    );
+    let foreign = secret_token(&rcgen::KeyPair::generate().unwrap(), &claims);
+    let said = error(&foreign).await;
+    assert!(said.contains("error in cryptographic primitive"), "{said}");
+
+    let label =
+        json!({"metadata": {"labels": {"kubernetes.io/legacy-token-invalid-since": "2026-09-22"}}});
+    let headers = [("content-type", "application/merge-patch+json")];
+    let changed = server
+        .send(Some(&admin()), Method::PATCH, &path, &headers, label)
+        .await;
+    assert_eq!(changed.0, 200);
+    let said = error(&token).await;
+    assert!(
+        said.contains(
+            "the token in secret default/t for service account default/s has been marked invalid"
+        ),
+        "{said}"
+    );
+    let (status, _) = server
+        .send(Some(&admin()), Method::DELETE, &path, &[], Value::Null)
+        .await;
+    assert_eq!(status, 200);
+    assert_eq!(whoami(&server, &token).await.0, 401);
 }

@@ -210,8 +210,8 @@ pub(crate) struct ControllerArgs {
     )]
     pub(super) unknown_images: UnknownImages,
 
-    /// Users that may write the addresses of Windows pods, with commas between, beside those of EKS's VPC resource controller: the one that
-    /// `mullion nodes` runs as
+    /// Users that may write the addresses of Windows pods, with commas between, beside those of EKS's VPC resource controller and the one that
+    /// this process runs as: for example the user of `mullion nodes`
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(super) address_users: Vec<String>,
 

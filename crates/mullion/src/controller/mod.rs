@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-use kube::Client;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::{Api, Client, api::PostParams};
 use mullion_api::eksctl::KubernetesVersion;
 use mullion_cloud::{Addresses, Clock, CloudProvider};
 use mullion_controllers::{
@@ -124,7 +125,7 @@ impl MetricsSources {
 /// Runs the controllers until the process is interrupted. Returns false if the Lease was lost.
 pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     let in_cluster = args.kubeconfig.is_none() && args.context.is_none() && runs_in_a_pod();
-    let settings = settings(&args, in_cluster)?;
+    let mut settings = settings(&args, in_cluster)?;
     let (client, server) = match in_cluster {
         true => in_own_cluster()?,
         false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
@@ -151,6 +152,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         early = &mut interrupted => return early.map(|()| true),
     }
     readiness.lost("it has not come that far");
+    if settings.parts.has(Part::Addresses) {
+        let users = &mut settings.rules.addresses.controllers;
+        users.extend(own_user(&client).await);
+    }
     let cloud = match args.cloud {
         None => None,
         Some(Cloud::Simulated) => {
@@ -203,6 +208,23 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         );
     }
     ended
+}
+
+/// Returns the user that this process is to the API server, so that the parts `addresses` and `ipam` of one process, or of processes with one
+/// kubeconfig, do not refuse each other's writes.
+async fn own_user(client: &Client) -> Option<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let (params, question) = (PostParams::default(), SelfSubjectReview::default());
+    let said = timeout(source::PATIENCE, api.create(&params, &question)).await;
+    let why = match said {
+        Ok(Ok(review)) => return review.status?.user_info?.username,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    tracing::warn!(
+        "the API server does not say which user this process is ({why}): if it hands out addresses of Windows pods, name its user in --address-users"
+    );
+    None
 }
 
 /// Waits until the webhook server ends without having been stopped, and returns why; waits forever if there are no webhooks.

@@ -50,7 +50,7 @@ impl Input {
     /// Something cannot be read, or the API server refuses an object; the error repeats its message.
     pub(super) async fn read(args: &PlanArgs, keeps_whole: bool) -> Result<Self, Failure> {
         let rules = RuleFlags {
-            config: None,
+            config: args.scheduler_config.clone(),
             ignore_pod_os: false,
         };
         let empty = || -> Result<State, Failure> {

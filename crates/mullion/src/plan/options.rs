@@ -70,6 +70,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "state")]
     pub(super) context: Option<String>,
 
+    /// kube-scheduler's configuration file, as `mullion controller` and `mullion up` have it [default: that of a cluster of `mullion up`]
+    #[arg(long, value_name = "FILE")]
+    pub(super) scheduler_config: Option<PathBuf>,
+
     /// Say which nodes should go so that less is paid: every move with its saving and disturbance, and why other nodes stay
     #[arg(long, conflicts_with_all = ["filename", "default_pools", "pods", "remove_node", "offline", "images"])]
     pub(super) consolidate: bool,
@@ -99,7 +103,7 @@ pub(crate) struct PlanArgs {
     pub(super) catalogue: Option<PathBuf>,
 
     /// Plan for recorded clusters with pods that wait, a line each; `-` reads stdin
-    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "images", "namespace", "kubeconfig", "context", "pods", "consolidate", "remove_node", "bound_only", "effort", "WhatIf"])]
+    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "images", "namespace", "kubeconfig", "context", "scheduler_config", "pods", "consolidate", "remove_node", "bound_only", "effort", "WhatIf"])]
     pub(super) cases: Option<PathBuf>,
 
     #[command(flatten)]

@@ -88,7 +88,7 @@ pub(crate) struct WhyArgs {
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// kube-scheduler's configuration file, as `mullion up` has it [default: that of the running cluster]
+    /// kube-scheduler's configuration file, as `mullion controller` and `mullion up` have it [default: that of a cluster of `mullion up`]
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
 

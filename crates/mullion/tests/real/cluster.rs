@@ -90,10 +90,12 @@ impl Cluster {
         let port = free_port();
         let mut cluster = Cluster::prepare(port);
         let (written, tokens) = (cluster.path("written"), cluster.path("tokens.csv"));
+        let public = cluster.path("sa.pub");
         let flags = [
             ("port", port.to_string()),
             ("kubeconfig", written),
             ("token-auth-file", tokens),
+            ("service-account-key-file", public),
             ("service-cluster-ip-range", SERVICES.to_owned()),
             // kube-controller-manager makes the accounts, so that no plugin has to be left out.
             ("disable-admission-plugins", String::new()),

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "aws")]
 mod aws;
+mod blog;
 mod cluster;
 mod failures;
 #[path = "../installed/mod.rs"]
@@ -100,7 +101,6 @@ fn kube_scheduler_and_kube_controller_manager_run_both_systems_on_simulated_node
                 "controller",
                 "--only=placement,addresses,gmsa",
                 "--registries=none",
-                "--address-users=admin",
             ][..],
             &ports,
         ]

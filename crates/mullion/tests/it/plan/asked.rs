@@ -691,3 +691,38 @@ fn the_settings_of_a_running_cluster_count_for_its_plans() {
         json!({"PREFERENCE_POLICY": "Respect", "RESERVED_ENIS": "1"})
     );
 }
+
+#[test]
+fn a_waiting_pod_that_names_another_scheduler_is_planned_for_if_a_profile_has_its_name() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "packed", "namespace": "default", "uid": "packed"},
+        "spec": {
+            "schedulerName": "mullion",
+            "containers": [{"name": "a", "image": "nginx", "resources": {"requests": {"cpu": "1"}}}],
+        },
+        "status": {"phase": "Pending"},
+    });
+    let state = json!({"apiVersion": "v1", "kind": "List", "items": [pod]}).to_string();
+    let asked = |more: &[&str]| {
+        let flags = ["--state", "-", "--default-pools", "-o", "json"];
+        plan(&[&flags[..], more].concat(), &state)
+    };
+    let config = path(
+        "scheduler.yaml",
+        "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: mullion}]}",
+    );
+    let nodes = |said: &Ended| json_of(said)["nodes"].as_array().map(Vec::len);
+    assert_eq!(nodes(&asked(&[])), Some(0));
+    assert_eq!(nodes(&asked(&["--scheduler-config", &config])), Some(1));
+    let wrong = path("wrong.yaml", "{kind: KubeSchedulerConfiguration}");
+    let said = asked(&["--scheduler-config", &wrong]);
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stderr.contains("wrong.yaml"), "{}", said.stderr);
+}
