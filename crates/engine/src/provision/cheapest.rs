@@ -145,17 +145,10 @@ impl Solver<'_> {
     }
 
     /// Places all pods one by one. Karpenter chooses at random between zones with equally few of the pods that are spread or
-    /// kept apart, so that some of its plans are cheaper than others: several choices are tried if some pods have such rules.
+    /// kept apart, so that some of its plans are cheaper than others: a plan tries several choices if some pods have such rules.
     fn first_fit(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
         let mut best = self.attempt(pending, mode);
-        let mut looked_at = FxHashSet::default();
-        let has_places = pending.iter().any(|pod| {
-            looked_at.insert(pod.class) && {
-                let keys = self.topology(pod.class).keys;
-                keys.iter().any(|key| *key != Symbol::HOSTNAME)
-            }
-        });
-        if has_places {
+        if self.varies && self.has_places(pending) {
             let variants = (VARIED_PODS / pending.len()).min(MOST_VARIANTS) as u64;
             for variant in 1..=variants {
                 self.variant = variant;
@@ -164,5 +157,16 @@ impl Solver<'_> {
             self.variant = 0;
         }
         best
+    }
+
+    /// Returns whether some pods have rules about zones or other places of more than one node.
+    fn has_places(&mut self, pending: &[Pending]) -> bool {
+        let mut looked_at = FxHashSet::default();
+        pending.iter().any(|pod| {
+            looked_at.insert(pod.class) && {
+                let keys = self.topology(pod.class).keys;
+                keys.iter().any(|key| *key != Symbol::HOSTNAME)
+            }
+        })
     }
 }

@@ -229,6 +229,8 @@ pub(super) struct Solver<'a> {
     /// the alphabet (`OrderByWeight`).
     pub(super) opening_order: Vec<usize>,
     seed: u64,
+    /// Whether pods that are placed one by one are placed in several variants.
+    pub(super) varies: bool,
     /// The variant in which pods are placed one by one: see [`Topology`].
     pub(super) variant: u64,
     /// The number of empty places that were ever added, for their names.
@@ -271,6 +273,7 @@ impl<'a> Solver<'a> {
             tightened: FxHashMap::default(),
             opening_order,
             seed,
+            varies: false,
             variant: 0,
             places: 0,
             effort: PlanRequest::EFFORT,

@@ -351,7 +351,7 @@ fn an_existing_node_keeps_its_room_for_pods_that_it_takes_once_other_zones_have_
 #[test]
 fn a_node_whose_zone_is_open_goes_where_it_is_cheapest_for_the_pods_that_join_it() {
     let types = [
-        sold_in("small", 2, "8Gi", &[("a", 100), ("b", 110)]),
+        sold_in("small", 2, "8Gi", &[("a", 150), ("b", 160)]),
         sold_in("large", 8, "8Gi", &[("a", 400), ("b", 200)]),
     ];
     let mut pods = vec![pod("first", &[("cpu", "1500m"), ("memory", "4Gi")])];
