@@ -1,13 +1,16 @@
-//! Chooses the cheapest of up to three ways to place all pending pods: the one that places most pods, then costs least.
+//! Chooses the cheapest of up to four ways to place all pending pods: the one that places most pods, then costs least.
 //!
 //! 1. The scheduler places pods on existing nodes; the others are packed by cost.
 //! 2. The same, but the others are placed one by one, as Karpenter does: the largest pods first; on planned nodes with the
 //!    fewest pods, then on a new node of the first pool that can buy one. So no plan is more expensive than Karpenter's.
 //! 3. Pods are packed onto existing nodes and new ones at once, if the free room of existing nodes is large enough to matter.
+//! 4. Then they are also placed one by one on existing nodes and new ones, as Karpenter does: a node that refuses a pod until
+//!    another one is planned elsewhere keeps its room for it, because smaller pods come later.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::PreferencePolicy;
+use super::retry::MOST_CHECKS;
 use super::solve::{Attempt, Pending, PlacementMode, Solver};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
@@ -15,6 +18,10 @@ use crate::intern::Symbol;
 
 /// The maximum number of pods for which both packing and placing one by one are tried.
 const MOST_TWICE: usize = 3000;
+/// The maximum number of other choices between zones that are tried for pods that are placed one by one.
+const MOST_VARIANTS: usize = 12;
+/// The maximum number of pods that are placed in all of these together.
+const VARIED_PODS: usize = 3000;
 /// The maximum number of existing nodes for which the third way is tried.
 const MOST_NODES: usize = 5000;
 /// The maximum number of pairs of a node and a class of pods for which it is tried.
@@ -24,7 +31,7 @@ const MOST_PAIRS: usize = 1_500_000;
 const LEAST_ROOM: i128 = 100;
 
 impl Solver<'_> {
-    /// Returns the best of the three ways described in the module.
+    /// Returns the best of the four ways described in the module.
     pub(super) fn cheapest(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let mut existing = Vec::new();
@@ -43,6 +50,9 @@ impl Solver<'_> {
         if is_asked && self.has_room(nodes, &classes) {
             let together = self.buy(pending, nodes);
             best = best.unless_better(together);
+            if pending.len() <= MOST_TWICE && pending.len() * nodes.len() <= MOST_CHECKS {
+                best = best.or(self.first_fit(pending, PlacementMode::OnFirstNode));
+            }
         }
         best
     }
@@ -126,11 +136,37 @@ impl Solver<'_> {
         if !nodes.is_empty() || (is_sure && pending.len() > MOST_TWICE) {
             return packed;
         }
-        let first_fit = self.attempt(pending, PlacementMode::OneByOne);
+        let first_fit = self.first_fit(pending, PlacementMode::OneByOne);
         let bound = packed.bound;
         Attempt {
             bound,
             ..packed.or(first_fit)
         }
+    }
+
+    /// Places all pods one by one. Karpenter chooses at random between zones with equally few of the pods that are spread or
+    /// kept apart, so that some of its plans are cheaper than others: a plan tries several choices if some pods have such rules.
+    fn first_fit(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
+        let mut best = self.attempt(pending, mode);
+        if self.varies && self.has_places(pending) {
+            let variants = (VARIED_PODS / pending.len()).min(MOST_VARIANTS) as u64;
+            for variant in 1..=variants {
+                self.variant = variant;
+                best = best.unless_better(self.attempt(pending, mode));
+            }
+            self.variant = 0;
+        }
+        best
+    }
+
+    /// Returns whether some pods have rules about zones or other places of more than one node.
+    fn has_places(&mut self, pending: &[Pending]) -> bool {
+        let mut looked_at = FxHashSet::default();
+        pending.iter().any(|pod| {
+            looked_at.insert(pod.class) && {
+                let keys = self.topology(pod.class).keys;
+                keys.iter().any(|key| *key != Symbol::HOSTNAME)
+            }
+        })
     }
 }

@@ -18,6 +18,7 @@ use crate::reason::{Plugin, Refusal};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
+use super::parts::{crowd, shuffle, split};
 use super::solve::Pending;
 use super::units;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
@@ -71,6 +72,9 @@ pub(super) struct Topology {
     pub(super) keys: Vec<Symbol>,
     /// Whether declared soft spread constraints count as hard ones.
     pub(super) strict: bool,
+    /// Which of several places with equally few of its pods the class goes to: 0 for the one with the cheapest option, other
+    /// numbers for arbitrary ones.
+    pub(super) variant: u64,
 }
 
 impl Claim {
@@ -232,7 +236,10 @@ impl Claim {
             true => options.minimum().unwrap_or(self.shown),
             false => self.shown,
         };
-        let places = split(catalog, options, &topology.keys, near);
+        let mut places = split(catalog, options, &topology.keys, near);
+        if topology.variant > 0 {
+            shuffle(&mut places, pod.class, topology, catalog, cluster);
+        }
         let mut refusal: Option<Refusal> = None;
         let mut best: Option<(i64, FixedBitSet)> = None;
         for part in places {
@@ -459,34 +466,6 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
     requirements
 }
 
-/// Splits options by their values of the given labels; the part with the shown option comes first, the others by price.
-fn split(
-    catalog: &Catalog,
-    options: FixedBitSet,
-    keys: &[Symbol],
-    shown: usize,
-) -> Vec<FixedBitSet> {
-    if keys.is_empty() {
-        return vec![options];
-    }
-    let place = |option: usize| -> Vec<Option<Symbol>> {
-        keys.iter()
-            .map(|key| catalog.options[option].labels.value(*key))
-            .collect()
-    };
-    let mut parts: Vec<(Vec<Option<Symbol>>, FixedBitSet)> = Vec::new();
-    for option in options.ones() {
-        let values = place(option);
-        match parts.iter_mut().find(|part| part.0 == values) {
-            Some(part) => part.1.grow_and_insert(option),
-            None => parts.push((values, std::iter::once(option).collect())),
-        }
-    }
-    let shown = place(shown);
-    parts.sort_by_key(|part| part.0 != shown);
-    parts.into_iter().map(|part| part.1).collect()
-}
-
 /// Runs the filters that depend on other pods. Resources are checked per type instead.
 ///
 /// A pod that is planned with its preferences must pass as what it is, too: preferred zones do not narrow the zones over which
@@ -520,17 +499,6 @@ fn check_as(
                 filter::pod_topology_spread::check_preferences(view, question.cluster.at(node))?;
             Some(Refusal::new(Plugin::PodTopologySpread, reason))
         })
-}
-
-/// Returns how many of the pods that the pod is spread against are in the node's domains.
-fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
-    let question = cluster.question(class);
-    let fixed = &question.cluster.at(node).fixed;
-    let rules = question.view.hard.iter().chain(&question.view.soft);
-    rules
-        .filter(|counts| counts.rule.key != Symbol::HOSTNAME)
-        .filter_map(|counts| Some(counts.pods_at(fixed.labels.value(counts.rule.key)?)))
-        .sum()
 }
 
 /// Returns a resource of which even the largest type has too little.

@@ -22,6 +22,7 @@ mod one_by_one;
 mod open_labels;
 mod pack;
 mod packed;
+mod parts;
 mod places;
 mod plan;
 mod preferences;

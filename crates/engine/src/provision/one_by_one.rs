@@ -15,7 +15,10 @@ impl Solver<'_> {
     /// Places a pod on a planned node. Soft spread constraints count as hard ones at first, because a new node can be in any
     /// domain.
     pub(super) fn place_on_planned(&mut self, pod: &Pending) -> bool {
-        let topology = self.topology(pod.class);
+        let topology = Topology {
+            variant: self.variant,
+            ..self.topology(pod.class)
+        };
         let relaxed = Topology {
             strict: false,
             ..topology.clone()
@@ -29,10 +32,10 @@ impl Solver<'_> {
     }
 
     fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
+        self.line_up_new();
         let closed = self.closed.get(&pod.class);
         let open = |claim: &usize| closed.is_none_or(|closed| !closed.contains(*claim));
-        let mut order: Vec<_> = (0..self.claims.len()).filter(open).collect();
-        order.sort_by_key(|claim| self.claims[*claim].pods.len());
+        let mut order: Vec<_> = self.fewest_first.iter().copied().filter(open).collect();
         if let Some(all) = self.whole_unit(pod.own) {
             order.retain(|claim| {
                 let claim = &self.claims[*claim];
@@ -46,6 +49,7 @@ impl Solver<'_> {
             let catalog = &mut self.catalogs[claim.catalog];
             match claim.add(*pod, catalog, topology, self.cluster) {
                 Ok(()) => {
+                    self.line_up_again(index);
                     self.release(index);
                     return true;
                 }
@@ -72,9 +76,37 @@ impl Solver<'_> {
             }
         }
         // Planned nodes that may no longer become large types leave more of the limits, but room for fewer pods.
+        let may_tighten = self.tightens;
         limited
             .into_iter()
+            .filter(|_| may_tighten)
             .any(|catalog| self.tighten(catalog) && self.try_open(catalog, pod, topology).is_ok())
+    }
+
+    /// Puts planned nodes that are new into `fewest_first`, behind those with as many pods.
+    fn line_up_new(&mut self) {
+        let claims = &self.claims;
+        for new in self.fewest_first.len()..claims.len() {
+            let count = claims[new].pods.len();
+            let line = &self.fewest_first;
+            let place = line.partition_point(|claim| claims[*claim].pods.len() <= count);
+            self.fewest_first.insert(place, new);
+        }
+    }
+
+    /// Moves a planned node that got a pod behind those in `fewest_first` that have fewer now. As in Karpenter, it stays before
+    /// those with as many that were behind it.
+    fn line_up_again(&mut self, claim: usize) {
+        let claims = &self.claims;
+        let count = claims[claim].pods.len();
+        let Some(place) = self.fewest_first.iter().position(|one| *one == claim) else {
+            return;
+        };
+        let behind = &mut self.fewest_first[place..];
+        let others = behind[1..].iter();
+        let fewer = others.take_while(|one| claims[**one].pods.len() < count);
+        let moved = fewer.count();
+        behind[..=moved].rotate_left(1);
     }
 
     pub(super) fn topology(&mut self, class: PodClassId) -> Topology {
@@ -83,7 +115,7 @@ impl Solver<'_> {
         }
         let mut topology = Topology {
             keys: self.cluster.sensitive_keys(class),
-            strict: false,
+            ..Topology::default()
         };
         let view = self.cluster.question(class).view;
         for counts in view

@@ -146,8 +146,7 @@ impl Solver<'_> {
 
     /// Packs the pods that found no room within the limits of the pools of the highest weight, on what other pools sell.
     pub(super) fn pack_beyond_limits(&mut self, mut rest: Vec<Pending>) -> Vec<Pending> {
-        let mut catalogs = self.catalogs.iter();
-        if catalogs.all(|catalog| catalog.limits.is_unlimited()) {
+        if !self.is_limited() {
             return rest;
         }
         while !rest.is_empty() {

@@ -2,17 +2,19 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::solve::{Pending, Solver};
+use super::solve::{Pending, PlacementMode, Solver};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
 use crate::resources::Amounts;
 
 /// The maximum number of nodes that are checked in one attempt.
-const MOST_CHECKS: usize = 1_000_000;
+pub(super) const MOST_CHECKS: usize = 1_000_000;
 
 /// The existing nodes that are tried again while pods are planned on new ones. They only lose room meanwhile.
 #[derive(Default)]
 pub(super) struct Retries {
+    /// Whether pods are tried whose rules need no other pods.
+    takes_all: bool,
     /// The nodes that took further pods when a pod was first tried again.
     nodes: Option<Vec<NodeId>>,
     /// Those of them with room for each class when a pod of it was first tried again.
@@ -21,9 +23,18 @@ pub(super) struct Retries {
     checks: usize,
 }
 
+impl Retries {
+    pub(super) fn of(mode: PlacementMode<'_>) -> Self {
+        Retries {
+            takes_all: matches!(mode, PlacementMode::OnFirstNode),
+            ..Retries::default()
+        }
+    }
+}
+
 impl Solver<'_> {
-    /// Places a pod on an existing node that takes it by now, if its rules need other pods in certain places. Other pods are
-    /// never taken by a node that refused them before.
+    /// Places a pod on the first existing node that takes it by now, if its rules need other pods in certain places or no pod
+    /// was tried before. Other pods are never taken by a node that refused them before.
     pub(super) fn retry_existing(
         &mut self,
         pod: &Pending,
@@ -36,13 +47,14 @@ impl Solver<'_> {
         let class = pod.own;
         let needs_others = !self.cluster.class(class).affinity.is_empty()
             || !self.cluster.question(class).view.hard.is_empty();
-        if !needs_others {
+        if !needs_others && !retries.takes_all {
             return false;
         }
         let Retries {
             nodes,
             by_class,
             checks,
+            ..
         } = retries;
         let nodes = nodes.get_or_insert_with(|| {
             let one = Amounts {

@@ -50,6 +50,7 @@ impl RoundQuestion<'_> {
         let catalogs = compile(request, templates, requested, cluster)?;
         let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
         solver.wants_bound = true;
+        solver.varies = true;
         solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
         solver.preferences = Preferences::of(request);
         solver.reservations.policy = request.reserved;

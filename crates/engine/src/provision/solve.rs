@@ -89,8 +89,10 @@ pub(super) fn compile(
 /// How pending pods are placed.
 #[derive(Clone, Copy)]
 pub(super) enum PlacementMode<'a> {
-    /// One by one, as Karpenter does.
+    /// One by one on new nodes, as Karpenter does.
     OneByOne,
+    /// One by one as Karpenter does, each pod on the first existing node that takes it, or else on a new one.
+    OnFirstNode,
     /// Packed by cost, using these existing nodes as well.
     Packed(&'a [NodeId]),
 }
@@ -214,15 +216,23 @@ pub(super) struct Solver<'a> {
     /// The keys of the request's pods.
     pub(super) keys: &'a [String],
     pub(super) claims: Vec<Claim>,
+    /// The claims in the order in which pods are tried on them.
+    pub(super) fewest_first: Vec<usize>,
     /// The claims that have no room for a class; a claim only loses options, so this stays true.
     pub(super) closed: FxHashMap<PodClassId, FixedBitSet>,
     pub(super) topologies: FxHashMap<PodClassId, Topology>,
+    /// Whether nodes of a pool that has reached its limits are tightened to make room for one more.
+    pub(super) tightens: bool,
     /// The number of planned pods when the nodes of a pool were last tightened.
     pub(super) tightened: FxHashMap<usize, usize>,
     /// The pools in the order in which Karpenter opens nodes of them: the highest weight first, then the name that is last in
     /// the alphabet (`OrderByWeight`).
     pub(super) opening_order: Vec<usize>,
     seed: u64,
+    /// Whether pods that are placed one by one are placed in several variants.
+    pub(super) varies: bool,
+    /// The variant in which pods are placed one by one: see [`Topology`].
+    pub(super) variant: u64,
     /// The number of empty places that were ever added, for their names.
     pub(super) places: usize,
     /// The effort of the search for a cheaper packing.
@@ -256,11 +266,15 @@ impl<'a> Solver<'a> {
             catalogs,
             keys,
             claims: Vec::new(),
+            fewest_first: Vec::new(),
             closed: FxHashMap::default(),
             topologies: FxHashMap::default(),
+            tightens: false,
             tightened: FxHashMap::default(),
             opening_order,
             seed,
+            varies: false,
+            variant: 0,
             places: 0,
             effort: PlanRequest::EFFORT,
             wants_bound: false,
@@ -313,11 +327,11 @@ impl Solver<'_> {
             .map(|catalog| catalog.limits.clone())
             .collect();
         let reservations = self.reservations.clone();
-        let mut retries = Retries::default();
+        let mut retries = Retries::of(mode);
         self.add_places(pending);
         let mut existing = Vec::new();
         let (pending, bound) = match mode {
-            PlacementMode::OneByOne => (pending.to_vec(), None),
+            PlacementMode::OneByOne | PlacementMode::OnFirstNode => (pending.to_vec(), None),
             PlacementMode::Packed(nodes) => {
                 let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
                 let (rest, bound) = match nodes.is_empty() {
@@ -339,11 +353,18 @@ impl Solver<'_> {
             pending = self.until_settled_by_class(pending, &mut place);
             self.take_waiting(&mut pending, &mut unplaceable);
         }
+        // Only now: a node that may become small types alone has no room for pods that would have joined it.
+        self.tightens = self.is_limited();
+        if self.tightens {
+            pending = self.until_settled_by_class(pending, &mut place);
+            self.take_waiting(&mut pending, &mut unplaceable);
+        }
         // Better some of the pods that must share a node than none.
         let units = std::mem::take(&mut self.units);
         if !units.is_empty() {
             pending = self.until_settled_by_class(pending, &mut place);
         }
+        self.tightens = false;
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
         for pod in pending {
             let known = refusals.entry(pod.class);
@@ -371,6 +392,7 @@ impl Solver<'_> {
         }
         self.reservations = reservations;
         self.units = units;
+        self.fewest_first.clear();
         self.closed.clear();
         self.tightened.clear();
         Attempt {
@@ -381,6 +403,12 @@ impl Solver<'_> {
             placed_one_by_one,
             bound,
         }
+    }
+
+    /// Returns whether a pool has limits.
+    pub(super) fn is_limited(&self) -> bool {
+        let mut limits = self.catalogs.iter().map(|catalog| &catalog.limits);
+        limits.any(|limits| !limits.is_unlimited())
     }
 
     /// Drops options of planned nodes above their share of the ceiling. Returns `false` if a pool's `minValues` cannot be

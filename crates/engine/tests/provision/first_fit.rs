@@ -286,3 +286,95 @@ fn a_limit_leaves_packed_nodes_the_choice_of_types_that_the_pool_demands() {
         assert_eq!(types, ["single", "double"]);
     }
 }
+
+#[test]
+fn of_planned_nodes_with_equally_many_pods_the_last_to_get_one_gets_the_next() {
+    let pods = [
+        alone("one", "3"),
+        alone("two", "3"),
+        pod("web-0", &[("cpu", "1")]),
+        pod("web-1", &[("cpu", "1")]),
+        pod("web-2", &[("cpu", "1")]),
+    ];
+    let plan = plan(
+        &mut Cluster::new(Options::default()),
+        pods.to_vec(),
+        vec![pool("p", &linux())],
+    );
+    let placed: Vec<_> = plan.nodes.iter().map(|node| &node.pods[..]).collect();
+    assert_eq!(placed[0], ["ns/one", "ns/web-0"]);
+    assert_eq!(placed[1], ["ns/two", "ns/web-1", "ns/web-2"]);
+}
+
+#[test]
+fn no_planned_node_shrinks_for_another_one_while_pods_could_join_it() {
+    let mut own = pool("p", &linux());
+    own.limits_remaining = amounts(&[("cpu", "8")]);
+    // Four nodes with two cores each would have no room for the other pods.
+    let mut pods: Vec<PodSpec> = (0..4)
+        .map(|index| alone(&format!("agent-{index}"), "1600m"))
+        .collect();
+    pods.extend((0..4).map(|index| pod(&format!("web-{index}"), &[("cpu", "1500m")])));
+    for by_cost in [false, true] {
+        let request = PlanRequest {
+            pods: pods.clone(),
+            templates: vec![own.clone()],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let mut cluster = Cluster::new(Options::default());
+        let plan = cluster.plan(&request).expect("a valid request");
+        let without: Vec<&str> = plan.unplaceable.iter().map(|pod| &*pod.pod).collect();
+        assert_eq!(without, ["ns/agent-1", "ns/agent-2", "ns/agent-3"]);
+    }
+}
+
+#[test]
+fn an_existing_node_keeps_its_room_for_pods_that_it_takes_once_other_zones_have_some() {
+    let mut cluster = Cluster::new(Options::default());
+    cluster.set_node(&node_in("c", "3")).expect("valid");
+    let mut pods: Vec<PodSpec> = (0..6)
+        .map(|index| spread_over_zones(&format!("web-{index}"), "1500m"))
+        .collect();
+    pods.extend((0..3).map(|index| pod(&format!("small-{index}"), &[("cpu", "500m")])));
+    let request = PlanRequest {
+        pods,
+        templates: vec![pool("p", &linux())],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let plan = cluster.plan(&request).expect("a valid request");
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    assert_eq!(plan.existing.len(), 2, "{plan:?}");
+}
+
+#[test]
+fn a_node_whose_zone_is_open_goes_where_it_is_cheapest_for_the_pods_that_join_it() {
+    let types = [
+        sold_in("small", 2, "8Gi", &[("a", 150), ("b", 160)]),
+        sold_in("large", 8, "8Gi", &[("a", 400), ("b", 200)]),
+    ];
+    let mut pods = vec![pod("first", &[("cpu", "1500m"), ("memory", "4Gi")])];
+    pods.extend((0..5).map(|index| {
+        let mut own = pod(
+            &format!("web-{index}"),
+            &[("cpu", "250m"), ("memory", "512Mi")],
+        );
+        own.template.labels = StringMap::from([("app".to_owned(), "web".to_owned())]);
+        let near = PodAffinityTerm {
+            label_selector: Some(LabelSelector {
+                match_labels: own.template.labels.clone(),
+                ..LabelSelector::default()
+            }),
+            topology_key: label::ZONE.into(),
+            ..PodAffinityTerm::default()
+        };
+        own.template.affinity.pod_affinity = Some(PodAffinity {
+            required: vec![near],
+            preferred: Vec::new(),
+        });
+        own
+    }));
+    let plan = bought_by_cost(pods, vec![pool("p", &types)]);
+    assert_eq!(plan.price_micro_usd(), 200, "{plan:?}");
+}

@@ -1,0 +1,71 @@
+//! The places that a planned node can still be in: its options by zone, or by other labels that pods are spread over.
+
+use std::hash::BuildHasher;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxBuildHasher;
+
+use crate::class::PodClassId;
+use crate::cluster::{Cluster, NodeId};
+use crate::intern::Symbol;
+
+use super::catalog::Catalog;
+use super::claim::Topology;
+
+/// Splits options by their values of the given labels; the part with the shown option comes first, the others by price.
+pub(super) fn split(
+    catalog: &Catalog,
+    options: FixedBitSet,
+    keys: &[Symbol],
+    shown: usize,
+) -> Vec<FixedBitSet> {
+    if keys.is_empty() {
+        return vec![options];
+    }
+    let place = |option: usize| -> Vec<Option<Symbol>> {
+        keys.iter()
+            .map(|key| catalog.options[option].labels.value(*key))
+            .collect()
+    };
+    let mut parts: Vec<(Vec<Option<Symbol>>, FixedBitSet)> = Vec::new();
+    for option in options.ones() {
+        let values = place(option);
+        match parts.iter_mut().find(|part| part.0 == values) {
+            Some(part) => part.1.grow_and_insert(option),
+            None => parts.push((values, std::iter::once(option).collect())),
+        }
+    }
+    let shown = place(shown);
+    parts.sort_by_key(|part| part.0 != shown);
+    parts.into_iter().map(|part| part.1).collect()
+}
+
+/// Puts places in the arbitrary order that a variant of the plan has for pods of this size.
+pub(super) fn shuffle(
+    places: &mut [FixedBitSet],
+    class: PodClassId,
+    topology: &Topology,
+    catalog: &Catalog,
+    cluster: &Cluster,
+) {
+    let requests = &cluster.class(class).shape.requests.real;
+    let size = (requests.cpu_milli, requests.memory_bytes);
+    places.sort_by_cached_key(|place| {
+        let option = place.minimum().unwrap_or_default();
+        let labels = &catalog.options[option].labels;
+        let values = topology.keys.iter().filter_map(|key| labels.value(*key));
+        let names: Vec<&str> = values.map(|value| cluster.text(value)).collect();
+        FxBuildHasher.hash_one((topology.variant, size, names))
+    });
+}
+
+/// Returns how many of the pods that the pod is spread against are in the node's domains.
+pub(super) fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
+    let question = cluster.question(class);
+    let fixed = &question.cluster.at(node).fixed;
+    let rules = question.view.hard.iter().chain(&question.view.soft);
+    rules
+        .filter(|counts| counts.rule.key != Symbol::HOSTNAME)
+        .filter_map(|counts| Some(counts.pods_at(fixed.labels.value(counts.rule.key)?)))
+        .sum()
+}
