@@ -1,8 +1,8 @@
 //! The controller of Services of type LoadBalancer (cloud-controller-manager: service controller).
 //!
-//! Addresses come from a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only generates names. As
-//! in the cloud controller, a finalizer keeps a Service until its address is released. [`update`] decides which changes need
-//! a sync, [`hosts`] which nodes receive traffic.
+//! Addresses come from a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only generates
+//! names. As in the cloud controller, a finalizer keeps a Service until its address is released. [`update`] decides
+//! which changes need a sync, [`hosts`] which nodes receive traffic.
 
 mod hosts;
 mod update;
@@ -159,7 +159,7 @@ struct Controller {
     recorder: Recorder,
     balancers: Arc<dyn LoadBalancers>,
     hosts: HostSet,
-    /// The hosts that each load balancer was last given.
+    /// The hosts that were last passed to each load balancer.
     served: Mutex<FxHashMap<Key, Hosts>>,
 }
 
