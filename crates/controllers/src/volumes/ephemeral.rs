@@ -1,4 +1,5 @@
-//! Makes the claims of pods' ephemeral volumes, which go with their pod (kube-controller-manager: ephemeral-volume-controller).
+//! Creates the claims of pods' ephemeral volumes; the pod owns them, so they are deleted with it
+//! (kube-controller-manager: ephemeral-volume-controller).
 
 use std::sync::Arc;
 
@@ -111,7 +112,7 @@ fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
         .filter(|volume| volume.ephemeral.is_some())
 }
 
-/// The names of the claims a pod mounts, those made for it included.
+/// Iterates the names of the claims that a pod mounts, including those of its ephemeral volumes.
 pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let spec = pod.spec.iter();
     let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
