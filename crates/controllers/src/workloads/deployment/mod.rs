@@ -1,8 +1,8 @@
 //! The Deployment controller: rolls a template out over ReplicaSets, one per revision.
 //!
-//! Deciding is pure: [`rolling`] (how far sets may move), [`scaling`] (shares during a rollout), [`status`] (counts and
-//! conditions), [`revision`] (annotations). Here is the order of things in one sync; [`rollout`] carries it out.
-//! Nothing is remembered between syncs: the sets and their annotations are the state.
+//! The decisions are pure functions: [`rolling`] (how far sets may move), [`scaling`] (shares during a rollout),
+//! [`status`] (counts and conditions), [`revision`] (annotations). This module orders the steps of one sync;
+//! [`rollout`] carries them out. Nothing is remembered between syncs: the sets and their annotations are the state.
 
 mod revision;
 mod rolling;
@@ -24,7 +24,7 @@ use rollout::Rollout;
 
 const WORKERS: usize = 5;
 
-/// Why a sync ended early and will be retried.
+/// The reasons for which a sync ends early and is retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -96,7 +96,7 @@ fn replica_set_changed(informers: &Informers, queue: &Queue<Key>, change: &Chang
     }
 }
 
-/// A Recreate rollout waits for the last old pod to be gone.
+/// Wakes the Deployment of a deleted pod if its strategy is Recreate, which waits for the last old pod to be gone.
 fn pod_changed(informers: &Informers, queue: &Queue<Key>, change: &Change<'_, Pod>) {
     let Change::Deleted(pod) = change else { return };
     let Some(reference) =
