@@ -381,7 +381,8 @@ impl Cares {
     }
 }
 
-/// Whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits for its back-off only.
+/// Returns whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits only for its
+/// back-off.
 pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
     match event {
         Event::Storage(event) => return storage_hints::wakes(pod, rejectors, event),
@@ -404,7 +405,7 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> b
         })
 }
 
-/// Whether a change of the waiting pod itself may help it; `wishes` are those of its new version.
+/// Returns whether a change of the waiting pod itself may help it. `wishes` are those of the new version.
 pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins, wishes: &Wishes) -> bool {
     let mut caring = TABLE
         .iter()
