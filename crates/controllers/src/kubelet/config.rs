@@ -1,8 +1,9 @@
-//! Which ConfigMaps, Secrets and claims containers and volumes need, and the kubelet's messages if one is missing.
+//! Finds the ConfigMaps, Secrets and claims that containers and volumes need, and the kubelet's messages if one is
+//! missing.
 //!
 //! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] lists the objects to look up, and
-//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. When lookups happen and are repeated is
-//! decided in [`super::pod`].
+//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. [`super::pod`] decides when lookups
+//! happen and are repeated.
 //!
 //! Invariant: an optional object, or a missing key of one, never causes an error.
 

@@ -1,7 +1,7 @@
-//! From the simulated cloud's instances to the simulated kubelets' machines.
+//! Reports the simulated cloud's instances to the simulated kubelets.
 //!
-//! Invariant: instances are followed by a cursor, so nothing is missed; the kubelets are told once that a machine has
-//! booted and once that it is gone. [`super::driver`] acts on it.
+//! Invariant: instances are read with a cursor, so none is missed. Each machine is reported once when it has booted
+//! and once when it is gone. [`super::driver`] acts on the reports.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::{addresses::Addresses, driver::Machine, node::NodeFacts};
 use crate::Context;
 
-/// Follows the instances until the context shuts down: what [`super::driver::start`] takes its machines from.
+/// Reports machines until the context shuts down, as [`super::driver::start`] expects them.
 pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
     let (sender, machines) = mpsc::unbounded_channel();
     let (shutdown, clock) = (context.shutdown.clone(), context.clock.clone());
@@ -73,7 +73,7 @@ impl ReportedMachines {
 fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
     let mut facts = facts(instance, ec2.pull_speed(instance));
     if instance.os() == Os::Windows {
-        // How many addresses there are, and which pod gets which, the controller of addresses says.
+        // The address controller decides how many addresses there are and which pod gets which.
         facts.capacity.remove(labels::PRIVATE_IPV4);
         facts.allocatable.remove(labels::PRIVATE_IPV4);
         return Machine::Booted {

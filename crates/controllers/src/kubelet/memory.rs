@@ -1,8 +1,8 @@
-//! Memory on simulated Windows nodes. Windows ends no container that uses too much: beyond its limit a container's allocations fail, and
-//! when all of them use more than the node has, the node pages and everything takes longer
-//! (Kubernetes: concepts/configuration/windows-resource-management).
+//! The memory of simulated Windows nodes. Windows ends no container that uses too much: beyond its limit a
+//! container's allocations fail, and when all containers use more than the node has, the node pages and everything
+//! slows down (Kubernetes: concepts/configuration/windows-resource-management).
 //!
-//! What containers use is what [`super::usage`] tells, as far as the pod itself says so.
+//! The amount that a container uses comes from [`super::usage`], but only from the pod's own annotation.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use mullion_engine::model::Quantity;

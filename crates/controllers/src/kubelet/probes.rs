@@ -292,7 +292,7 @@ mod tests {
         Timestamp::from_second(second).expect("within range")
     }
 
-    /// Second, outcome, started and ready after each probe, until `end_s`.
+    /// Returns second, outcome, started and ready after each probe, until `end_s`.
     fn probed(
         container: Value,
         kind: ProbeKind,

@@ -424,14 +424,14 @@ mod tests {
 
     #[test]
     fn a_node_uses_no_more_than_pods_can_have_of_it_unless_it_is_told_to() {
-        // A Windows node of 2 GiB keeps most of them for its system.
+        // A Windows node of 2 GiB reserves most of them for its system.
         let (capacity, allocatable) = (mib(2_000, 2_048), mib(1_900, 350));
         let of = |used, annotated| of_node(capacity, allocatable, used, annotated);
         assert_eq!(of(mib(0, 0), mib(0, 0)), mib(100, 350));
         assert_eq!(of(mib(5, 320), mib(0, 0)), mib(105, 350));
         assert_eq!(of(mib(5, 900), mib(0, 800)), mib(105, 800));
         assert_eq!(of(mib(3_000, 0), mib(2_500, 0)), mib(2_500, 350));
-        // One with room uses what it keeps and what its pods use.
+        // A node with room uses what it reserves and what its pods use.
         let of = |used| of_node(mib(2_000, 8_192), mib(1_900, 7_192), used, mib(0, 0));
         assert_eq!(of(mib(50, 200)), mib(150, 1_200));
     }
