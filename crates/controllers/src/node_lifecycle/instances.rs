@@ -1,4 +1,4 @@
-//! Deletes nodes whose machine is gone (the cloud controller's node lifecycle).
+//! Deletes nodes whose machine is gone (cloud-controller-manager: node lifecycle controller).
 
 use std::sync::Arc;
 
