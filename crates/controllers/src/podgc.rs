@@ -173,7 +173,7 @@ fn is_out_of_service(node: &Node) -> bool {
     tainted && !ready
 }
 
-/// Since when each node that pods are bound to has been missing.
+/// The time since which each node with bound pods has been missing.
 #[derive(Debug, Default)]
 struct MissingNodes {
     since: FxHashMap<String, Instant>,
