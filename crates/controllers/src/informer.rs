@@ -66,7 +66,7 @@ impl<'a, K> Change<'a, K> {
     }
 }
 
-/// Calls back with each value of an index under which an object is filed.
+/// Calls back with each value of an index under which an object is stored.
 pub type IndexFn<K> = fn(&K, &mut dyn FnMut(&str));
 
 type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
@@ -74,12 +74,12 @@ type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 /// A shared, self-healing copy of all objects of one kind. Cheap to clone.
 ///
 /// # Guarantees
-/// - The watch starts with the first [`Informer::start`], [`Informer::synced`] or [`Informer::on_change`]; a kind that
-///   nobody asks for costs nothing.
+/// - The watch starts with the first [`Informer::start`], [`Informer::synced`] or [`Informer::on_change`]; a kind
+///   that no controller uses costs nothing.
 /// - Each handler sees, for one object, `Added`, then `Updated`s, then `Deleted`, across relists too.
 ///
 /// # Caveats
-/// - Reads before [`Informer::synced`] may miss objects, and any read may be behind a write just made.
+/// - Reads before [`Informer::synced`] may miss objects, and any read may lag behind a write just made.
 pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
@@ -332,7 +332,7 @@ where
     fn delete(&self, object: Arc<K>) {
         let handlers = lock(&self.handlers);
         let known = self.write(|store| store.remove(&Key::of(&*object)));
-        // A watch may report the deletion of something the relist before it had already dropped.
+        // A watch may report the deletion of an object that the previous relist has already removed.
         if known.is_some() {
             notify(&handlers, &Change::Deleted(&object));
         }
@@ -359,7 +359,7 @@ where
     }
 }
 
-/// The event about the kind itself.
+/// Converts the event of a smaller type to an event of the kind itself.
 fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
     match event {
         watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
@@ -370,7 +370,7 @@ fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
     }
 }
 
-/// An object whose uid changed is another object: its predecessor's deletion was missed.
+/// Reports an object whose UID changed as deleted and added: the deletion of its predecessor was missed.
 fn notify_replaced<K: Resource>(handlers: &[Handler<K>], old: &Arc<K>, new: &Arc<K>) {
     if old.meta().uid == new.meta().uid {
         notify(handlers, &Change::Updated { old, new });
