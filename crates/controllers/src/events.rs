@@ -50,7 +50,7 @@ const PER_SECOND: f64 = 500.0;
 pub enum EventType {
     /// A normal operation.
     Normal,
-    /// A problem that a user may want to look into.
+    /// A problem that a user may want to examine.
     Warning,
 }
 

@@ -255,6 +255,7 @@ impl Gate {
                 .await
         };
         let applied = match apply(patch).await {
+            // The API server refuses changes that do not only narrow a gated pod. Then only the gate is removed.
             Err(kube::Error::Api(status)) if status.code == 422 => {
                 let note = format!(
                     "what its images need cannot be added, so the pod is scheduled as it is: {}",

@@ -4,7 +4,7 @@
 //! `Arc<K>` without their `managedFields` and never copied on read. Handlers see every change in order and are given
 //! the object before and after it; they only enqueue keys (see [`crate::queue`]) and return at once.
 //!
-//! Invariant: when a handler runs, the store already contains the change it is told about.
+//! Invariant: when a handler runs, the store already contains the change that the handler gets.
 
 mod key;
 mod store;

@@ -192,6 +192,7 @@ impl Election {
             return Ok(true);
         };
         let found = lease.spec.clone().unwrap_or_default();
+        // The expiry is measured from the moment when this process first saw the present content.
         self.notice(found.clone());
         let holder = found.holder_identity.as_deref().unwrap_or_default();
         let transitions = found.lease_transitions.unwrap_or_default();
@@ -200,6 +201,7 @@ impl Election {
             return Ok(false);
         }
         let spec = match is_mine {
+            // A renewal keeps the time and number of the acquisition.
             true => LeaseSpec {
                 acquire_time: found.acquire_time,
                 lease_transitions: Some(transitions),

@@ -105,6 +105,7 @@ async fn try_remove(context: &Context, pod: &Pod, disruption: Option<&str>) -> k
             })
             .into_iter()
             .collect();
+        // No kubelet will end the pod, and a finalizer may keep its object, so it would stay in its phase forever.
         let mut status = json!({"phase": "Failed"});
         if !conditions.is_empty() {
             status["conditions"] = conditions.into();

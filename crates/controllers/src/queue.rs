@@ -232,6 +232,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
                 if let Some(key) = state.ready.pop_front() {
                     state.dirty.remove(&key);
                     state.processing.insert(key.clone());
+                    // `Notify` stores one permit only, so each woken worker wakes the next one while keys are left.
                     if !state.ready.is_empty() {
                         self.shared.wake.notify_one();
                     }

@@ -98,6 +98,7 @@ impl Correlator {
             occurrence.message.clone()
         };
         let field_path = occurrence.object.field_path.clone();
+        // All combined events of a likeness share one entry, so that they become one event.
         let distinct = (!merged).then(|| (field_path, occurrence.message.clone()));
         let key = (likeness, distinct);
         let subject = key.0.subject.clone();
@@ -128,6 +129,7 @@ impl Correlator {
                 }
             }
         };
+        // Repetitions use up the budget as well as new events.
         if self.spend(subject, now) {
             verdict
         } else {

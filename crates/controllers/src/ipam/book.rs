@@ -68,6 +68,7 @@ impl Book {
         let (slots, kind) = (slots(&facts), settings.kind(facts.nitro));
         let targets = settings.targets(kind);
         let mut interface = Interface::restore(slots, kind, targets, state, now);
+        // Assignments wait until the driver has checked the limits of the subnet, which other nodes share.
         interface.hold(true);
         interface.leave_subnet_waits_to_caller();
         Book {
@@ -254,8 +255,8 @@ fn slots(facts: &InterfaceFacts) -> u32 {
     u32::try_from(facts.slots).unwrap_or(u32::MAX)
 }
 
-/// Returns VRC's message if the node can have no addresses at all, or none of the requested kind. The flag says
-/// whether only the kind is unsupported.
+/// Returns VRC's message if the node can have no addresses at all, or none of the requested kind. The flag is true if the
+/// node can have addresses of the other kind.
 pub(super) fn unsupported(facts: &InterfaceFacts, kind: Kind) -> Option<(String, bool)> {
     let name = &facts.instance_type;
     let known = mullion_cloud::catalogue::get(name).is_some_and(|known| known.windows_capable);

@@ -324,6 +324,7 @@ impl Driver {
                 book.pod_is(uid, member, annotation, now, &mut self.events);
                 self.touch(&node, None, now);
             }
+            // A waiting pod raises the priority of loading its node.
             Some(State::New(_)) if waits(&pod) => self.turns.add(&node, CallPriority::Pods(1)),
             Some(State::New(_) | State::Loading(_) | State::Unsupported) | None => {}
         }
@@ -353,6 +354,7 @@ impl Driver {
             if room.is_open(now) {
                 self.turns.add(name, want);
             } else {
+                // The subnet is closed. Its timer or a returned address wakes the node.
                 room.park(name, want);
                 let at = room.opens_at();
                 self.set_alarm(Alarm::Subnet(subnet), at);

@@ -267,6 +267,7 @@ impl<'a> Use<'a> {
             Some(ClaimTrouble::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
             Some(ClaimTrouble::NotBound) => return Err("PVC is not bound".to_owned()),
             Some(ClaimTrouble::NotPrepared(why)) => return Err(why.clone()),
+            // Callers check [`Uses::is_attaching`] first, because waiting for an attachment is not an error.
             Some(ClaimTrouble::NotAttached) | None => {}
         }
         match self.keys.iter().find(|key| !has(keys, key)) {

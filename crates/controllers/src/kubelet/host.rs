@@ -212,7 +212,7 @@ impl Host {
         }
     }
 
-    /// Does what is due for one pod; nothing if the pod is not on the node any more.
+    /// Steps one pod; does nothing if the pod is not on the node any more.
     pub fn step(&mut self, uid: &str, now: Timestamp) -> Step {
         let (mut parts, pods) = self.parts();
         let Some(sim) = pods.get_mut(uid) else {

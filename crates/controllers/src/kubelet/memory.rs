@@ -9,7 +9,7 @@ use mullion_engine::model::Quantity;
 
 use super::{annotations, usage};
 
-/// Returns the bytes that the pod's annotation says a container needs, whatever its limit.
+/// Returns the bytes that a container needs by the pod's annotation, whatever its limit.
 pub(super) fn needed(pod: &Pod, container: &Container, is_app: bool) -> Option<i64> {
     let annotations = pod.metadata.annotations.as_ref();
     let plan = annotations::usage(annotations, &container.name, is_app)?;

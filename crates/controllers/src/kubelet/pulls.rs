@@ -284,7 +284,7 @@ struct Image {
 }
 
 impl Image {
-    /// Returns what the image's name says about it.
+    /// Returns the facts that the image's name contains.
     fn named(name: &str, sizes: Sizes, builds: &Builds) -> Self {
         let parts = name.rsplit([':', '-', '_']);
         let mut versions = parts.filter(|part| part.parse::<Build>().is_ok());

@@ -262,6 +262,7 @@ impl Reading<'_> {
                 limit("memory").map(Quantity::value),
             ),
         };
+        // Only usage that annotations set may exceed a node's allocatable (see [`of_node`]).
         let annotated = Used {
             cpu_milli: cpu_milli.map_or(0, |_| used.cpu_milli),
             memory_bytes: memory_bytes.map_or(0, |_| used.memory_bytes),
@@ -319,6 +320,7 @@ impl Reading<'_> {
         let deployment = set.as_ref().and_then(|set| {
             let owner = ownership::controller_of(&**set)?;
             let found = informers.deployments.get(namespace, &owner.name)?;
+            // Another Deployment may have taken the name.
             (found.metadata.uid.as_ref() == Some(&owner.uid)).then_some(found)
         });
         let Some(deployment) = deployment else {

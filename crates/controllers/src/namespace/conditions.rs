@@ -74,6 +74,7 @@ fn states(progress: &Progress) -> [(&'static str, bool, &'static str, String); 5
         )
     } else {
         let mut failures = progress.failures.clone();
+        // The order of failures varies; sorting keeps equal failures from changing the message.
         failures.sort_unstable();
         let message = format!(
             "Failed to delete all resource types, {} remaining: {}",
@@ -119,6 +120,7 @@ fn states(progress: &Progress) -> [(&'static str, bool, &'static str, String); 5
         );
         (true, "SomeFinalizersRemain", message)
     };
+    // Discovery returns parsed group versions, so parsing cannot fail here.
     let parsing = (
         false,
         "ParsedGroupVersions",

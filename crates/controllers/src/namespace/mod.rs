@@ -199,6 +199,7 @@ impl Controller {
             };
             progress.estimate = progress.estimate.max(Some(estimate));
         } else {
+            // Objects without finalizers should be gone at once.
             progress.failures.push(format!(
                 "unexpected items still remain in namespace: {name} for gvr: {}/{}, Resource={}",
                 resource.group, resource.version, resource.plural

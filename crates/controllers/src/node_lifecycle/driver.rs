@@ -178,6 +178,7 @@ impl Driver {
         }
         self.notice_readiness(&name, now);
         self.mend(&name, now);
+        // Evictions depend only on the NoExecute taints, which most node updates do not change.
         if before.unwrap_or_default() != after {
             for pod in self.context.informers.pods.by_index(BY_NODE, &name) {
                 self.evictor.consider(&pod, &after, waited);

@@ -78,7 +78,9 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
         .find(|taint| taint.effect == "NoExecute" && is_readiness(&taint.key));
     let no_execute = match (reason, evict, evicting) {
         (None, _, _) | (_, Evict::Never, _) | (_, Evict::NotYet, None) => None,
+        // The existing taint keeps its time.
         (Some(key), _, Some(there)) if there.key == key => Some(there.clone()),
+        // Either the node's turn has come, or the reason changed between not-ready and unreachable.
         (Some(key), _, _) => Some(taint(key, "NoExecute", now)),
     };
     let ours = |taint: &Taint| match taint.effect.as_str() {

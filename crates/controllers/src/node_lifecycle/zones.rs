@@ -107,6 +107,7 @@ impl Zones {
             return verdicts;
         }
         for zone in self.zones.values_mut() {
+            // A small zone that has mostly failed loses no pods at all.
             let Some(pace) = zone.pace() else { continue };
             if zone.next.is_none_or(|next| next <= now)
                 && let Some(name) = zone.waiting.pop_front()

@@ -87,6 +87,7 @@ async fn scale_of(
     let api: Api<DynamicObject> =
         Api::namespaced_with(context.client.clone(), &namespace, &resource);
     let scale = api_error::ignore_not_found(api.get_scale(&reference.name).await)?;
+    // Another object may have taken the controller's name.
     match scale.filter(|scale| scale.metadata.uid.as_ref() == Some(&reference.uid)) {
         Some(scale) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas);

@@ -68,6 +68,7 @@ pub(super) async fn pre_bind(
         if let Some(own) = &choices.extended {
             let claim = extended::make(context, pod, own).await?;
             let name = claim.name_any();
+            // Recorded before the next step can fail, so that [`unreserve`] deletes the claim.
             *made = Some(name.clone());
             let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
             wrote(&claim);

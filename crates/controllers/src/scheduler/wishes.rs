@@ -152,7 +152,7 @@ impl Wishes {
         wishes
     }
 
-    /// Compiles the requirements anew after the pod changed.
+    /// Compiles the requirements again after the pod changed.
     pub(super) fn renewed(&self, pod: &Pod, rejectors: Plugins) -> Self {
         Self::of(pod, rejectors, self.profile.clone())
     }

@@ -82,6 +82,7 @@ pub fn readiness(claim: &ResourceClaim) -> Readiness {
             conditions.find(|own| own.type_ == *name && own.status == "True")
         };
         let failing = given.binding_failure_conditions.iter().flatten();
+        // A failure condition counts even if all binding conditions are true.
         if let Some(Condition {
             reason, message, ..
         }) = failing.into_iter().find_map(condition)

@@ -196,6 +196,7 @@ impl Binder {
                     format!("volume {name:?} already bound to a different claim."),
                 );
             } else {
+                // This should not happen: the controller chose the volume, yet another claim has it.
                 tracing::warn!(claim = %key, volume = name, "volume is bound to another claim");
             }
         }
@@ -310,6 +311,7 @@ impl Binder {
         let provisioner = driver.unwrap_or(plugin);
         let mut changed = claim.clone();
         let annotations = changed.annotations_mut();
+        // Older provisioners read only the beta annotation.
         for key in [
             matching::BETA_STORAGE_PROVISIONER,
             matching::STORAGE_PROVISIONER,

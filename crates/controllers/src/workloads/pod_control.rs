@@ -87,6 +87,7 @@ impl PodControl {
             }
             (rest, batch_size) = (later, batch_size * 2);
         }
+        // Bodies that were not tried any more must not stay expected.
         rest.iter().for_each(|_| failed());
         let error = error.filter(|error| !api_error::is_namespace_terminating(error));
         Creations { created, error }

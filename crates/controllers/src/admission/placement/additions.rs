@@ -208,6 +208,7 @@ impl Additions<'_> {
             .into_iter()
             .filter(|b| hosts.contains(b))
             .collect();
+        // If all possible hosts have the images' own build, a preference would change nothing.
         let is_choice = hosts.iter().any(|host| !own.contains(host));
         if own.is_empty() || !is_choice || self.allowed.chooses_build() {
             return;

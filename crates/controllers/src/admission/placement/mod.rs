@@ -177,6 +177,8 @@ impl PlaceByImage {
         let systems = allowed.systems_that_run(&runs, self.table.builds());
         let system = match systems[..] {
             [system] => system,
+            // An unknown image might decide between the two systems, so the default applies only if every image is
+            // known.
             [_, _] if is_complete => default_system(write.namespace, cluster),
             _ => return verdict.into(),
         };

@@ -32,6 +32,7 @@ impl Driver {
             "addresses of Windows pods: settings read"
         );
         if !self.settings.windows_ipam {
+            // All state is dropped. It is loaded again when addresses are enabled.
             for name in std::mem::take(&mut self.nodes).into_keys() {
                 self.forget_node(&name);
             }

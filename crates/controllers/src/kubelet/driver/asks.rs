@@ -145,6 +145,7 @@ async fn claim_trouble(
     let Some(volume) = read_any::<PersistentVolume>(client, volume).await else {
         return Some(ClaimTrouble::NotBound);
     };
+    // Only CSI volumes have to be attached.
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     let driver = read_any::<CSIDriver>(client, &csi.driver).await;
     if !must_attach(driver.as_ref()) {

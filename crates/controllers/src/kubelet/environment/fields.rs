@@ -73,6 +73,7 @@ pub(super) fn of_resources(
         "limits" => {
             let limits = resources.and_then(|resources| resources.limits.as_ref());
             amount(limits, name)
+                // The kubelet treats a limit of zero as no limit.
                 .filter(|limit| !limit.is_zero())
                 .or_else(|| {
                     let status = node?.status.as_ref()?;

@@ -106,6 +106,7 @@ impl PodSim {
             return true;
         };
         let reported = resize.reported.as_ref();
+        // A reason is reported once per generation, however often the resize is decided again.
         if reported.is_some_and(|reported| {
             reported.pending == pending && reported.generation == generation
         }) {

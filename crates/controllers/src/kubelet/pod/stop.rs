@@ -97,6 +97,7 @@ impl PodSim {
         });
         let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
         let obeys_at = parts.pace.after(now, work);
+        // A container that obeys without delay is never killed, even if the deadline is reached.
         let planned = if obeys_at < deadline || obeys_at == now {
             let code = match self.has_work(index) {
                 true => Exit::interrupted(parts.facts.is_windows()),
@@ -110,6 +111,7 @@ impl PodSim {
             }
         };
         if let State::Running { exit, .. } = &mut self.units[index].state {
+            // The container may exit by itself before it obeys.
             let sooner = exit.filter(|own| own.at < planned.at);
             *exit = Some(sooner.unwrap_or(planned));
         }

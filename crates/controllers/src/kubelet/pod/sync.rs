@@ -135,6 +135,7 @@ impl PodSim {
             }
             let unit = &mut self.units[index];
             unit.image = wanted;
+            // The back-off was for pulls of the old image.
             unit.pull_backoff = Backoff::default();
             if matches!(unit.state, State::Ended(_)) {
                 continue;
@@ -170,6 +171,8 @@ impl PodSim {
                 State::Blocked { retry: Some(retry) }
                     if retry.backing_off_at.is_some_and(|at| at <= now) =>
                 {
+                    // The kubelet reports a failed pull as ErrImagePull first, and as a back-off from its next sync
+                    // on.
                     let again = retry.at;
                     let unit = &self.units[index];
                     let text = format!("Back-off pulling image \"{}\"", unit.image);
@@ -208,6 +211,7 @@ impl PodSim {
                 } if planned.at <= now => {
                     let (code, condemned) = (planned.code, *condemned);
                     let exit = self.units[index].exit_now(code, now);
+                    // A restart for a resize has no back-off.
                     if self.is_replaced(index) {
                         self.units[index].last = Some(exit);
                         State::Idle
@@ -234,6 +238,7 @@ impl PodSim {
                 }
                 State::CrashLoop { until } if may_start && *until <= now => {
                     let unit = &mut self.units[index];
+                    // The back-off is measured from the exit, so that the wait itself does not make it expire.
                     let ended = unit.last.as_ref().and_then(|last| last.finished_at);
                     unit.crash_backoff.lengthen(ended.unwrap_or(now), now);
                     State::Idle

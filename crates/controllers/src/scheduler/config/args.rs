@@ -164,6 +164,7 @@ impl PluginConfig {
                 Ok(())
             }
             _ => {
+                // VolumeBinding is the only other plugin in [`shape::ARGUMENTS`]. Its timeout is only checked.
                 let args: VolumeBindingArgs = shape::typed(&args, &path)?;
                 if args.bind_timeout_seconds < 0 {
                     let why = "invalid BindTimeoutSeconds, should not be a negative value";

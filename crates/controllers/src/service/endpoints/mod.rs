@@ -85,6 +85,7 @@ impl Controller {
         let Some(service) = informers.services.get_key(key) else {
             self.writes.forget(key);
             self.triggers.forget(key);
+            // Endpoints have no owner reference, so the garbage collector does not delete them.
             let deleted = api.delete(key.name(), &DeleteParams::default()).await;
             api_error::ignore_not_found(deleted)?;
             return Ok(());

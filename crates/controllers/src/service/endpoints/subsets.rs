@@ -143,6 +143,7 @@ pub(super) fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
         } else {
             &mut subset.not_ready_addresses
         };
+        // Rounded up, so that a small subset does not lose all its addresses while there is room.
         let share = (len(list) * most).div_ceil(total).min(room);
         if let Some(list) = list {
             list.truncate(share);

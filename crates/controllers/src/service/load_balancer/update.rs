@@ -23,6 +23,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
         return Update::None;
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    // The order is cloud-provider's, because only the first difference is reported.
     if wanted != wants {
         return Update::Recorded("Type", arrow(text(&was.type_), text(&is.type_)));
     }

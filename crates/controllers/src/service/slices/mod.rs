@@ -142,6 +142,7 @@ impl Controller {
         }
         let mut existing = informers.endpoint_slices.by_index(BY_SERVICE, key.as_str());
         existing.retain(|slice| is_ours(slice) && slice.metadata.deletion_timestamp.is_none());
+        // Informers return objects in no particular order, and the plan must not depend on it.
         existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         if self.writes.are_unseen(key, &existing) {
             return Err(Error::Stale);
@@ -164,6 +165,7 @@ impl Controller {
             address_type,
             nodes,
         );
+        // After the hints, which may add slices to the plan.
         for slice in plan.written() {
             trigger::annotate(&mut slice.metadata.annotations, triggered_at);
         }
@@ -235,6 +237,7 @@ impl Controller {
             let error = api_error::message(error);
             format!("failed to {verb} {name}EndpointSlice for Service {service}: {error}")
         };
+        // New slices come before deletions, so that no endpoint is missing in between.
         for slice in plan.create {
             match api.create(&PostParams::default(), &slice).await {
                 Ok(created) => self.writes.note(service, &created),

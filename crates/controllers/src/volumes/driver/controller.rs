@@ -213,6 +213,8 @@ impl Driver {
             return Ok(());
         }
         let wanted = capacity_for(claim);
+        // The volume grows before the claim: after an interruption the claim is still too small, and the resize is
+        // repeated.
         if matching::capacity(&volume) < matching::quantity(Some(&wanted)) {
             self.resizer.normal(
                 claim,

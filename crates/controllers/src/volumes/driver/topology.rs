@@ -50,6 +50,7 @@ pub(super) fn zone(
             )),
         };
     }
+    // Sorted, so that a claim's zone does not depend on the order of the nodes.
     let zones: BTreeSet<String> = match &allowed {
         Some(zones) => zones.iter().map(|zone| (*zone).to_owned()).collect(),
         None => nodes

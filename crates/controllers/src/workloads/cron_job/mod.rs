@@ -189,6 +189,7 @@ impl Controller {
             return Ok(());
         }
         let plan = match schedule::zone(cron) {
+            // An unknown time zone is reported even for a suspended CronJob.
             Ok(_) if cron.spec.suspend == Some(true) => return Ok(()),
             Ok(zone) => Plan::of(cron, zone),
             Err(unknown) => Err(unknown),

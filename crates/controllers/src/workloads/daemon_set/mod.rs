@@ -310,6 +310,7 @@ impl Controller {
         if plan.create_on.is_empty() && plan.delete.is_empty() {
             return Ok(());
         }
+        // Before the requests, because the watch may report their effects first.
         self.expectations.expect(
             key,
             plan.create_on.len(),
@@ -361,6 +362,7 @@ impl Controller {
             status.desired_number_scheduled += i32::from(should_run);
             let Some(pod) = view.senior() else { continue };
             if !should_run {
+                // A pod for a node that does not exist counts nowhere.
                 status.number_misscheduled += i32::from(view.eligibility.is_some());
                 continue;
             }
@@ -383,6 +385,7 @@ impl Controller {
         status.updated_number_scheduled = nonzero(updated);
         status.number_available = nonzero(available);
         status.number_unavailable = nonzero(status.desired_number_scheduled - available);
+        // A generation counts as observed only if the sync could act on it.
         status.observed_generation = if acted {
             set.metadata.generation
         } else {

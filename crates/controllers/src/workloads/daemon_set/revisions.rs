@@ -163,6 +163,7 @@ impl Revisions {
                 api_error::ignore_not_found(patched)?;
             }
         }
+        // After the pods are relabelled, so that no pod refers to a deleted revision.
         for twin in others {
             self.delete(twin).await?;
         }

@@ -181,6 +181,7 @@ impl Controller {
         if let Some(asked) = revision::rollback_to(&deployment) {
             return rollout.roll_back(asked).await;
         }
+        // Scaling comes before the rollout, so that all sets keep their proportions.
         if rollout.is_being_scaled() {
             return rollout.scale_only().await;
         }

@@ -80,6 +80,7 @@ pub(super) fn annotate_new_set(
         Some(text) if text.is_empty() => 0,
         Some(text) => match text.parse::<i64>() {
             Ok(number) => number,
+            // kube-controller-manager also leaves such a set alone.
             Err(_) => return false,
         },
     };

@@ -85,8 +85,10 @@ impl Controller {
         let mut doomed = surplus_pods(spec, tally, surplus);
         doomed.truncate(BURST);
         if !doomed.is_empty() {
+            // A sync either deletes or creates pods; the next one continues.
             return self.dismiss(view, doomed).await;
         }
+        // With the replacement policy Failed, a terminating pod keeps its place until it has ended.
         let held = match tally::replaces_failed_only(spec) {
             true => tally.terminating,
             false => 0,
@@ -106,6 +108,7 @@ impl Controller {
         if bodies.is_empty() {
             return (active, None);
         }
+        // Before the requests, because the watch may report the pods first.
         self.expectations.expect(key, bodies.len(), []);
         let failed = || {
             self.expectations.created(key);
@@ -188,6 +191,7 @@ fn bodies(view: &View<'_>, missing: usize) -> Result<Vec<Arc<Vec<u8>>>, Duration
     for index in tally::open_indexes(spec, tally, &taken, missing) {
         let before = tally.replaced.get(&index);
         let pause = before.map_or(Duration::ZERO, |pod| index_pause(pod, *now));
+        // Each index has its own back-off, so the others need not wait for this one.
         if !pause.is_zero() {
             shortest = Some(shortest.map_or(pause, |shortest| shortest.min(pause)));
             continue;

@@ -117,6 +117,7 @@ fn failure(
             "Job has exceeded the specified maximal number of failed indexes",
         );
     }
+    // Every index has either succeeded or failed.
     if lost > 0 && lost + tally.completed.count() >= spec.completions.unwrap_or(0) {
         return Verdict::failed("FailedIndexes", "Job has failed indexes");
     }

@@ -175,6 +175,7 @@ impl Controller {
                 reference,
                 |_| {},
             );
+            // Before the requests, because the watch may report the pods first.
             self.expectations.expect(key, missing, []);
             let failed = || {
                 self.expectations.created(key);

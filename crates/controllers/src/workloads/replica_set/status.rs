@@ -93,6 +93,7 @@ fn conditions(
                 message: Some(message),
             });
         }
+        // The first failure stays until managing the pods succeeds.
         Some(_) => {}
     }
     (!conditions.is_empty()).then_some(conditions)

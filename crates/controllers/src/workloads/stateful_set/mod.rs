@@ -148,6 +148,7 @@ impl Controller {
         self.write_status(&set, status).await?;
         self.keeper.clean_up(&set, &revisions, &pods).await?;
         let wait = u64::try_from(set.min_ready_seconds()).unwrap_or(0);
+        // No event reports that a ready pod has become available.
         if wait > 0 && unavailable {
             self.queue.add_after(key.clone(), Duration::from_secs(wait));
         }
@@ -260,6 +261,7 @@ impl Controller {
         };
         let wanted = view.replicas.iter().flatten();
         let mut all = wanted.chain(view.condemned.iter().rev().map(|(_, pod)| pod));
+        // The first unhealthy pod may be deleted as it is: waiting for its recovery could block the set forever.
         let first_unhealthy = all.find(|pod| unavailable(pod));
         for (_, pod) in &view.condemned {
             if pods::is_deleting(pod) {
@@ -296,6 +298,7 @@ impl Controller {
             .status
             .as_ref()
             .and_then(|status| status.current_replicas);
+        // Pods below the partition, or not reached by the update yet, are created again from the old revision.
         let keeps_old = !strategy.on_delete
             && match rolling {
                 Some(_) => offset < strategy.partition,
@@ -325,6 +328,7 @@ impl Controller {
                 claims::retain(&self.context, set, &made, ordinal).await?;
                 Ok(())
             }
+            // The informer does not show the pod yet. The retry will see it.
             Err(Error::Api(error)) if api_error::is_already_exists(&error) => Err(error.into()),
             Err(Error::Api(error)) if api_error::is_namespace_terminating(&error) => Ok(()),
             Err(error) => {

@@ -179,6 +179,7 @@ fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Shar
         })
         .collect();
     let sum: usize = least.values().map(|(_, least)| least).sum();
+    // The minimums are rounded up, so with several small zones they can exceed the number of endpoints.
     let Some(spare) = total.checked_sub(sum) else {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold ({total} endpoints, {zones} zones)"

@@ -48,6 +48,7 @@ impl Rollout<'_> {
             );
             return self.give_up(UNCHANGED, &message).await;
         }
+        // The hash label belongs only to the ReplicaSet's template.
         spec.template = without_hash(own);
         *rolled_back.annotations_mut() =
             revision::annotations_after_rollback(&self.deployment, &set);
