@@ -135,6 +135,8 @@ impl Election {
             }
             let now = MicroTime(self.clock.now());
             let spec = LeaseSpec {
+                // An empty holder tells the other candidates that the lease is free now, without a wait for its
+                // expiry.
                 holder_identity: Some(String::new()),
                 lease_duration_seconds: Some(1),
                 renew_time: Some(now.clone()),

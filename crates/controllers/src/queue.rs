@@ -307,6 +307,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
                 tracing::debug!(queue = self.shared.name, ?key, %error, "reconcile failed, will retry");
                 self.add_rate_limited(key.clone());
             }
+            // A panic of one reconcile must not end the worker, which serves every other key too.
             Err(_) => {
                 tracing::error!(
                     queue = self.shared.name,

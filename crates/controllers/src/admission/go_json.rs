@@ -43,6 +43,7 @@ pub(super) fn is_same_object(text: &str, expected: &str) -> Result<bool, String>
     }
     let parsed: Result<Value, _> = serde_json::from_str(text);
     let why = match &parsed {
+        // Go's decoder reads `null` into a map without an error.
         Ok(Value::Object(_) | Value::Null) => None,
         Ok(other) => {
             let kind = match other {

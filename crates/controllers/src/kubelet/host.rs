@@ -183,6 +183,8 @@ impl Host {
                 continue;
             };
             self.occupied.remove(&occupant(sim.granted()));
+            // The pod's present resources were removed above: the resized pod replaces them, so they must not count
+            // against it.
             let verdict = admit::resize(&occupant(sim.pod()), &self.occupied, node);
             if sim.decide_resize(verdict, now) {
                 self.resized.push(Arc::clone(&uid));

@@ -49,6 +49,7 @@ pub(super) async fn expected(
         };
         if seen.insert(&reference.uid) {
             let (uid, scale) = scale_of(context, reference, pod).await?;
+            // The uid is that of the object with the scale: several ReplicaSets of one Deployment count once.
             scales.insert(uid, scale);
         }
     }

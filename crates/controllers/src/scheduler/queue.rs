@@ -325,6 +325,8 @@ impl SchedulingQueue {
             .map(|event| (event, event.interests()))
             .collect();
         let mut helped = Vec::new();
+        // Pods with the same rejectors are stored together: an event that concerns none of them costs one
+        // comparison.
         for (rejectors, keys) in &self.waiting {
             let of_interest = events
                 .iter()

@@ -52,6 +52,7 @@ impl TriggerTimes {
         let mut services = self.lock();
         let before = services.remove(key);
         let now = services.entry(key.clone()).or_insert(state);
+        // The Service is new here: only its creation can be the trigger.
         let Some(before) = before else {
             return created;
         };

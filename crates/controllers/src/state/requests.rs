@@ -117,6 +117,7 @@ fn total_of(spec: &PodSpec, of: impl Fn(&Container) -> Amounts, own: Amounts) ->
         add(&mut total, &of(container));
     }
     maximize(&mut total, &peak);
+    // The pod-level requests replace the sums of the containers, resource by resource.
     total.extend(own);
     add(&mut total, &amounts(spec.overhead.as_ref()));
     total

@@ -260,6 +260,7 @@ impl PlaceByImage {
         if !fits(&common.certain) {
             return (Verdict::forbidden(sentence(true)), None);
         }
+        // Only a guess about the images conflicts. A guess may be wrong, so it never refuses a pod.
         verdict.warnings.push(sentence(false));
         let is_known = containers.iter().any(Container::is_certain);
         (

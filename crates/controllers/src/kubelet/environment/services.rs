@@ -25,6 +25,7 @@ pub(super) fn variables(pod: &Pod, services: &[Arc<Service>], started_at: Timest
             continue;
         }
         if meta.namespace.as_deref() == Some("default") && name == "kubernetes" {
+            // A Service of that name in the pod's own namespace has precedence, whichever of the two comes first.
             by_name.entry(name).or_insert(service);
         } else if meta.namespace.as_deref() == namespace && links {
             by_name.insert(name, service);
@@ -60,6 +61,7 @@ fn add_variables(name: &str, service: &Service, variables: &mut Variables) {
             add(name, port.port.to_string());
         }
     }
+    // From here on the names are those that Docker's container links defined.
     add(format!("{prefix}_PORT"), url(ip, first));
     for port in ports {
         let protocol = protocol(port);

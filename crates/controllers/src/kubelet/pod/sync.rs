@@ -275,6 +275,7 @@ impl PodSim {
         let unit = &mut self.units[index];
         let delay = unit.crash_backoff.delay(event);
         unit.last = Some(exit);
+        // The back-off is already over, so the container restarts without a CrashLoopBackOff state.
         if later(event, delay) <= now {
             unit.crash_backoff.lengthen(event, now);
             return State::Idle;

@@ -200,6 +200,7 @@ impl Controller {
         if api_error::is_not_found(&error) {
             return Ok(());
         }
+        // Another writer was faster. The retry reads the new version, so no event reports a failure.
         if api_error::is_conflict(&error) {
             return Err(error);
         }
@@ -218,6 +219,7 @@ impl Controller {
         if !has_finalizer(service) {
             let mut finalizers = service.finalizers().to_vec();
             finalizers.push(FINALIZER.to_owned());
+            // Written before the load balancer exists: otherwise a deletion in between would leave it behind.
             self.patch_finalizers(service, finalizers).await?;
         }
         let hosts = self.hosts.get();

@@ -134,6 +134,7 @@ fn node_changed(
         let tolerations = daemon_tolerations(&set);
         let before = change.previous().map(|old| judge(&set, &tolerations, old));
         let after = judge(&set, &tolerations, node);
+        // A new node on which no pod of the set should run changes nothing.
         if before != Some(after) && (before.is_some() || after.should_run) {
             queue.add_after(Key::of(&*set), collect_for(nodes.len()));
         }
