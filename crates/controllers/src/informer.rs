@@ -156,7 +156,7 @@ where
         let url = api.resource_url().to_owned();
         let open = move || {
             let events = watcher(api.clone(), config.clone()).default_backoff();
-            events.map_ok(whole).boxed()
+            events.map_ok(convert).boxed()
         };
         Self {
             inner: Arc::new(Inner {
@@ -360,7 +360,7 @@ where
 }
 
 /// Converts the event of a smaller type to an event of the kind itself.
-fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
+fn convert<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
     match event {
         watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
         watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),

@@ -155,7 +155,7 @@ impl Driver {
         self.read_settings();
         self.follow();
         loop {
-            self.ring();
+            self.fire_timers();
             if self.queue.is_empty() {
                 // While there is queued work, calls wait: pods that arrive together are then served by one call.
                 self.dispatch(self.now());
@@ -213,7 +213,7 @@ impl Driver {
         self.began.saturating_add(after).unwrap_or(Timestamp::MAX)
     }
 
-    fn ring(&mut self) {
+    fn fire_timers(&mut self) {
         let alarms = self.timers.take_due(self.context.clock.steady());
         let now = self.now();
         for alarm in alarms {

@@ -25,7 +25,7 @@ pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<M
     context.tasks.spawn(async move {
         let mut reported = ReportedMachines::default();
         loop {
-            for machine in reported.news(&ec2, clock.now()) {
+            for machine in reported.update(&ec2, clock.now()) {
                 if sender.send(machine).is_err() {
                     return;
                 }
@@ -48,25 +48,26 @@ struct ReportedMachines {
 }
 
 impl ReportedMachines {
-    fn news(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
+    fn update(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
         let changes = ec2.changes_since(self.cursor);
         self.cursor = changes.cursor;
-        let mut news = Vec::new();
+        let mut machines = Vec::new();
         for instance in changes.instances {
             if !instance.state.is_alive() {
                 let name = self.booted.remove(&instance.id);
-                news.extend(name.map(|name| Machine::Gone { name }));
+                machines.extend(name.map(|name| Machine::Gone { name }));
             } else if instance.booted && !self.booted.contains_key(&instance.id) {
                 let name = instance.private_dns_name.clone();
                 self.booted.insert(instance.id.clone(), name);
-                news.push(booted(&instance, ec2, now));
+                machines.push(booted(&instance, ec2, now));
             }
         }
+        // The cloud dropped changes that were not yet read: an instance may be gone without a change that says so.
         if changes.forgotten {
             let gone = self.booted.extract_if(|id, _| ec2.instance(id).is_none());
-            news.extend(gone.map(|(_, name)| Machine::Gone { name }));
+            machines.extend(gone.map(|(_, name)| Machine::Gone { name }));
         }
-        news
+        machines
     }
 }
 

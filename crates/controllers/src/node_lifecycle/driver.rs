@@ -138,7 +138,7 @@ impl Driver {
                 if let Some(watched) = self.nodes.get_mut(&name) {
                     watched.writing = false;
                     if std::mem::take(&mut watched.again) {
-                        self.mend(&name, now);
+                        self.update_marks(&name, now);
                     }
                 }
             }
@@ -177,7 +177,7 @@ impl Driver {
             }
         }
         self.notice_readiness(&name, now);
-        self.mend(&name, now);
+        self.update_marks(&name, now);
         // Evictions depend only on the NoExecute taints, which most node updates do not change.
         if before.unwrap_or_default() != after {
             for pod in self.context.informers.pods.by_index(BY_NODE, &name) {
@@ -210,7 +210,7 @@ impl Driver {
     }
 
     /// Writes a node's taints and labels if they are not as they should be.
-    fn mend(&mut self, name: &str, now: Timestamp) {
+    fn update_marks(&mut self, name: &str, now: Timestamp) {
         let Some(watched) = self.nodes.get_mut(name) else {
             return;
         };
@@ -269,7 +269,7 @@ impl Driver {
             }
         }
         for name in names {
-            self.mend(&name, now);
+            self.update_marks(&name, now);
             if let (Some(instances), Some(watched)) = (&self.instances, self.nodes.get(&name)) {
                 instances.look_for(&watched.node);
             }

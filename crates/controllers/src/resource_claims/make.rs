@@ -46,11 +46,11 @@ impl Controller {
         if pods::is_deleting(&pod) || pods::is_finished(&pod) {
             return Ok(());
         }
-        let mut news = BTreeMap::new();
+        let mut new_names = BTreeMap::new();
         for entry in of_pod::entries(&pod) {
             match self.claim_to_report(&pod, entry).await {
                 Ok(Some(name)) => {
-                    news.insert(entry.name.as_str(), name);
+                    new_names.insert(entry.name.as_str(), name);
                 }
                 Ok(None) => {}
                 Err(failure) => {
@@ -61,15 +61,17 @@ impl Controller {
                 }
             }
         }
-        if !news.is_empty() {
-            self.write_statuses(&pod, &news).await?;
+        if !new_names.is_empty() {
+            self.write_statuses(&pod, &new_names).await?;
         }
         // The scheduler reserves claims for pods without a node. A claim whose name was just written into the
         // status is reserved when the informer shows the pod with it.
         if pods::node_name(&pod).is_empty() {
             return Ok(());
         }
-        for entry in of_pod::entries(&pod).filter(|entry| !news.contains_key(entry.name.as_str())) {
+        for entry in
+            of_pod::entries(&pod).filter(|entry| !new_names.contains_key(entry.name.as_str()))
+        {
             self.reserve(&pod, entry).await?;
         }
         Ok(())
@@ -166,8 +168,12 @@ impl Controller {
         Ok(name)
     }
 
-    /// Writes the claims that were created for a pod into its status: `news` and those that it already reports.
-    async fn write_statuses(&self, pod: &Pod, news: &BTreeMap<&str, String>) -> kube::Result<()> {
+    /// Writes the claims that were created for a pod into its status: `new_names` and those that it already reports.
+    async fn write_statuses(
+        &self,
+        pod: &Pod,
+        new_names: &BTreeMap<&str, String>,
+    ) -> kube::Result<()> {
         let reported = pod
             .status
             .iter()
@@ -179,7 +185,7 @@ impl Controller {
             ))
         });
         let mut all: BTreeMap<&str, String> = reported.collect();
-        all.extend(news.iter().map(|(entry, name)| (*entry, name.clone())));
+        all.extend(new_names.iter().map(|(entry, name)| (*entry, name.clone())));
         let statuses: Vec<_> = all
             .iter()
             .map(|(entry, name)| json!({ "name": entry, "resourceClaimName": name }))

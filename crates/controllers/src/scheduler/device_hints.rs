@@ -48,23 +48,26 @@ impl DeviceEvent {
 }
 
 /// Reports every change that may help a pod waiting for devices.
-pub(super) fn watch(context: &Context, tell: impl Fn(DeviceEvent) + Clone + Send + Sync + 'static) {
+pub(super) fn watch(
+    context: &Context,
+    report: impl Fn(DeviceEvent) + Clone + Send + Sync + 'static,
+) {
     let informers = &context.informers;
     informers.resource_claims.on_change({
-        let tell = tell.clone();
-        move |change| claim_event(change).into_iter().for_each(&tell)
+        let report = report.clone();
+        move |change| claim_event(change).into_iter().for_each(&report)
     });
     informers.device_classes.on_change({
-        let tell = tell.clone();
+        let report = report.clone();
         move |change| {
             if !change.is_deleted() {
-                tell(DeviceEvent::Class(newly_stood_for(change)));
+                report(DeviceEvent::Class(newly_stood_for(change)));
             }
         }
     });
     informers.resource_slices.on_change(move |change| {
         if !change.is_deleted() {
-            tell(DeviceEvent::Slice);
+            report(DeviceEvent::Slice);
         }
     });
 }

@@ -31,7 +31,7 @@ use crate::{
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often readiness is checked while waiting for devices.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The devices chosen for a pod, and what was created for them.
 #[derive(Clone, Debug, Default)]
@@ -238,7 +238,7 @@ async fn wait(
         if Instant::now() >= patience_ends {
             return Err("device binding timeout".to_owned());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{Context, informers::BY_NODE, state::SharedState};
 /// The maximum number of pods decided under one lock of the shared state.
 const BATCH: usize = 128;
 /// The maximum number of events collected before refused pods are notified.
-const MOST_NEWS: usize = 64;
+const MAX_PENDING_EVENTS: usize = 64;
 /// How often expired back-offs are flushed.
 const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 
@@ -68,7 +68,7 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
         queue: SchedulingQueue::new(config.backoff),
         writers: Writers::start(context, profiles.keys(), inputs),
         profiles,
-        news: Vec::new(),
+        pending_events: Vec::new(),
         evictions: Evictions::default(),
         seed,
     };
@@ -86,7 +86,7 @@ struct Scheduler {
     /// What each profile adds to the requirements of its pods, by scheduler name.
     profiles: BTreeMap<String, ProfileWishes>,
     /// Events of which refused pods have not been notified.
-    news: Vec<Event>,
+    pending_events: Vec<Event>,
     evictions: Evictions,
     seed: u64,
 }
@@ -142,10 +142,10 @@ impl Scheduler {
             Input::Event(event) if !self.queue.cares_for(&event) => {}
             // Events about equal pods wake the same waiting pods, so one of them is enough.
             Input::Event(event) => {
-                if !self.news.iter().any(|known| known.covers(&event)) {
-                    self.news.push(event);
+                if !self.pending_events.iter().any(|known| known.covers(&event)) {
+                    self.pending_events.push(event);
                 }
-                if self.news.len() >= MOST_NEWS {
+                if self.pending_events.len() >= MAX_PENDING_EVENTS {
                     self.notify_queue(now);
                 }
             }
@@ -216,9 +216,9 @@ impl Scheduler {
 
     /// Wakes the refused pods that the collected events may help.
     fn notify_queue(&mut self, now: Timestamp) {
-        let news = std::mem::take(&mut self.news);
-        if !news.is_empty() {
-            self.queue.notify(&news, now);
+        let events = std::mem::take(&mut self.pending_events);
+        if !events.is_empty() {
+            self.queue.notify(&events, now);
         }
     }
 

@@ -71,7 +71,7 @@ impl Controller {
             return Ok(());
         };
         let Some(deleted) = &range.metadata.deletion_timestamp else {
-            return self.welcome(&range).await;
+            return self.prepare(&range).await;
         };
         if !is_held(&range) {
             return Ok(());
@@ -92,7 +92,7 @@ impl Controller {
     }
 
     /// Adds the finalizer and the condition Ready to a range that is not being deleted.
-    async fn welcome(&self, range: &ServiceCIDR) -> kube::Result<()> {
+    async fn prepare(&self, range: &ServiceCIDR) -> kube::Result<()> {
         if !is_held(range) {
             let held = json!({"metadata": {"finalizers": [FINALIZER]}});
             self.patch(&range.name_any(), &held).await?;

@@ -21,8 +21,8 @@ pub(super) fn start(context: &Context) {
         let queue = queue.clone();
         move |change| {
             let pod = change.object();
-            let news = change.previous().is_none() && !change.is_deleted();
-            if news && !pods::is_deleting(pod) && volumes_of(pod).next().is_some() {
+            let is_new = change.previous().is_none() && !change.is_deleted();
+            if is_new && !pods::is_deleting(pod) && volumes_of(pod).next().is_some() {
                 queue.add(Key::of(&**pod));
             }
         }

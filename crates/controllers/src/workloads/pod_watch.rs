@@ -80,7 +80,7 @@ impl<O: PodOwner> PodWatch<O> {
                     self.enqueue(&owner, key, complete);
                 }
             }
-            None => self.enqueue_suitors(pod),
+            None => self.enqueue_matching(pod),
         }
     }
 
@@ -116,7 +116,7 @@ impl<O: PodOwner> PodWatch<O> {
                     self.enqueue(&owner, key, false);
                 }
             }
-            None if labels_changed || controller_changed => self.enqueue_suitors(new),
+            None if labels_changed || controller_changed => self.enqueue_matching(new),
             None => {}
         }
     }
@@ -155,7 +155,7 @@ impl<O: PodOwner> PodWatch<O> {
     }
 
     /// Wakes every owner that might adopt `pod`.
-    fn enqueue_suitors(&self, pod: &Pod) {
+    fn enqueue_matching(&self, pod: &Pod) {
         for owner in self
             .owners
             .in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default())

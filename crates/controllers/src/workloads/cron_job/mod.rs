@@ -29,7 +29,7 @@ use crate::{
 
 const WORKERS: usize = 5;
 /// The next sync is planned a little after the due time, because clocks differ.
-const LATER: Duration = Duration::from_millis(100);
+const CLOCK_SKEW: Duration = Duration::from_millis(100);
 /// The annotation of a Job with the time at which it was due, in the CronJob's time zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
@@ -221,7 +221,7 @@ impl Controller {
         let now = self.context.clock.now();
         if let Some(next) = plan.upcoming(cron, last(status), now) {
             let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
-            self.queue.add_after(key.clone(), wait + LATER);
+            self.queue.add_after(key.clone(), wait + CLOCK_SKEW);
         }
         outcome
     }

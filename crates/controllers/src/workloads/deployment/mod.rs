@@ -90,7 +90,7 @@ fn replica_set_changed(informers: &Informers, queue: &Queue<Key>, change: &Chang
                 .into_iter()
                 .for_each(|before| queue.add(Key::of(&*before)));
             if ownership::controller_of(&**set).is_none() && !change.is_deleted() {
-                enqueue_suitors(informers, queue, set);
+                enqueue_matching(informers, queue, set);
             }
         }
     }
@@ -125,7 +125,7 @@ fn deployment_of(informers: &Informers, set: &ReplicaSet) -> Option<Arc<Deployme
 }
 
 /// Wakes every Deployment that might adopt `set`.
-fn enqueue_suitors(informers: &Informers, queue: &Queue<Key>, set: &ReplicaSet) {
+fn enqueue_matching(informers: &Informers, queue: &Queue<Key>, set: &ReplicaSet) {
     for deployment in informers
         .deployments
         .in_namespace(set.metadata.namespace.as_deref().unwrap_or_default())

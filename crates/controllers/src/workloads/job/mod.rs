@@ -250,7 +250,7 @@ impl Controller {
         let mut verdict = verdict::verdict(job, spec, tally, view.all, now);
         let mut active = count(tally.active.len());
         let mut ready = tally.ready;
-        let (mut failure, mut news) = (None, None);
+        let (mut failure, mut event) = (None, None);
         if verdict.is_some() {
             failure = self.delete_all(view, may_act).await;
             if failure.is_none() && may_act {
@@ -273,7 +273,7 @@ impl Controller {
             if done {
                 verdict = Some(Verdict::complete());
             } else if acts {
-                news = status::set_suspended(&mut status, suspended, &self.context.now());
+                event = status::set_suspended(&mut status, suspended, &self.context.now());
             }
         }
         if let Some(left) = verdict::deadline_in(job, spec, now).filter(SignedDuration::is_positive)
@@ -286,7 +286,7 @@ impl Controller {
         // Pods that were just deleted are terminating, although the informer does not show it yet.
         let deleted = (count(tally.active.len()) - active).max(0);
         status.terminating = Some(tally.terminating + deleted);
-        let tracked = self.track(view, verdict.as_ref(), status, news).await;
+        let tracked = self.track(view, verdict.as_ref(), status, event).await;
         match (failure, tracked) {
             (Some(error), _) => Err(error),
             (None, outcome) => outcome,

@@ -27,8 +27,8 @@ use super::{
 };
 use crate::{Key, api_error, ownership, pods, workloads::count};
 
-/// The most pods counted in one sync.
-const MOST: usize = 500;
+/// The maximum number of pods counted in one sync.
+const MAX_PER_SYNC: usize = 500;
 
 /// The pods that are counted in this sync.
 #[derive(Default)]
@@ -42,13 +42,13 @@ struct Counting {
 }
 
 impl Controller {
-    /// Counts the pods and stores the status. `news` is an event to record once the status is stored.
+    /// Counts the pods and stores the status. `event` is recorded once the status is stored.
     pub(super) async fn track(
         &self,
         view: &View<'_>,
         verdict: Option<&Verdict>,
         mut status: JobStatus,
-        news: Option<(&str, &str)>,
+        event: Option<(&str, &str)>,
     ) -> kube::Result<()> {
         let View {
             job, spec, tally, ..
@@ -87,7 +87,7 @@ impl Controller {
             latest = Some(self.store(job, &status).await?);
         }
         self.records.set(view.key, view.record);
-        if let Some((reason, message)) = news {
+        if let Some((reason, message)) = event {
             self.pods.recorder.normal(*job, reason, message);
         }
         self.free(&counting.free).await?;
@@ -248,7 +248,7 @@ fn count_pods(view: &View<'_>, verdict: Option<&Verdict>) -> Counting {
     // A Job that is over does not wait for the results of its remaining pods.
     let all_go = verdict.is_some() || job.metadata.deletion_timestamp.is_some();
     for pod in view.tracked() {
-        if counting.free.len() >= MOST {
+        if counting.free.len() >= MAX_PER_SYNC {
             counting.more = true;
             break;
         }

@@ -118,7 +118,7 @@ struct View {
 /// Whether a sync continues after a step.
 #[derive(PartialEq, Eq)]
 enum Step {
-    GoOn,
+    Continue,
     Stop,
 }
 
@@ -182,7 +182,7 @@ impl Controller {
         let first = identity::first_ordinal(set);
         for (ordinal, replica) in (first..).zip(&view.replicas) {
             let step = self
-                .tend(set, revisions, strategy, ordinal, replica.as_ref())
+                .sync_ordinal(set, revisions, strategy, ordinal, replica.as_ref())
                 .await?;
             if step == Step::Stop && !strategy.parallel {
                 return Ok(());
@@ -207,7 +207,7 @@ impl Controller {
     }
 
     /// Takes the next step for one ordinal: creates a missing pod, deletes a finished one, or updates labels and claims.
-    async fn tend(
+    async fn sync_ordinal(
         &self,
         set: &StatefulSet,
         revisions: &Revisions,
@@ -244,7 +244,7 @@ impl Controller {
             self.identify(set, pod, ordinal).await?;
         }
         claims::retain(&self.context, set, pod, ordinal).await?;
-        Ok(Step::GoOn)
+        Ok(Step::Continue)
     }
 
     /// Deletes pods that are not wanted: one at a time with the highest ordinal first, or all at once with
@@ -279,7 +279,7 @@ impl Controller {
                 return Ok(Step::Stop);
             }
         }
-        Ok(Step::GoOn)
+        Ok(Step::Continue)
     }
 
     async fn create(
