@@ -1,7 +1,8 @@
-//! ClusterRoles that are put together from others: the rules of every ClusterRole that one of the selectors takes, each rule once
-//! (kube-controller-manager: clusterrole-aggregation-controller).
+//! The ClusterRole aggregation controller: an aggregated ClusterRole gets the rules of every ClusterRole that one
+//! of its selectors matches, each rule once (kube-controller-manager: clusterrole-aggregation-controller).
 //!
-//! The rules are applied, not updated, as upstream does: who owns them is to be seen in managedFields.
+//! As in kube-controller-manager, the rules are written by server-side apply, so that managedFields shows who owns
+//! them.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub fn start(context: &Context) {
     );
     roles.on_change({
         let queue = queue.clone();
-        // Whichever role has changed, it may be part of any that is put together.
+        // A changed role may be part of any aggregated one, so all are computed again.
         move |_| queue.add(())
     });
     let context = context.clone();
@@ -76,7 +77,8 @@ async fn aggregate(
     api_error::ignore_not_found(applied).map(drop)
 }
 
-/// The rules that a role should have: those of the roles it selects, by selector and then by name, each once.
+/// Returns the rules that a role should have: those of the roles it selects, by selector and then by name, each
+/// once.
 fn gathered<'a>(
     role: &ClusterRole,
     others: impl Iterator<Item = &'a ClusterRole> + Clone,
@@ -87,7 +89,7 @@ fn gathered<'a>(
         .unwrap_or_default();
     let mut rules: Vec<PolicyRule> = Vec::new();
     for wanted in selectors {
-        // The API takes no selector that cannot be read.
+        // The API server accepts no invalid selector.
         let Ok(selector) = Selector::try_from(wanted.clone()) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! What every controller is given: the client, the clock, the shared informers, and the way to stop.
+//! The resources that every controller gets: the client, the clock, the shared informers, and the signal to stop.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Clock, Informers, Recorder, events::EventSink};
 
-/// Shared surroundings of all controllers of a process. Cheap to clone.
+/// The shared resources of all controllers of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The only way to the Kubernetes API.
+    /// The only access to the Kubernetes API.
     pub client: Client,
-    /// Stamps objects; follows tokio's time.
+    /// The clock for timestamps; it follows tokio's time.
     pub clock: Clock,
-    /// One watch per kind, started on first use.
+    /// The shared informers: one watch per kind, started on first use.
     pub informers: Arc<Informers>,
     /// Cancelled when the process stops.
     pub shutdown: CancellationToken,
-    /// Every task of a controller, so that stopping can wait for them.
+    /// Tracks every task of a controller, so that stopping can wait for them.
     pub tasks: TaskTracker,
     events: EventSink,
 }
 
 impl Context {
-    /// A context over `client`. Must be called within a tokio runtime (it starts the event writer).
+    /// Creates a context over `client`. Must be called within a tokio runtime, because it starts the event writer.
     pub fn new(client: Client, clock: Clock) -> Self {
         let (shutdown, tasks) = (CancellationToken::new(), TaskTracker::new());
         let informers = Arc::new(Informers::new(&client, &tasks, &shutdown));
@@ -41,27 +41,27 @@ impl Context {
         }
     }
 
-    /// A recorder whose events name `component` as their source.
+    /// Returns a recorder whose events have `component` as their source.
     pub fn recorder(&self, component: &str) -> Recorder {
         self.events.recorder(component, None)
     }
 
-    /// A recorder for a component on a node, as the kubelet is.
+    /// Returns a recorder for a component on a node, such as the kubelet.
     pub fn recorder_on(&self, component: &str, host: &str) -> Recorder {
         self.events.recorder(component, Some(host))
     }
 
-    /// The present moment in whole seconds, as `metav1.Time` keeps it.
+    /// Returns the present time in whole seconds, as `metav1.Time` stores it.
     pub fn now(&self) -> Time {
         Time(whole_seconds(self.clock.now()))
     }
 
-    /// The present moment in microseconds.
+    /// Returns the present time in microseconds.
     pub fn now_micro(&self) -> MicroTime {
         MicroTime(self.clock.now())
     }
 
-    /// Cancels every task and waits until they have ended.
+    /// Cancels every task and waits until all of them have ended.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -69,7 +69,7 @@ impl Context {
     }
 }
 
-/// `at` without its fraction of a second.
+/// Returns `at` without its fraction of a second.
 pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

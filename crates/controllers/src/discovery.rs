@@ -1,4 +1,4 @@
-//! Which kinds the API serves, for the controllers that act on every kind there is.
+//! Discovers the kinds that the API serves, for the controllers that act on every kind.
 
 use kube::{
     Client, Discovery,
@@ -8,20 +8,20 @@ use kube::{
 /// A kind in one version.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// How to address it.
+    /// The resource by which the kind is addressed.
     pub resource: ApiResource,
-    /// Whether its objects live in namespaces.
+    /// Whether the kind is namespaced.
     pub namespaced: bool,
     operations: Vec<String>,
 }
 
 impl Kind {
-    /// Whether the verb is supported.
+    /// Returns whether the kind supports the verb.
     pub fn supports(&self, verb: &str) -> bool {
         self.operations.iter().any(|operation| operation == verb)
     }
 
-    /// Whether objects can be listed, watched and deleted.
+    /// Returns whether objects can be listed, watched and deleted.
     pub fn is_manageable(&self) -> bool {
         [verbs::LIST, verbs::WATCH, verbs::DELETE]
             .iter()
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Everything the API serves.
+/// All kinds that the API serves.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
     preferred: Vec<Kind>,
@@ -37,11 +37,11 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Asks the API.
+    /// Asks the API server for its kinds.
     pub async fn discover(client: &Client) -> kube::Result<Self> {
         let discovery = match Discovery::new(client.clone()).run_aggregated().await {
             Ok(discovery) => discovery,
-            // Servers before 1.26.
+            // Servers before 1.26 do not support aggregated discovery.
             Err(_) => Discovery::new(client.clone()).run().await?,
         };
         let kind =
@@ -68,12 +68,12 @@ impl Kinds {
         Ok(kinds)
     }
 
-    /// Each kind once, in its most stable version.
+    /// Iterates each kind once, in its most stable version.
     pub fn preferred(&self) -> impl Iterator<Item = &Kind> {
         self.preferred.iter()
     }
 
-    /// The kind of that name in exactly that version.
+    /// Returns the kind with that name in exactly that version.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<&Kind> {
         self.all
             .iter()

@@ -1,9 +1,9 @@
-//! Events: what `kubectl describe` and `kubectl events` show about an object's past.
+//! Records events, which `kubectl describe` and `kubectl events` show.
 //!
 //! A [`Recorder`] never blocks and never fails: events go through a bounded queue to one writer, which counts
-//! repetitions instead of storing them ([`correlator`], client-go's rules: a source has 25 events about one object, and
-//! then one in five minutes). When the queue is full, events are dropped and counted by source, which is told when it
-//! begins and when the writer has caught up; nothing may depend on them.
+//! repetitions instead of storing them ([`correlator`], with client-go's rules: a source may write 25 events about
+//! one object, and then one in five minutes). When the queue is full, events are dropped and counted by source. The
+//! log reports when dropping begins, and the counts when the writer has caught up. Nothing may depend on events.
 
 mod correlator;
 
@@ -36,24 +36,26 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{Clock, context::whole_seconds, unread};
 use correlator::{COMBINED, Correlator, Verdict};
 
-/// Events that wait for the writer; more are dropped. Room for all that happens to 2,500 pods that start at once.
+/// The most events that wait for the writer; more are dropped. This is enough for all events of 2,500 pods that
+/// start at once.
 const QUEUE: usize = 16_384;
-/// Events written at once, before [`PER_SECOND`] applies.
+/// The number of events that may be written at once before [`PER_SECOND`] applies.
 const BURST: f64 = 1000.0;
-/// Events written per second in the long run: in a storm, the API has better things to do.
+/// The number of events written per second in the long run, so that a storm of events leaves the API server
+/// capacity.
 const PER_SECOND: f64 = 500.0;
 
-/// `type` of an event.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Something went as it should.
+    /// A normal operation.
     Normal,
-    /// Something a person may want to look at.
+    /// A problem that a user may want to examine.
     Warning,
 }
 
 impl EventType {
-    /// The word in the API.
+    /// Returns the type as the API writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -62,7 +64,7 @@ impl EventType {
     }
 }
 
-/// One thing that happened, before counting.
+/// One occurrence of an event, before counting.
 #[derive(Clone, Debug)]
 struct Occurrence {
     source: Source,
@@ -82,7 +84,7 @@ struct Source {
     host: Option<Arc<str>>,
 }
 
-/// Records events in the name of one component. Cheap to clone.
+/// Records events for one component. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     source: Source,
@@ -122,13 +124,13 @@ impl Recorder {
         );
     }
 
-    /// Records an event about whatever `object` refers to (with `field_path` for a container).
+    /// Records an event about the object that `object` refers to, with `field_path` for a container.
     pub fn record(&self, object: ObjectReference, kind: EventType, reason: &str, message: String) {
         self.send(object, None, kind, reason, None, message);
     }
 
-    /// Records an event in the form of `events.k8s.io/v1`, as the scheduler does: with the action that was tried, a
-    /// second object it concerned, and microsecond time.
+    /// Records an event in the form of `events.k8s.io/v1`, as the scheduler does: with the attempted action, a
+    /// related object, and microsecond time.
     pub fn record_action(
         &self,
         object: ObjectReference,
@@ -150,7 +152,7 @@ impl Recorder {
         action: Option<&'static str>,
         message: String,
     ) {
-        // The version an event was about tells readers nothing and would keep equal events apart.
+        // The object's version is of no use to readers, and would make equal events differ.
         object.resource_version = None;
         let source = self.source.clone();
         let at = self.clock.now();
@@ -164,14 +166,14 @@ impl Recorder {
             message,
             at,
         };
-        // Nobody reads events of a process that stops.
+        // The queue is closed only when the process stops, and then the event is not needed.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(occurrence) {
             self.dropped.add(&self.source.component);
         }
     }
 }
 
-/// The door to the event writer; hands out recorders.
+/// The sender side of the event writer, which creates recorders.
 #[derive(Clone, Debug)]
 pub(crate) struct EventSink {
     clock: Clock,
@@ -230,12 +232,12 @@ impl EventSink {
     }
 }
 
-/// Events dropped since the queue was last empty, by the component that recorded them.
+/// The number of events dropped since the queue was last empty, by the component that recorded them.
 #[derive(Debug, Default)]
 struct Dropped(Mutex<BTreeMap<Arc<str>, u64>>);
 
 impl Dropped {
-    /// One more; the first is announced.
+    /// Counts a dropped event, and logs the first one.
     fn add(&self, component: &Arc<str>) {
         let mut counts = self.lock();
         if counts.is_empty() {
@@ -244,7 +246,7 @@ impl Dropped {
         *counts.entry(Arc::clone(component)).or_default() += 1;
     }
 
-    /// Tells how many there were, if any, and starts again. Gives their numbers.
+    /// Logs and resets the counts, if there are any. Returns them.
     fn report(&self) -> BTreeMap<Arc<str>, u64> {
         let counts = std::mem::take(&mut *self.lock());
         if !counts.is_empty() {
@@ -273,7 +275,7 @@ impl Pace {
         }
     }
 
-    /// Takes a token, waiting for it if need be.
+    /// Takes a token, and waits for it if there is none.
     async fn spend(&mut self) {
         let now = Instant::now();
         self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BURST) - 1.0;
@@ -291,7 +293,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes or counts an event. Returns whether that took a request.
+    /// Writes or counts an event. Returns whether a request was sent.
     async fn write(&mut self, occurrence: Occurrence) -> bool {
         let namespace = occurrence
             .object
@@ -324,7 +326,7 @@ impl Writer {
                 let patch =
                     Request::new(&*collection).patch(&name, &PatchParams::default(), &patch);
                 match unread::send(&self.client, patch).await {
-                    // The event expired or went with its namespace: start again.
+                    // The event expired or was deleted with its namespace, so a new one is written.
                     Err(kube::Error::Api(status)) if status.code == 404 => {
                         let new = event(&occurrence, &namespace, name, message, count);
                         self.create(&collection, &new).await
@@ -345,7 +347,7 @@ impl Writer {
         unread::send(&self.client, request).await
     }
 
-    /// `<object>.<hexadecimal nanoseconds>`, never the same twice even when time stands still.
+    /// Returns `<object>.<hexadecimal nanoseconds>`, which is unique even if the clock stands still.
     fn fresh_name(&self, occurrence: &Occurrence) -> String {
         let nanos = i64::try_from(occurrence.at.as_nanosecond()).unwrap_or(i64::MAX);
         let unique = nanos.max(self.last_name.load(Ordering::Relaxed) + 1);
@@ -380,7 +382,7 @@ fn event(
         namespace: Some(namespace.to_owned()),
         ..ObjectMeta::default()
     };
-    // Upstream builds the event that stands for similar ones without these two.
+    // client-go creates combined events without these two fields.
     let is_combined = message.starts_with(COMBINED);
     let plain = Event {
         metadata,

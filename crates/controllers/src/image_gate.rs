@@ -1,12 +1,13 @@
-//! Removes the scheduling gate `mullion.dev/image` from pods whose images nobody knew when the pods were created.
+//! Removes the scheduling gate `mullion.dev/image` from pods whose images were unknown when the pods were created.
 //!
-//! Admission adds the gate ([`crate::admission::placement`]). This controller has the registries asked again, once a second. When they answer,
-//! it writes the placement into the pod and removes the gate. Kubernetes lets the node selector and the node affinity of a gated pod only
-//! become narrower, and placement does nothing else. A pod whose registries stay silent for 30 s is scheduled as it is.
+//! Admission adds the gate ([`crate::admission::placement`]). This controller asks the registries again once a
+//! second. When they answer, it writes the placement into the pod and removes the gate. Kubernetes allows the node
+//! selector and the node affinity of a gated pod only to become narrower, and placement does nothing else. A pod
+//! whose registries do not answer for 30 s is scheduled as it is.
 //!
-//! No update can add the request for an address that a Windows pod needs. Such a pod is deleted if its controller replaces it without counting
-//! the deletion as a failure; otherwise it is sent to Windows with an event that says what to do. Of one owner's pods one is deleted in 10 s;
-//! the others keep the gate until their turn.
+//! No update can add the request for an address that a Windows pod needs. Such a pod is deleted if its controller
+//! replaces it without counting the deletion as a failure; otherwise it is sent to Windows, with an event that says
+//! what to do. At most one pod of an owner is deleted in 10 s; the others keep the gate until their turn.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -35,14 +36,14 @@ use crate::{
 };
 
 const WORKERS: usize = 4;
-/// How long a pod waits for what its images run on.
+/// How long a pod waits for the platforms of its images.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Time between two looks at a waiting pod.
+/// The time between two checks of a waiting pod.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Time between two deletions of one owner's pods.
+/// The time between two deletions of one owner's pods.
 const REST: Duration = Duration::from_secs(10);
-/// Kinds of controllers that replace a deleted pod. A Job is not among them: it counts a deleted pod as a failed one, which uses up its
-/// `backoffLimit` (kube-controller-manager: `isPodFailed` of the Job controller).
+/// The kinds of controllers that replace a deleted pod. A Job is not among them: it counts a deleted pod as failed,
+/// towards its `backoffLimit` (kube-controller-manager: `isPodFailed` of the Job controller).
 const REMAKING: [(&str, &str); 4] = [
     ("apps/v1", "ReplicaSet"),
     ("apps/v1", "StatefulSet"),
@@ -50,13 +51,13 @@ const REMAKING: [(&str, &str); 4] = [
     ("v1", "ReplicationController"),
 ];
 
-/// Asks registries again about images that they have not answered for.
+/// Asks registries again about images for which they have not answered.
 pub trait AskAgain: Send + Sync {
-    /// Starts to ask about these images with these pull secrets, and does not wait for the answers.
+    /// Starts to ask about these images with these pull secrets, without waiting for the answers.
     fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]);
 }
 
-/// Starts the controller. It places pods by `rule`, which learns what `registries` answer.
+/// Starts the controller. It places pods by `rule`, which uses the answers of `registries`.
 pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn AskAgain>) {
     let backoff = Backoff {
         max: PERIOD,
@@ -99,14 +100,14 @@ struct Gate {
     queue: Queue<Key>,
     rule: PlaceByImage,
     registries: Arc<dyn AskAgain>,
-    /// When a pod of an owner (by uid) was deleted last.
+    /// The time of the last deletion of an owner's pod, by the owner's UID.
     deleted: Mutex<FxHashMap<String, Instant>>,
 }
 
 impl Gate {
     async fn reconcile(&self, key: &Key) -> kube::Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), key.namespace());
-        // What is written depends on all of the pod's fields as they are now.
+        // The write depends on all of the pod's fields, so their current values are read.
         let Some(pod) = pods.get_opt(key.name()).await? else {
             return Ok(());
         };
@@ -166,7 +167,7 @@ impl Gate {
         self.release(&pods, &pod, verdict).await
     }
 
-    /// How long the pod may wait yet.
+    /// Returns how long the pod may still wait.
     fn rest(&self, pod: &Pod) -> Duration {
         let created = pod.metadata.creation_timestamp.as_ref();
         let waited = created.map(|created| self.context.clock.now().duration_since(created.0));
@@ -174,7 +175,7 @@ impl Gate {
         LONGEST.saturating_sub(waited)
     }
 
-    /// Has the registries asked again, or releases the pod once it has waited long enough.
+    /// Asks the registries again, or releases the pod once it has waited long enough.
     async fn wait(
         &self,
         pods: &Api<Pod>,
@@ -229,7 +230,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Writes the placement into the pod and removes the gate, in one write.
+    /// Writes the placement into the pod and removes the gate in one write.
     async fn release(&self, pods: &Api<Pod>, pod: &Pod, verdict: Verdict) -> kube::Result<()> {
         let gates = pod
             .spec
@@ -254,6 +255,7 @@ impl Gate {
                 .await
         };
         let applied = match apply(patch).await {
+            // The API server refuses changes that do not only narrow a gated pod. Then only the gate is removed.
             Err(kube::Error::Api(status)) if status.code == 422 => {
                 let note = format!(
                     "what its images need cannot be added, so the pod is scheduled as it is: {}",
@@ -270,11 +272,11 @@ impl Gate {
 
 const NO_ADDRESS: &str = "its images run on Windows, and only a new pod can get a request for an address: delete the pod and create it again";
 
-/// When a pod may be deleted so that its controller replaces it.
+/// Whether and when a pod may be deleted so that its controller replaces it.
 enum Replacement {
-    /// Now; its controller is named.
+    /// It may be deleted now; the text names its controller.
     Now(String),
-    /// After that time.
+    /// It may be deleted after that time.
     In(Duration),
     /// No controller would replace it.
     Never,
@@ -298,7 +300,8 @@ fn narrowing(verdict: Verdict) -> impl Iterator<Item = crate::admission::Change>
     changes.filter(move |change| !is_os(&change.path))
 }
 
-/// Returns whether the pod lacks the request for an address that it would have got, had it been placed when it was created.
+/// Returns whether the pod lacks the request for an address that it would have got if it had been placed at its
+/// creation.
 fn lacks_address(pod: &Value, placement: &Verdict, cluster: &dyn ClusterReader) -> bool {
     let mut placed = pod.clone();
     for change in placement.changes.iter().cloned() {

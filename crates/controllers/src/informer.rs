@@ -4,7 +4,7 @@
 //! `Arc<K>` without their `managedFields` and never copied on read. Handlers see every change in order and are given
 //! the object before and after it; they only enqueue keys (see [`crate::queue`]) and return at once.
 //!
-//! Invariant: when a handler runs, the store already contains the change it is told about.
+//! Invariant: when a handler runs, the store already contains the change that the handler gets.
 
 mod key;
 mod store;
@@ -66,7 +66,7 @@ impl<'a, K> Change<'a, K> {
     }
 }
 
-/// Calls back with each value of an index under which an object is filed.
+/// Calls back with each value of an index under which an object is stored.
 pub type IndexFn<K> = fn(&K, &mut dyn FnMut(&str));
 
 type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
@@ -74,12 +74,12 @@ type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 /// A shared, self-healing copy of all objects of one kind. Cheap to clone.
 ///
 /// # Guarantees
-/// - The watch starts with the first [`Informer::start`], [`Informer::synced`] or [`Informer::on_change`]; a kind that
-///   nobody asks for costs nothing.
+/// - The watch starts with the first [`Informer::start`], [`Informer::synced`] or [`Informer::on_change`]; a kind
+///   that no controller uses costs nothing.
 /// - Each handler sees, for one object, `Added`, then `Updated`s, then `Deleted`, across relists too.
 ///
 /// # Caveats
-/// - Reads before [`Informer::synced`] may miss objects, and any read may be behind a write just made.
+/// - Reads before [`Informer::synced`] may miss objects, and any read may lag behind a write just made.
 pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
@@ -156,7 +156,7 @@ where
         let url = api.resource_url().to_owned();
         let open = move || {
             let events = watcher(api.clone(), config.clone()).default_backoff();
-            events.map_ok(whole).boxed()
+            events.map_ok(convert).boxed()
         };
         Self {
             inner: Arc::new(Inner {
@@ -332,7 +332,7 @@ where
     fn delete(&self, object: Arc<K>) {
         let handlers = lock(&self.handlers);
         let known = self.write(|store| store.remove(&Key::of(&*object)));
-        // A watch may report the deletion of something the relist before it had already dropped.
+        // A watch may report the deletion of an object that the previous relist has already removed.
         if known.is_some() {
             notify(&handlers, &Change::Deleted(&object));
         }
@@ -359,8 +359,8 @@ where
     }
 }
 
-/// The event about the kind itself.
-fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
+/// Converts the event of a smaller type to an event of the kind itself.
+fn convert<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
     match event {
         watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
         watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),
@@ -370,7 +370,7 @@ fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
     }
 }
 
-/// An object whose uid changed is another object: its predecessor's deletion was missed.
+/// Reports an object whose UID changed as deleted and added: the deletion of its predecessor was missed.
 fn notify_replaced<K: Resource>(handlers: &[Handler<K>], old: &Arc<K>, new: &Arc<K>) {
     if old.meta().uid == new.meta().uid {
         notify(handlers, &Change::Updated { old, new });

@@ -1,7 +1,7 @@
-//! The informers that controllers share, with the indexes they look things up by.
+//! The informers that controllers share, with their indexes.
 //!
-//! A field is started by its first reader (see [`Informer::synced`]). Kinds that only one controller reads belong to
-//! that controller, not here.
+//! A field is started by its first reader (see [`Informer::synced`]). An informer for a kind that only one
+//! controller reads belongs to that controller, not here.
 
 mod lean_pod;
 
@@ -24,24 +24,24 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{Informer, informer::IndexFn, resource_claims::of_pod};
 use lean_pod::LeanPod;
 
-/// Index of pods by `spec.nodeName`; pods without a node are filed under the empty string.
+/// The index of pods by `spec.nodeName`; pods without a node are under the empty string.
 pub const BY_NODE: &str = "node";
-/// Index by the uid of the controlling owner; objects without one are filed under [`orphans_of`] their namespace.
+/// The index by the UID of the controlling owner; objects without one are under [`orphans_of`] their namespace.
 pub const BY_CONTROLLER: &str = "controller";
 
-/// Index of EndpointSlices by the `namespace/name` of their Service.
+/// The index of EndpointSlices by the `namespace/name` of their Service.
 pub const BY_SERVICE: &str = "service";
 
-/// Index of pods by the `namespace/name` of the ResourceClaims they use, as far as these are known.
+/// The index of pods by the `namespace/name` of the ResourceClaims that they use, as far as known.
 pub const BY_RESOURCE_CLAIM: &str = "resource-claim";
 
-/// Index of pods by the `namespace/name` of the ResourceClaimTemplates that claims are made from for them.
+/// The index of pods by the `namespace/name` of the ResourceClaimTemplates from which their claims are created.
 pub const BY_RESOURCE_CLAIM_TEMPLATE: &str = "resource-claim-template";
 
-/// Index of nodes by `spec.providerID`.
+/// The index of nodes by `spec.providerID`.
 pub const BY_PROVIDER_ID: &str = "provider-id";
 
-/// Where [`BY_CONTROLLER`] files the objects of `namespace` that nothing controls.
+/// Returns the value under which [`BY_CONTROLLER`] has the objects of `namespace` without a controller.
 pub fn orphans_of(namespace: &str) -> String {
     format!("orphans/{namespace}")
 }
@@ -54,7 +54,7 @@ pub struct Informers {
     pub pods: Informer<Pod>,
     /// Nodes, by provider id ([`BY_PROVIDER_ID`]).
     pub nodes: Informer<Node>,
-    /// Leases. Every node renews one each ten seconds, so nobody may watch them a second time.
+    /// Leases. Every node renews one every ten seconds, so no controller may watch them a second time.
     pub leases: Informer<Lease>,
     /// Namespaces.
     pub namespaces: Informer<Namespace>,
@@ -103,7 +103,7 @@ pub struct Informers {
 }
 
 impl Informers {
-    /// Informers over all namespaces that `client` reaches, none of them started.
+    /// Creates informers over all namespaces that `client` reaches, without starting them.
     pub fn new(client: &Client, tasks: &TaskTracker, shutdown: &CancellationToken) -> Self {
         fn plain<K>(
             client: &Client,
@@ -193,15 +193,16 @@ impl Informers {
     }
 }
 
-/// Drops what no controller reads of a pod, and the room that decoding left in its lists: with one container and five conditions, half of
-/// what the pod would hold. Pods are never written back whole, only patched.
+/// Drops the fields of a pod that no controller reads, and the spare capacity that decoding left in its lists. With
+/// one container and five conditions that is half of the pod's memory. It is safe because pods are never written
+/// back whole, only patched.
 fn trim_pod(pod: &mut Pod) {
     if let Some(owners) = &mut pod.metadata.owner_references {
         owners.shrink_to_fit();
     }
     if let Some(spec) = &mut pod.spec {
         if let Some(volumes) = &mut spec.volumes {
-            // Every pod's access to the API, which is always there, has no say in where a pod runs or what becomes of it.
+            // The volume with the API access token, which every pod has, matters to no controller.
             volumes.retain(|volume| {
                 volume.projected.is_none() || !volume.name.starts_with("kube-api-access-")
             });
@@ -240,7 +241,8 @@ fn trim_pod(pod: &mut Pod) {
     }
 }
 
-/// Drops what a container status repeats of the container itself. What it holds while it is resized is kept.
+/// Drops the fields of a container status that repeat the container's spec. Resources that differ during a resize
+/// stay.
 fn trim_container_status(status: &mut ContainerStatus, container: Option<&Container>) {
     let wanted = container.and_then(|container| container.resources.as_ref());
     let wanted = wanted.and_then(|wanted| wanted.requests.as_ref());
@@ -279,7 +281,7 @@ fn slice_service(slice: &EndpointSlice, file_under: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Files an object under its controller's uid, or among its namespace's orphans.
+/// Indexes an object by its controller's UID, or among the orphans of its namespace.
 pub fn controller_uid<K: Resource>(object: &K, file_under: &mut dyn FnMut(&str)) {
     let meta = object.meta();
     let mut owners = meta.owner_references.iter().flatten();

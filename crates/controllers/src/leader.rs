@@ -1,9 +1,10 @@
 //! Leader election by a Lease: of several processes that run the same controllers, one acts and the others wait.
 //!
-//! It is client-go's algorithm (`tools/leaderelection`) with its times. The clocks of the processes are never compared: whoever waits
-//! measures with its own clock for how long the Lease has not changed. Every write names the revision that was read, so of two that reach
-//! for the Lease at once one is refused. A leader that stops in order gives the Lease back, so that the next one takes over with its next
-//! try and not after [`DURATION`].
+//! The algorithm and its times are client-go's (`tools/leaderelection`). The clocks of the processes are never
+//! compared: a waiting process measures with its own clock how long the Lease has not changed. Every write carries
+//! the resource version that was read, so of two processes that try to take the Lease at once one is refused. A
+//! leader that stops in order gives the Lease back, so that the next one takes over at its next try instead of
+//! after [`DURATION`].
 
 use std::time::Duration;
 
@@ -19,14 +20,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::{Clock, api_error::message};
 
-/// For how long a Lease that nobody renews keeps others waiting (client-go: LeaseDuration).
+/// How long a Lease that is not renewed keeps others waiting (client-go: LeaseDuration).
 pub const DURATION: Duration = Duration::from_secs(15);
-/// A leader that could not renew for so long has to stop (client-go: RenewDeadline). It is shorter than [`DURATION`], so that it has stopped
-/// before another one leads.
+/// How long a leader may fail to renew before it has to stop (client-go: RenewDeadline). It is shorter than
+/// [`DURATION`], so that the leader has stopped before another one leads.
 pub const DEADLINE: Duration = Duration::from_secs(10);
-/// Time between two tries (client-go: RetryPeriod).
+/// The time between two tries (client-go: RetryPeriod).
 pub const PERIOD: Duration = Duration::from_secs(2);
-/// How long one try may take.
+/// The time limit of one try.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One candidate for a Lease.
@@ -34,14 +35,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Election {
     api: Api<Lease>,
     clock: Clock,
-    /// `namespace/name` of the Lease.
+    /// The `namespace/name` of the Lease.
     lease: String,
     name: String,
     identity: String,
     observed: Option<ObservedLease>,
 }
 
-/// The Lease as it was when it last changed, and when that was noticed.
+/// The Lease as it last changed, and when that was observed.
 #[derive(Debug)]
 struct ObservedLease {
     spec: LeaseSpec,
@@ -49,7 +50,7 @@ struct ObservedLease {
 }
 
 impl Election {
-    /// A candidate that calls itself `identity`, which no other candidate may do.
+    /// Creates a candidate named `identity`, which must be unique among the candidates.
     pub fn new(client: Client, clock: Clock, namespace: &str, name: &str, identity: &str) -> Self {
         Election {
             api: Api::namespaced(client, namespace),
@@ -88,14 +89,14 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until it is lost, and returns why: another holds it, or it could not be renewed before [`DEADLINE`]. Whoever waits for
-    /// this must stop acting when it returns.
+    /// Renews the Lease until it is lost, and returns why: another process holds it, or it could not be renewed
+    /// before [`DEADLINE`]. The caller must stop acting when this returns.
     pub async fn lost(&mut self) -> String {
         let mut until = Instant::now() + DEADLINE;
         let mut why = None;
         loop {
             sleep_until((Instant::now() + PERIOD).min(until)).await;
-            // The Lease is valid from the moment of the request, not of its answer.
+            // The Lease is valid from the time of the request, not of the response.
             let begun = Instant::now();
             let failed = match timeout_at(until, self.attempt()).await {
                 Ok(Ok(true)) => {
@@ -121,7 +122,8 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, if this candidate holds it, so that the next one need not wait. Call it when everything that acts has stopped.
+    /// Gives the Lease back if this candidate holds it, so that the next one need not wait. Call it after
+    /// everything that acts has stopped.
     pub async fn give_back(&mut self) {
         let given = async {
             let Some(lease) = self.api.get_opt(&self.name).await? else {
@@ -133,6 +135,8 @@ impl Election {
             }
             let now = MicroTime(self.clock.now());
             let spec = LeaseSpec {
+                // An empty holder tells the other candidates that the lease is free now, without a wait for its
+                // expiry.
                 holder_identity: Some(String::new()),
                 lease_duration_seconds: Some(1),
                 renew_time: Some(now.clone()),
@@ -151,17 +155,17 @@ impl Election {
         }
     }
 
-    /// Who holds the Lease as far as this candidate has observed.
+    /// Returns the last observed holder of the Lease.
     fn holder(&self) -> Option<String> {
         let holder = self.observed.as_ref()?.spec.holder_identity.clone();
         holder.filter(|name| !name.is_empty())
     }
 
-    /// Takes or renews the Lease; `false`: another holds it.
+    /// Takes or renews the Lease. Returns `false` if another process holds it.
     async fn attempt(&mut self) -> Result<bool, String> {
         match timeout(PATIENCE, self.attempt_once()).await {
             Ok(Ok(held)) => Ok(held),
-            // Where another was faster its holder is seen at the next try.
+            // If another process was faster, the next try sees that it is the holder.
             Ok(Err(error)) => Err(message(&error)),
             Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         }
@@ -190,6 +194,7 @@ impl Election {
             return Ok(true);
         };
         let found = lease.spec.clone().unwrap_or_default();
+        // The expiry is measured from the moment when this process first saw the present content.
         self.notice(found.clone());
         let holder = found.holder_identity.as_deref().unwrap_or_default();
         let transitions = found.lease_transitions.unwrap_or_default();
@@ -198,6 +203,7 @@ impl Election {
             return Ok(false);
         }
         let spec = match is_mine {
+            // A renewal keeps the time and number of the acquisition.
             true => LeaseSpec {
                 acquire_time: found.acquire_time,
                 lease_transitions: Some(transitions),
@@ -213,7 +219,7 @@ impl Election {
         Ok(true)
     }
 
-    /// Whether the Lease has not changed for as long as its holder said that it would be valid.
+    /// Returns whether the Lease has not changed for as long as its holder declared it valid.
     fn has_expired(&self, found: &LeaseSpec) -> bool {
         let seconds = found.lease_duration_seconds.unwrap_or_default();
         let valid = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
@@ -233,7 +239,7 @@ impl Election {
         }
     }
 
-    /// Replaces the Lease that was read; refused when another wrote it meanwhile.
+    /// Replaces the Lease that was read; fails with a conflict if another process wrote it in between.
     async fn write(&self, mut lease: Lease, spec: LeaseSpec) -> kube::Result<()> {
         lease.spec = Some(spec);
         let replaced = self

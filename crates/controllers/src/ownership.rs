@@ -1,7 +1,7 @@
-//! Controller references: whose object is it, and may this controller take it or must it let go?
+//! Controller references: whether a controller owns an object, may adopt it, or must release it.
 //!
-//! The decision ([`claim`]) is pure; [`claim_from`] carries it out. An owner only adopts after a live read has shown that
-//! it still exists and is not being deleted, so that garbage collection and adoption never fight.
+//! The decision ([`claim`]) is pure; [`claim_from`] carries it out. An owner adopts only after a live read has
+//! shown that it still exists and is not being deleted, so that garbage collection and adoption never conflict.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     informers::{BY_CONTROLLER, orphans_of},
 };
 
-/// The reference to the controller of `object`.
+/// Returns the reference to the controller of `object`.
 pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
     object
         .meta()
@@ -29,12 +29,12 @@ pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-/// Whether `object` is controlled by the owner with `uid`.
+/// Returns whether the owner with `uid` controls `object`.
 pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
     controller_of(object).is_some_and(|owner| owner.uid == uid)
 }
 
-/// A controller reference to `owner` that blocks the owner's foreground deletion.
+/// Returns a controller reference to `owner` that blocks the owner's foreground deletion.
 pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -46,25 +46,25 @@ pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerRe
     }
 }
 
-/// Parses a label selector; one that does not parse selects nothing, as does a missing one.
+/// Parses a label selector; an invalid or missing one selects nothing.
 pub fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
     Selector::try_from(selector?.clone()).ok()
 }
 
-/// What an owner does about an object.
+/// The decision of an owner about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
-    /// It is the owner's already.
+    /// The owner already controls the object.
     Own,
-    /// Nobody controls it and it matches: the owner takes it.
+    /// The object has no controller and matches, so the owner adopts it.
     Adopt,
-    /// It is the owner's but no longer matches: the owner lets go.
+    /// The owner controls the object but it no longer matches, so the owner releases it.
     Release,
-    /// Not the owner's business.
+    /// The object does not concern the owner.
     Ignore,
 }
 
-/// Decides about one object (`ControllerRefManager.ClaimObject`).
+/// Decides about one object (kube-controller-manager: `ControllerRefManager.ClaimObject`).
 fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &K) -> Claim {
     let owner_deleting = owner.meta().deletion_timestamp.is_some();
     let matches = || selector.matches(object.labels());
@@ -80,8 +80,8 @@ fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &K) -
     }
 }
 
-/// The objects of `informer` (indexed by [`BY_CONTROLLER`]) that are `owner`'s, after adopting orphans and releasing what
-/// no longer matches. What is not `eligible` stays whose it is and is left out.
+/// Returns the objects of `informer` (indexed by [`BY_CONTROLLER`]) that `owner` controls, after adopting orphans
+/// and releasing objects that no longer match. Objects that are not `eligible` keep their owner and are left out.
 pub async fn claim_from<O, K>(
     client: &Client,
     owner: &O,
@@ -117,9 +117,9 @@ where
 struct Claimer<'a, O, K> {
     owner: &'a O,
     selector: &'a Selector,
-    /// For the live read before an adoption.
+    /// The API for the live read before an adoption.
     owners: Api<O>,
-    /// For adoptions and releases.
+    /// The API for adoptions and releases.
     objects: Api<K>,
 }
 
@@ -128,7 +128,7 @@ where
     O: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    /// Returns those of `candidates` that are the owner's, after adopting and releasing what needs to be.
+    /// Returns those of `candidates` that the owner controls, after adopting and releasing some as needed.
     async fn claim_all(&self, candidates: Vec<Arc<K>>) -> kube::Result<Vec<Arc<K>>> {
         let mut owned = Vec::with_capacity(candidates.len());
         let mut may_adopt = None;
@@ -187,7 +187,8 @@ where
             )
             .await
         {
-            // Gone, replaced by another object of the same name, or without any owner: released either way.
+            // The object is gone, was replaced by another of its name, or has no owner any more: in each case it is
+            // released.
             Err(error) if api_error::is_not_found(&error) || api_error::is_invalid(&error) => {
                 Ok(())
             }

@@ -1,8 +1,8 @@
-//! The disruption controller: how many pods of a PodDisruptionBudget may be taken away now.
+//! The disruption controller: computes how many pods of a PodDisruptionBudget may be disrupted now.
 //!
-//! [`budget`] does the arithmetic and [`scale`] looks up how many replicas are expected; here are the pods found and the
-//! status written. Evictions read `disruptionsAllowed`; when anything cannot be known it is 0. [`stale`] takes back the
-//! announcement of a disruption that did not come.
+//! [`budget`] does the arithmetic and [`scale`] looks up how many replicas are expected; this module finds the pods
+//! and writes the status. Evictions read `disruptionsAllowed`, which is 0 when it cannot be computed. [`stale`]
+//! resets the condition of a disruption that did not happen.
 
 mod budget;
 mod scale;
@@ -31,7 +31,7 @@ use crate::{
     Change, Context, Informer, Key, Queue, Recorder, api_error, ownership, pods, queue::collect_for,
 };
 
-/// Changes are collected at least this long.
+/// The shortest time for which changes are collected.
 const COLLECT: Duration = Duration::from_millis(10);
 
 /// Starts the controller.
@@ -49,7 +49,7 @@ pub fn start(context: &Context) {
         let (pods, recorder) = (informers.pods.clone(), recorder.clone());
         move |change| pod_changed(&budgets, &pods, &queue, &recorder, change)
     });
-    // A change of scale changes what is expected.
+    // A scaled controller changes how many pods are expected.
     informers.replica_sets.start();
     informers.deployments.on_change({
         let (queue, budgets) = (queue.clone(), informers.pod_disruption_budgets.clone());
@@ -120,7 +120,7 @@ fn pod_changed(
                 .previous()
                 .is_some_and(|old| selector.matches(old.labels()))
         {
-            // A budget is looked at together with all pods of its namespace.
+            // A sync reads all pods of the namespace, so the delay grows with their number.
             let delay = collect_for(pods.count_in_namespace(namespace)).max(COLLECT);
             queue.add_after(Key::of(&*budget), delay);
         }
@@ -128,7 +128,7 @@ fn pod_changed(
     if matching.len() > 1 {
         matching.sort_unstable();
         let (name, first) = (pod.name_any(), &matching[0]);
-        // Evictions of such a pod are refused; the choice only says where its events go.
+        // Evictions of such a pod are refused; the choice only determines which budget the event names.
         let message = format!(
             "Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."
         );
@@ -136,7 +136,7 @@ fn pod_changed(
     }
 }
 
-/// An empty selector selects all pods of the namespace, a missing one none.
+/// Returns the budget's selector. An empty one selects all pods of the namespace, a missing one none.
 fn selector(budget: &PodDisruptionBudget) -> Option<Selector> {
     ownership::selector(budget.spec.as_ref()?.selector.as_ref())
 }
@@ -174,7 +174,7 @@ impl Controller {
         let now = self.context.clock.now();
         let disrupted = budget::disrupted(&budget, &members, now);
         for pod in &disrupted.overdue {
-            // Upstream names the namespace twice, and not the budget.
+            // kube-controller-manager prints the namespace twice instead of the budget's name.
             let namespace = key.namespace();
             let message = format!(
                 "Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't"
@@ -211,14 +211,14 @@ impl Controller {
         self.recorder.warning(budget, "UnmanagedPods", message);
     }
 
-    /// What cannot be computed is not allowed.
+    /// Allows no disruption if the number of expected pods cannot be computed.
     async fn fail_safe(&self, budget: &PodDisruptionBudget, error: &Unknown) -> kube::Result<()> {
         let message = format!("Failed to calculate the number of expected pods: {error}");
         self.recorder
             .warning(budget, "CalculateExpectedPodCountFailed", message);
         let mut status = budget.status.clone().unwrap_or_default();
         status.disruptions_allowed = Some(0);
-        // Nothing was observed but the failure: the generation stays where it was.
+        // Only the failure was observed, so the observed generation does not change.
         let condition = Condition {
             observed_generation: status.observed_generation,
             ..condition(
@@ -309,7 +309,7 @@ fn condition(
     }
 }
 
-/// A label selector as Go prints it.
+/// Formats a label selector as Go prints it.
 pub(crate) fn go_text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten();
     let labels: String = labels

@@ -105,6 +105,7 @@ async fn try_remove(context: &Context, pod: &Pod, disruption: Option<&str>) -> k
             })
             .into_iter()
             .collect();
+        // No kubelet will end the pod, and a finalizer may keep its object, so it would stay in its phase forever.
         let mut status = json!({"phase": "Failed"});
         if !conditions.is_empty() {
             status["conditions"] = conditions.into();
@@ -173,7 +174,7 @@ fn is_out_of_service(node: &Node) -> bool {
     tainted && !ready
 }
 
-/// Since when each node that pods are bound to has been missing.
+/// The time since which each node with bound pods has been missing.
 #[derive(Debug, Default)]
 struct MissingNodes {
     since: FxHashMap<String, Instant>,

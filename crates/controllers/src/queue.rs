@@ -1,7 +1,8 @@
 //! The work queue between informers and reconcilers, with client-go's semantics.
 //!
-//! Invariants: a key waits at most once however often it is added; no two workers hold the same key; a key added while
-//! it is worked on is worked on once more afterwards. Failures delay a key by 5 ms, doubling up to 1,000 s.
+//! Invariants: a key waits at most once, however often it is added; no two workers hold the same key; a key that is
+//! added while a worker holds it is processed once more afterwards. Failures delay a key by 5 ms, doubling up to
+//! 1,000 s.
 
 use std::{
     cmp::Reverse,
@@ -22,12 +23,12 @@ use tokio::{
 
 use crate::Context;
 
-/// How long failing keys wait.
+/// The delays of failing keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Delay after the first failure.
+    /// The delay after the first failure.
     pub base: Duration,
-    /// Longest delay.
+    /// The longest delay.
     pub max: Duration,
 }
 
@@ -41,7 +42,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The delay after `failures` failures before this one.
+    /// Returns the delay after a failure that `failures` others preceded.
     pub fn delay(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.max)
@@ -51,9 +52,9 @@ impl Backoff {
 /// A de-duplicating work queue of keys. Cheap to clone; all clones are one queue.
 ///
 /// # Guarantees
-/// - Keys come out in the order they went in, each once per burst of additions.
-/// - [`Queue::next`] never hands out a key that another [`Work`] still holds.
-/// - An addition after a delay never postpones an earlier one.
+/// - Keys come out in the order in which they were added, each once per burst of additions.
+/// - [`Queue::next`] never returns a key that another [`Work`] still holds.
+/// - Adding a key with a delay never postpones an earlier deadline.
 pub struct Queue<T> {
     shared: Arc<Shared<T>>,
 }
@@ -72,14 +73,14 @@ struct State<T> {
     processing: FxHashSet<T>,
     /// Deadlines by time, with a sequence number so that equal times keep their order.
     delayed: BinaryHeap<Reverse<(Instant, u64, ByOrder<T>)>>,
-    /// The deadline that counts for each delayed key; heap entries that disagree are stale.
+    /// The valid deadline of each delayed key; heap entries with another deadline are stale.
     deadlines: FxHashMap<T, Instant>,
     failures: FxHashMap<T, u32>,
     sequence: u64,
     closed: bool,
 }
 
-/// A key that takes no part in the heap's order.
+/// A key without an order of its own in the heap.
 struct ByOrder<T>(T);
 
 impl<T> PartialEq for ByOrder<T> {
@@ -116,12 +117,12 @@ impl<T> Debug for Queue<T> {
 }
 
 impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
-    /// An empty queue; `name` appears in logs.
+    /// Creates an empty queue; `name` appears in logs.
     pub fn new(name: &'static str) -> Self {
         Self::with_backoff(name, Backoff::default())
     }
 
-    /// An empty queue with another delay for failing keys.
+    /// Creates an empty queue with other delays for failing keys.
     pub fn with_backoff(name: &'static str, backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
@@ -175,7 +176,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
         self.shared.wake.notify_one();
     }
 
-    /// Makes `key` due after the delay its failures earned; counts one more failure.
+    /// Makes `key` due after the delay for its failures, and counts one more failure.
     pub fn add_rate_limited(&self, key: T) {
         let delay = {
             let mut state = self.state();
@@ -192,30 +193,31 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
         self.state().failures.remove(key);
     }
 
-    /// How often in a row `key` has failed.
+    /// Returns how often in a row `key` has failed.
     pub fn failures(&self, key: &T) -> u32 {
         self.state().failures.get(key).copied().unwrap_or_default()
     }
 
-    /// Number of keys that are due and wait for a worker.
+    /// Returns the number of keys that are due and wait for a worker.
     pub fn len(&self) -> usize {
         self.state().ready.len()
     }
 
-    /// Whether no key is due.
+    /// Returns whether no key is due.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ends the queue: every [`Queue::next`] returns `None`, additions are ignored.
+    /// Closes the queue: every [`Queue::next`] returns `None`, and additions are ignored.
     pub fn close(&self) {
         self.state().closed = true;
         self.shared.wake.notify_waiters();
-        // A waiter that has not polled yet would miss notify_waiters; it finds this permit and passes it on.
+        // A waiter that has not polled yet would miss notify_waiters; it finds this permit instead and passes it
+        // on.
         self.shared.wake.notify_one();
     }
 
-    /// Waits for the next due key. `None` once the queue is closed.
+    /// Waits for the next due key. Returns `None` once the queue is closed.
     ///
     /// The key is held until the returned [`Work`] is dropped.
     pub async fn next(&self) -> Option<Work<T>> {
@@ -230,6 +232,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
                 if let Some(key) = state.ready.pop_front() {
                     state.dirty.remove(&key);
                     state.processing.insert(key.clone());
+                    // `Notify` stores one permit only, so each woken worker wakes the next one while keys are left.
                     if !state.ready.is_empty() {
                         self.shared.wake.notify_one();
                     }
@@ -304,6 +307,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
                 tracing::debug!(queue = self.shared.name, ?key, %error, "reconcile failed, will retry");
                 self.add_rate_limited(key.clone());
             }
+            // A panic of one reconcile must not end the worker, which serves every other key too.
             Err(_) => {
                 tracing::error!(
                     queue = self.shared.name,
@@ -349,7 +353,7 @@ impl<T: Clone + Eq + Hash> State<T> {
     }
 }
 
-/// A key in the hands of a worker; dropping it lets others have the key again.
+/// A key that a worker holds; dropping it releases the key.
 #[derive(Debug)]
 pub struct Work<T: Clone + Eq + Hash + Send + 'static> {
     queue: Queue<T>,
@@ -357,7 +361,7 @@ pub struct Work<T: Clone + Eq + Hash + Send + 'static> {
 }
 
 impl<T: Clone + Eq + Hash + Send + 'static> Work<T> {
-    /// The key to work on.
+    /// Returns the key to process.
     pub fn key(&self) -> &T {
         &self.key
     }
@@ -375,8 +379,8 @@ impl<T: Clone + Eq + Hash + Send + 'static> Drop for Work<T> {
     }
 }
 
-/// How long changes are collected before one look at all of `objects`, as the delay of [`Queue::add_after`]: the more there
-/// are, the dearer a look, and the more changes it should answer.
+/// Returns how long changes are collected before one sync processes all of `objects`, for use with
+/// [`Queue::add_after`]: the more objects there are, the more a sync costs, and the more changes it should cover.
 pub(crate) fn collect_for(objects: usize) -> Duration {
     const PER_OBJECT: Duration = Duration::from_micros(50);
     const MOST: Duration = Duration::from_millis(500);

@@ -1,6 +1,6 @@
-//! What every namespace gets: the service account `default` and the ConfigMap `kube-root-ca.crt`.
+//! Creates the objects that every namespace has: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
 //!
-//! Both come back when deleted; the certificate is also put right when changed.
+//! Both are created again when they are deleted; a changed certificate is also restored.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,7 +23,7 @@ const ROOT_CA_DESCRIPTION: (&str, &str) = (
      clusters.",
 );
 
-/// Starts both controllers; without `root_ca` (PEM) only the one for service accounts.
+/// Starts both controllers; without `root_ca` (PEM) only the one for ServiceAccounts.
 pub fn start(context: &Context, root_ca: Option<Arc<str>>) {
     start_accounts(context);
     if let Some(root_ca) = root_ca {
@@ -172,7 +172,7 @@ fn named(namespace: &str, name: &str) -> ObjectMeta {
     }
 }
 
-/// That it exists already, or that the namespace is going away, is as good.
+/// Creates an object. That it already exists, or that the namespace is terminating, is not an error.
 async fn create<K>(context: &Context, namespace: &str, object: &K) -> kube::Result<()>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>

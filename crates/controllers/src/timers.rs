@@ -1,7 +1,7 @@
-//! A timer queue with one deadline per key, for loops that own many things that wait.
+//! A timer queue with one deadline per key, for loops that own many waiting items.
 //!
-//! Invariant: each key has at most one deadline that counts. Setting a new one makes older entries stale, and stale
-//! entries are skipped, so a heap is enough however often deadlines move.
+//! Invariant: each key has at most one valid deadline. Setting a new one makes older heap entries stale, and stale
+//! entries are skipped, so a heap is sufficient however often deadlines move.
 
 use std::{
     cmp::Reverse,
@@ -48,10 +48,10 @@ impl<K: Clone + Eq + Hash> Timers<K> {
         }
     }
 
-    /// Returns the keys whose deadlines are not after `now`, in order; their deadlines are gone then.
+    /// Returns the keys whose deadlines are not after `now`, in order, and removes these deadlines.
     ///
-    /// All come at once: a key that is set again for a moment that has come, while these are seen to, is due in the next round. A loop over
-    /// single ones might never end.
+    /// All due keys are returned at once: a key that the caller sets again to a time that has passed is due in the
+    /// next round. A loop over single keys might never end.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> Vec<K> {
         let mut due = Vec::new();
         while let Some(Reverse((at, sequence))) = self.heap.peek().copied()
@@ -66,7 +66,7 @@ impl<K: Clone + Eq + Hash> Timers<K> {
         due
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&mut self) -> Option<Timestamp> {
         while let Some(Reverse((at, sequence))) = self.heap.peek().copied() {
             if self.keys.contains_key(&sequence) {

@@ -1,9 +1,9 @@
-//! Claims, volumes and classes of volume attributes outlive their users: each carries a finalizer from admission, taken away here once
-//! nothing uses it, and put back when somebody else takes it away (kube-controller-manager: pvc-protection, pv-protection and
-//! vac-protection).
+//! Protects claims, volumes and VolumeAttributesClasses from deletion while they are in use. Admission adds a
+//! finalizer to each; these controllers remove it once the object is deleted and unused, and add it again if
+//! another client removed it (kube-controller-manager: pvc-protection, pv-protection and vac-protection).
 //!
-//! A claim is used by a pod that has a node, even one that has finished; a volume by the claim it is bound to; a class of volume
-//! attributes by the claims and volumes that name it.
+//! A claim is in use by a pod that has a node, even one that has finished; a volume by the claim to which it is
+//! bound; a VolumeAttributesClass by the claims and volumes that name it.
 
 use std::fmt::Debug;
 
@@ -148,7 +148,7 @@ fn start_classes(context: &Context) {
             }
         }
     });
-    // Whoever stops using a class may have been the last.
+    // The last user of a class may be gone after this change.
     let recheck = {
         let (queue, classes) = (queue.clone(), classes.clone());
         move || {
@@ -217,7 +217,7 @@ async fn sync_class(
     release(&api, &*class, CLASS).await
 }
 
-/// The classes of volume attributes that a claim asks for, has, and is about to get.
+/// Returns the VolumeAttributesClasses that a claim requests, has, and is about to get.
 fn classes_of(claim: &PersistentVolumeClaim) -> [Option<&str>; 3] {
     let status = claim.status.as_ref();
     let spec = claim.spec.as_ref();
@@ -234,23 +234,24 @@ fn class_of(volume: &PersistentVolume) -> Option<&str> {
     spec.and_then(|spec| spec.volume_attributes_class_name.as_deref())
 }
 
-/// Marked for deletion and kept by our finalizer.
+/// Returns whether the object is marked for deletion and has this finalizer.
 fn is_held<K: Resource>(object: &K, finalizer: &str) -> bool {
     let meta = object.meta();
     let finalizers = meta.finalizers.iter().flatten();
     meta.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == finalizer)
 }
 
-/// Not marked for deletion, but without our finalizer.
+/// Returns whether the object is not marked for deletion and does not have this finalizer.
 fn is_bare<K: Resource>(object: &K, finalizer: &str) -> bool {
     let meta = object.meta();
     let mut finalizers = meta.finalizers.iter().flatten();
     meta.deletion_timestamp.is_none() && !finalizers.any(|name| name == finalizer)
 }
 
-/// The names of the claims that the pod keeps from going.
+/// Iterates the names of the claims whose deletion the pod prevents.
 ///
-/// A pod that only its finalizers keep no longer uses the claims made for it: they may be what it waits for.
+/// A pod that exists only because of its finalizers no longer uses the claims created for it: it may be waiting for
+/// their deletion.
 fn used_by(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let has_node = !pods::node_name(pod).is_empty();
     let is_shut_down =
@@ -264,7 +265,8 @@ fn all_claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     claims_of(pod).map(|(name, _)| name)
 }
 
-/// The names of the claims a pod mounts; whether they were made for it, as ephemeral volumes are.
+/// Iterates the names of the claims that a pod mounts, with whether they were created for the pod's ephemeral
+/// volumes.
 fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> + '_ {
     let volumes = pod
         .spec
@@ -287,7 +289,7 @@ fn is_bound(volume: &PersistentVolume) -> bool {
     phase == Some("Bound")
 }
 
-/// Takes the finalizer away from this version of the object.
+/// Removes the finalizer from this version of the object.
 async fn release<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
     K: Metadata<Ty = ObjectMeta> + Resource + Clone + Debug + Serialize + DeserializeOwned,
@@ -300,7 +302,7 @@ where
     replace(api, &free).await
 }
 
-/// Gives this version of the object the finalizer.
+/// Adds the finalizer to this version of the object.
 async fn hold<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
 where
     K: Metadata<Ty = ObjectMeta> + Resource + Clone + Debug + Serialize + DeserializeOwned,

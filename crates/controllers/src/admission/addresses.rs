@@ -1,8 +1,9 @@
-//! The address of a Windows pod: who asks for one, and who may write it into the pod.
+//! Requests the address of a Windows pod, and decides who may write the address into the pod.
 //!
-//! Source: amazon-vpc-resource-controller-k8s ("VRC"), webhooks/core. As there, nothing happens unless the ConfigMap
-//! `kube-system/amazon-vpc-cni` switches Windows addresses on, and a Deployment of the controller's legacy version switches them off.
-//! Beyond VRC, which reads the node selector alone, every way to ask for Windows counts ([`super::system`]).
+//! Source: amazon-vpc-resource-controller-k8s ("VRC"), webhooks/core. As in VRC, nothing happens unless the
+//! ConfigMap `kube-system/amazon-vpc-cni` enables Windows addresses, and a Deployment of the controller's legacy
+//! version disables them. VRC recognizes a Windows pod only by its node selector; here every way to request Windows
+//! counts ([`super::system`]).
 
 use std::collections::BTreeMap;
 
@@ -19,9 +20,9 @@ const CONTROLLERS: [&str; 3] = [
     "eks:vpc-resource-controller",
 ];
 
-/// Requests one address for every pod that will run on Windows, and keeps others from choosing the address.
+/// Requests one address for every pod that will run on Windows, and prevents other users from choosing the address.
 pub struct WindowsAddresses {
-    /// The users that address controllers run as, beside VRC's.
+    /// The users that address controllers run as, in addition to VRC's.
     pub controllers: Vec<String>,
 }
 
@@ -64,7 +65,7 @@ impl WindowsAddresses {
     }
 }
 
-/// Returns whether a new pod with this spec would get a request for an address that the spec lacks.
+/// Returns whether a new pod with this spec would get a request for an address that the spec does not have.
 pub fn lacks_request(spec: &Value, cluster: &dyn ClusterReader) -> bool {
     !requests(spec, cluster).changes.is_empty()
 }
@@ -85,7 +86,8 @@ fn annotation(pod: &Value) -> Option<&str> {
     pod["metadata"]["annotations"][PRIVATE_IPV4].as_str()
 }
 
-/// Sets request and limit of the first container to one address, whatever they were: the pod as a whole gets one address.
+/// Sets request and limit of the first container to one address, whatever they were: the whole pod gets one
+/// address.
 fn request_address(first: &Value, verdict: &mut Verdict) {
     for list in ["requests", "limits"] {
         if first["resources"][list][PRIVATE_IPV4] != "1" {

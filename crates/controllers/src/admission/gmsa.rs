@@ -1,7 +1,7 @@
-//! Group managed service accounts of Windows pods: GMSACredentialSpecs are written into the pods that name them.
+//! Group managed service accounts of Windows pods: writes GMSACredentialSpecs into the pods that name them.
 //!
-//! Source: kubernetes-sigs/windows-gmsa, admission-webhook, whose texts and status codes these are. As there, the pod's own options count,
-//! and those of containers and init containers; ephemeral containers' do not.
+//! Source: kubernetes-sigs/windows-gmsa, admission-webhook, including its messages and status codes. As there, the
+//! options of the pod, its containers and its init containers count; those of ephemeral containers do not.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -10,28 +10,29 @@ use super::{Access, ClusterReader, Refusal, Rule, ServiceAccount, Verdict, Write
 
 const GROUP: &str = "windows.k8s.io";
 const PLURAL: &str = "gmsacredentialspecs";
-/// Namespaces with this label and the value `true` are left alone.
+/// The label by which a namespace with the value `true` is exempt.
 const DISABLED: &str = "windows.k8s.io/disabled";
 const NAME: &str = "gmsaCredentialSpecName";
 const CONTENTS: &str = "gmsaCredentialSpec";
-/// The characters of a UUID that make a host name; NetBIOS names have no more.
+/// The length of a random host name, cut from a UUID; NetBIOS names are no longer.
 const HOST_NAME_LENGTH: usize = 15;
 
 /// Expands, checks and authorizes the GMSACredentialSpecs that pods name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gmsa {
-    /// Whether a pod with a GMSACredentialSpec and without a host name gets a random one (windows-gmsa: `RANDOM_HOSTNAME`).
+    /// Whether a pod with a GMSACredentialSpec and without a host name gets a random one (windows-gmsa:
+    /// `RANDOM_HOSTNAME`).
     pub random_host_name: bool,
 }
 
 /// The Windows options of a pod or of one of its containers.
 struct Options<'a> {
     options: &'a Value,
-    /// `pod`, `container` or `initContainer`, as the messages have it.
+    /// The kind of owner for messages: `pod`, `container` or `initContainer`.
     kind: &'static str,
     /// The name of the pod or container.
     name: &'a str,
-    /// Where the owner of the security context is in the pod.
+    /// The path of the security context's owner below the pod's spec.
     path: Vec<String>,
 }
 
@@ -91,7 +92,7 @@ impl Rule for Gmsa {
     }
 }
 
-/// Returns the refusal as windows-gmsa answers it: with a code and no reason.
+/// Returns a refusal in the form of windows-gmsa: with a code and without a reason.
 fn refused(code: u16, text: String) -> Verdict {
     Verdict {
         refusal: Some(Refusal {
@@ -141,7 +142,7 @@ fn windows_options(owner: &Value) -> Option<&Value> {
     options.is_object().then_some(options)
 }
 
-/// Adds the change that writes contents where there is a name alone.
+/// Adds the change that writes the contents if only the name is set.
 fn expand(
     options: &Options<'_>,
     cluster: &dyn ClusterReader,
@@ -238,8 +239,8 @@ fn authorize(spec: &str, write: &Write<'_>, cluster: &dyn ClusterReader) -> Resu
     Err(refused(403, why))
 }
 
-/// Refuses an update that changes a name or contents. Containers are found in the old pod by name; options that the new pod lacks are
-/// not looked at.
+/// Refuses an update that changes a name or contents. Containers of the old pod are matched by name. Options that
+/// the new pod does not have at all are not compared.
 fn judge_update(options: &Options<'_>, old: &[Options<'_>]) -> Result<(), Verdict> {
     let Options { kind, name, .. } = options;
     let before = old.iter().rev().find(|before| {

@@ -1,8 +1,9 @@
-//! JSON as Go's `encoding/json` writes and reads it.
+//! Writes and compares JSON as Go's `encoding/json` does.
 
 use serde_json::{Map, Value};
 
-/// Writes a value as `json.Marshal` does: compact, keys in order, and `<`, `>`, `&` and the line separators of Unicode escaped.
+/// Serializes a value as `json.Marshal` does: compact, with sorted keys, and with `<`, `>`, `&` and Unicode's line
+/// separators escaped.
 pub(super) fn text(value: &Value) -> String {
     let mut out = String::new();
     for c in sorted(value).to_string().chars() {
@@ -31,16 +32,18 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Returns whether a text is the same JSON object as another one that `expected` is.
+/// Returns whether `text` is the same JSON object as `expected`.
 ///
 /// # Errors
-/// Why `text` is no JSON object, in windows-gmsa's words around those of Go. Where a text stops being JSON is said less exactly than Go does.
+/// Returns why `text` is not a JSON object, in windows-gmsa's message around Go's. The position of a syntax error
+/// is less exact than Go's.
 pub(super) fn is_same_object(text: &str, expected: &str) -> Result<bool, String> {
     if text == expected {
         return Ok(true);
     }
     let parsed: Result<Value, _> = serde_json::from_str(text);
     let why = match &parsed {
+        // Go's decoder reads `null` into a map without an error.
         Ok(Value::Object(_) | Value::Null) => None,
         Ok(other) => {
             let kind = match other {

@@ -145,6 +145,7 @@ impl Lookups {
                 answers: &answers,
                 missing: RefCell::default(),
             };
+            // The rule runs again from its beginning, because an answer can change what it looks up next.
             let decision = decide(&round);
             let missing = round.missing.into_inner();
             if missing.is_empty() {

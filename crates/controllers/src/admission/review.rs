@@ -1,4 +1,5 @@
-//! AdmissionReviews (`admission.k8s.io/v1`): what an API server asks a webhook, and the answer that a rule's [`Verdict`] makes.
+//! AdmissionReviews (`admission.k8s.io/v1`): parses an API server's request to a webhook, and builds the response
+//! from a rule's [`Verdict`].
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::Deserialize;
@@ -6,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::{Change, Verdict, Write};
 
-/// The versions that are read and written.
+/// The only supported version.
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// What an API server asks about one write.
+/// The request of an API server about one write.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Review {
@@ -31,16 +32,16 @@ struct UserInfo {
     username: String,
 }
 
-/// A request body that is no AdmissionReview, and why.
+/// The error that a request body is not a supported AdmissionReview, with the cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body is no AdmissionReview of {API_VERSION}: {0}")]
 pub struct NoReview(String);
 
 impl Review {
-    /// Reads the body of a webhook's request.
+    /// Parses the body of a webhook's request.
     ///
     /// # Errors
-    /// It is not JSON, of another kind or version, or lacks the request.
+    /// Fails if the body is not JSON, has another kind or version, or contains no request.
     pub fn read(body: &[u8]) -> Result<Review, NoReview> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -61,7 +62,7 @@ impl Review {
             .ok_or_else(|| NoReview("it has no request".to_owned()))
     }
 
-    /// The write as rules about pods see it.
+    /// Returns the write in the form that rules about pods take.
     pub fn write(&self) -> Write<'_> {
         Write {
             user: &self.user_info.username,
@@ -71,7 +72,8 @@ impl Review {
         }
     }
 
-    /// The write of the pod template at `path` (a JSON pointer) of the object, as if it were a pod; `None` if there is none.
+    /// Returns the write of the pod template at `path` (a JSON pointer) in the object, as if it were a pod; `None`
+    /// if there is none.
     pub fn write_of_template(&self, path: &str) -> Option<Write<'_>> {
         Some(Write {
             pod: self.object.pointer(path)?,
@@ -80,12 +82,13 @@ impl Review {
         })
     }
 
-    /// The answer that lets the write pass as it is.
+    /// Returns the response that allows the write unchanged.
     pub fn allowed(&self) -> Value {
         self.answer(&Verdict::default(), "")
     }
 
-    /// The answer that a verdict makes. Its changes are about the part of the object at `path` (a JSON pointer; empty for the object itself).
+    /// Returns the response for a verdict. Its changes apply to the part of the object at `path` (a JSON pointer;
+    /// empty for the whole object).
     pub fn answer(&self, verdict: &Verdict, path: &str) -> Value {
         let mut response = json!({"uid": self.uid, "allowed": verdict.refusal.is_none()});
         if !verdict.warnings.is_empty() {
@@ -103,7 +106,7 @@ impl Review {
         json!({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     }
 
-    /// The changes as a JSON Patch of the object; `None` if they change nothing.
+    /// Returns the changes as a JSON Patch of the object; `None` if they change nothing.
     fn patch(&self, changes: &[Change], path: &str) -> Option<Vec<u8>> {
         let mut changed = self.object.clone();
         let part = changed.pointer_mut(path)?;

@@ -1,16 +1,17 @@
-//! Which operating system a pod asks for, in every way the scheduler and the kubelet understand.
+//! Determines which operating system a pod requests, by all fields that the scheduler and the kubelet understand.
 //!
-//! Placement from images does not belong here: it writes its result into the fields that this module reads.
+//! Placement from images is separate: it writes its result into the fields that this module reads.
 
 use mullion_api::labels::{BETA_OS, OS, OS_LINUX, OS_WINDOWS, WINDOWS_BUILD};
 use serde_json::Value;
 
 use super::ClusterReader;
 
-/// Returns whether a pod's spec lets the pod run on nodes of one system (`linux` or `windows`) only.
+/// Returns whether a pod's spec allows only nodes of one operating system (`linux` or `windows`).
 ///
-/// One of these is enough: the node selector (today's label, the beta label or a Windows build), the RuntimeClass's node selector,
-/// `spec.os.name`, a required node affinity all of whose terms imply the system, and the node that the pod is bound to.
+/// Any of these is enough: the node selector (the current label, the beta label or a Windows build), the
+/// RuntimeClass's node selector, `spec.os.name`, a required node affinity whose terms all imply the system, and the
+/// node to which the pod is bound.
 pub fn is_required(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     selects(&spec["nodeSelector"], system)
         || spec["os"]["name"] == system
@@ -19,7 +20,8 @@ pub fn is_required(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> b
         || runs_on(spec["nodeName"].as_str(), system, cluster)
 }
 
-/// Returns whether a container of the pod is a HostProcess container; then all of them are, and use the host's network.
+/// Returns whether a container of the pod is a HostProcess container. Then all of them are, and use the host
+/// network.
 pub fn is_host_process(spec: &Value) -> bool {
     let says_so = |owner: &Value| owner["securityContext"]["windowsOptions"]["hostProcess"] == true;
     let mut containers = ["initContainers", "containers"]
@@ -33,7 +35,8 @@ fn selects(selector: &Value, system: &str) -> bool {
     by_name || (system == OS_WINDOWS && selector[WINDOWS_BUILD].is_string())
 }
 
-/// kube-apiserver's RuntimeClass plugin has already copied the selector into the pod, unless the plugin is disabled.
+/// Returns whether the RuntimeClass's node selector selects the system. kube-apiserver's RuntimeClass plugin has
+/// already copied it into the pod, unless that plugin is disabled.
 fn class_selects(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let name = spec["runtimeClassName"].as_str().unwrap_or_default();
     if name.is_empty() {
@@ -46,7 +49,7 @@ fn class_selects(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> boo
 fn affinity_requires(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let node_affinity = &spec["affinity"]["nodeAffinity"];
     let required = &node_affinity["requiredDuringSchedulingIgnoredDuringExecution"];
-    // A term without requirements matches no node, so it takes the pod nowhere.
+    // A term without requirements matches no node, so it does not count.
     let mut terms = items(&required["nodeSelectorTerms"])
         .iter()
         .filter(|term| !items(&term["matchExpressions"]).is_empty() || has_fields(term))
@@ -65,7 +68,7 @@ fn term_requires(term: &Value, system: &str, cluster: &dyn ClusterReader) -> boo
         || fields.any(|field| names_nodes(field, system, cluster))
 }
 
-/// Returns whether only nodes of the system have labels as the expression wants them. Every kubelet sets the label of its system.
+/// Returns whether only nodes of the system can match the expression. Every kubelet sets the label of its system.
 fn implies(expression: &Value, system: &str) -> bool {
     let key = expression["key"].as_str().unwrap_or_default();
     let operator = expression["operator"].as_str().unwrap_or_default();
@@ -78,7 +81,8 @@ fn implies(expression: &Value, system: &str) -> bool {
     }
 }
 
-/// Returns whether a requirement on `metadata.name` leaves only nodes of the system, as the DaemonSet controller's leaves one.
+/// Returns whether a requirement on `metadata.name` allows only nodes of the system. The DaemonSet controller sets
+/// such a requirement with one name.
 fn names_nodes(field: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let names = items(&field["values"]);
     field["key"] == "metadata.name"
@@ -97,7 +101,7 @@ fn runs_on(node: Option<&str>, system: &str, cluster: &dyn ClusterReader) -> boo
     node.is_some_and(|node| node["metadata"]["labels"][OS] == system)
 }
 
-/// Returns the other one of the two systems that kubelets run on.
+/// Returns the other one of the two operating systems on which kubelets run.
 fn other(system: &str) -> &'static str {
     match system {
         OS_WINDOWS => OS_LINUX,

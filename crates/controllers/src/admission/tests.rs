@@ -1,4 +1,4 @@
-//! What all tests of rules share: a cluster of a few objects and rights.
+//! The helpers that all tests of rules share: a cluster of a few objects and permissions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,7 +10,7 @@ mod addresses;
 mod gmsa;
 mod placement;
 
-/// Objects by plural and name, and what service accounts may do.
+/// Objects by plural and name, and the permissions of service accounts.
 #[derive(Default)]
 pub(super) struct Cluster {
     objects: BTreeMap<(String, String), Arc<Value>>,
@@ -25,13 +25,13 @@ impl Cluster {
         self
     }
 
-    /// Grants a right, as `namespace/account verb name`.
+    /// Grants a permission, written as `namespace/account verb name`.
     pub(super) fn granting(mut self, right: &str) -> Self {
         self.rights.push(right.to_owned());
         self
     }
 
-    /// Lets the authorizer give a reason.
+    /// Sets the reason that the authorizer gives.
     pub(super) fn because(mut self, reason: &str) -> Self {
         reason.clone_into(&mut self.reason);
         self
@@ -61,7 +61,7 @@ impl ClusterReader for Cluster {
     }
 }
 
-/// Creates `pod` as a user: the pod as the rule changes it, or the refusal's code and text.
+/// Creates `pod` as a user. Returns the pod as the rule changes it, or the refusal's code and text.
 pub(super) fn create(
     rule: &dyn Rule,
     known: &Cluster,
@@ -90,7 +90,7 @@ pub(super) fn create(
     }
 }
 
-/// Updates a pod as `user`: the refusal's code and text, if there is one.
+/// Updates a pod as `user`. Returns the refusal's code and text, if there is one.
 pub(super) fn update(
     rule: &dyn Rule,
     known: &Cluster,

@@ -155,6 +155,7 @@ impl History {
                 .and_then(|rules| rules.stabilization_window_seconds);
             window.map(seconds)
         };
+        // By default scaling up is not stabilized, and scaling down is by five minutes.
         let up = before(now, window(&behavior.scale_up).unwrap_or_default());
         let down = before(
             now,
@@ -167,6 +168,7 @@ impl History {
         let lowest = last(up).min().map_or(wish, |lowest| lowest.min(wish));
         let highest = last(down).max().map_or(wish, |highest| highest.max(wish));
         let stable = current.max(lowest).min(highest);
+        // Only recommendations within the longer of the two windows can still count.
         self.wishes.retain(|(at, _)| *at >= up.min(down));
         self.wishes.push((now, wish));
         let why = match wish >= current {
@@ -184,6 +186,7 @@ impl History {
         wish: i32,
         now: Timestamp,
     ) -> (i32, ConditionText) {
+        // The narrower of the policies' limit and the bound applies, and determines the reason.
         if wish > current {
             let limit = self
                 .highest(behavior.scale_up.as_ref(), current, now)

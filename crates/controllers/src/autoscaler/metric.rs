@@ -117,7 +117,7 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, 
     }
 }
 
-/// Replicas, name and present value of a resource metric.
+/// Reads a resource metric. Returns the replicas that it asks for, its name and its present value.
 async fn resource(
     target: &Target<'_>,
     name: &str,

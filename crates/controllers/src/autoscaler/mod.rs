@@ -188,6 +188,7 @@ impl Controller {
         evaluation: &mut Evaluation,
     ) -> Result<Scaled, String> {
         let current = target.replicas();
+        // If planning fails, the status keeps the last desired number.
         evaluation.replicas = (current, evaluation.status.desired_replicas);
         let plan = self
             .plan(key, autoscaler, &target, history, evaluation)

@@ -371,13 +371,13 @@ fn average(samples: &Samples, target_milli: i64) -> Reading {
     }
 }
 
-/// `amount * times / parts` without overflow on the way.
+/// Returns `amount * times / parts`, computed without intermediate overflow.
 fn scaled(amount: i64, times: i64, parts: i64) -> i64 {
     let exact = i128::from(amount) * i128::from(times) / i128::from(parts);
     i64::try_from(exact).unwrap_or(i64::MAX)
 }
 
-/// `ratio * pods`, rounded up.
+/// Returns `ratio * pods`, rounded up.
 fn times(ratio: f64, pods: usize) -> i32 {
     // Casts of floats saturate.
     (ratio * pods as f64).ceil() as i32

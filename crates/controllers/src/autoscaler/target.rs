@@ -131,6 +131,7 @@ async fn mappings(
         .preferred_version()
         .and_then(|preferred| versions.iter().position(|version| *version == preferred))
     {
+        // Moves the preferred version to the front and keeps the order of the others.
         versions[..=at].rotate_right(1);
     }
     let of_version = |version| {

@@ -1,8 +1,8 @@
-//! Which events are written, which only counted, and which dropped: client-go's `EventCorrelator`.
+//! Decides which events are written, only counted, or dropped (client-go: `EventCorrelator`).
 //!
-//! Pure: the time is in the occurrence, the name of a new event comes from the caller. Equal events become one with a
-//! count; more than ten alike but for their message become one "combined" event; a source that says too much about one
-//! object is cut off. Memory is bounded.
+//! Pure: the time is in the occurrence, and the caller supplies the name of a new event. Equal events become one
+//! with a count. From the tenth event on that differs from earlier ones only in its message, they become one
+//! "combined" event. A source that records too many events about one object is cut off. Memory is bounded.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -10,35 +10,35 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{EventType, Occurrence, Source};
 
-/// Occurrences alike but for their message are merged from this many on.
+/// The number of occurrences that differ only in their message, from which on they are combined.
 const MERGE_FROM: usize = 10;
-/// Likeness is forgotten after this long without one.
+/// Similar events are forgotten when none came for this long.
 const MERGE_WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// Events a source may write about one object before it is slowed down ...
+/// The number of events that a source may write about one object at once.
 const BURST: f64 = 25.0;
-/// ... to one event per this long.
+/// The time after which a source may write one more event about the object.
 const REFILL: SignedDuration = SignedDuration::from_secs(300);
-/// How the message of an event that stands for similar ones begins.
+/// The prefix of a combined event's message.
 pub(super) const COMBINED: &str = "(combined from similar events): ";
-/// Entries per table.
+/// The most entries per table.
 const CAPACITY: usize = 4096;
 
-/// What to do with an occurrence.
+/// The decision about an occurrence.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// Write a new event.
     First { name: String, message: String },
-    /// Raise the count of an event already written.
+    /// Raise the count of an event that was written before.
     Repeated {
         name: String,
         message: String,
         count: i32,
     },
-    /// Too much from this source about this object.
+    /// Drop the event: the source has recorded too many about this object.
     Suppressed,
 }
 
-/// What a budget is for: one source on one object, whichever of its containers it speaks of.
+/// The subject of a budget: one source and one object. The containers of a pod share its budget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Subject {
     source: Source,
@@ -82,7 +82,7 @@ struct Budget {
 }
 
 impl Correlator {
-    /// Decides about `occurrence`; `fresh_name` is used if it becomes a new event.
+    /// Decides about `occurrence`. `fresh_name` is used if it becomes a new event.
     pub(super) fn judge(&mut self, occurrence: &Occurrence, fresh_name: String) -> Verdict {
         let likeness = Likeness {
             subject: Subject::new(occurrence.source.clone(), &occurrence.object),
@@ -98,6 +98,7 @@ impl Correlator {
             occurrence.message.clone()
         };
         let field_path = occurrence.object.field_path.clone();
+        // All combined events of a likeness share one entry, so that they become one event.
         let distinct = (!merged).then(|| (field_path, occurrence.message.clone()));
         let key = (likeness, distinct);
         let subject = key.0.subject.clone();
@@ -128,6 +129,7 @@ impl Correlator {
                 }
             }
         };
+        // Repetitions use up the budget as well as new events.
         if self.spend(subject, now) {
             verdict
         } else {
@@ -188,7 +190,7 @@ impl Subject {
     }
 }
 
-/// Makes room in a full table: forgets its older half.
+/// Drops the older half of a full table.
 fn trim<K: std::hash::Hash + Eq, V>(table: &mut FxHashMap<K, V>, last: impl Fn(&V) -> Timestamp) {
     if table.len() < CAPACITY {
         return;

@@ -246,6 +246,8 @@ impl Collector {
         }
         let kind = self.kind(&node.identity.api_version, &node.identity.kind)?;
         let api = self.api(&kind, &node.identity.namespace);
+        // The finalizer goes last: after an interruption the owner is still there and its dependents are done
+        // again.
         match api.get_opt(&node.identity.name).await? {
             Some(live) if live.metadata.uid.as_deref() == Some(&**uid) => {
                 self.remove_finalizer(&api, &live.metadata, ORPHAN).await

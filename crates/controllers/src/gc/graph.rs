@@ -124,6 +124,7 @@ impl Graph {
             work.push(Work::Orphan(Uid::clone(&uid)));
         }
         if waiting && !was_waiting {
+            // The owner is queued too: if no dependent blocks it, its deletion can complete at once.
             work.extend(node.dependents.iter().cloned().map(Work::Delete));
             work.push(Work::Delete(uid));
         }

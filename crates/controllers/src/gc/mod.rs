@@ -1,9 +1,11 @@
-//! The garbage collector: deletes what its owners no longer hold, and carries out foreground and orphan deletion.
+//! The garbage collector: deletes objects that have no owner any more, and carries out foreground and orphan
+//! deletion.
 //!
-//! [`graph`] remembers who owns whom and says what to look at; [`collector`] looks, always at the live object, and acts
-//! with preconditions. [`monitors`] keeps the graph fed from every kind the API serves, custom ones included.
+//! [`graph`] stores which object owns which and returns the objects to check. [`collector`] checks each of them by
+//! a live read, and acts with preconditions. [`monitors`] feeds the graph from every kind that the API serves,
+//! including custom resources.
 //!
-//! Invariant: nothing is deleted on the word of the graph alone. A stale graph costs a look, never an object.
+//! Invariant: nothing is deleted because of the graph alone. A stale graph costs a read, never an object.
 
 mod collector;
 mod graph;
@@ -18,9 +20,9 @@ use graph::{Graph, Work};
 
 const WORKERS: usize = 20;
 
-/// Finalizer that makes an owner wait for its blocking dependents.
+/// The finalizer that makes an owner wait for its blocking dependents.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// Finalizer that makes the collector cut dependents loose before the owner goes.
+/// The finalizer that makes the collector remove the references of dependents before the owner is deleted.
 pub(crate) const ORPHAN: &str = "orphan";
 
 /// Starts the garbage collector.
@@ -46,7 +48,7 @@ pub fn start(context: &Context) {
     });
 }
 
-/// The graph and the work that follows from its changes.
+/// The graph, and the queue of the work that follows from its changes.
 #[derive(Clone)]
 struct Shared {
     graph: Arc<Mutex<Graph>>,
@@ -58,7 +60,7 @@ impl Shared {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the graph and queues what that calls for.
+    /// Changes the graph and queues the work that follows.
     fn update(&self, change: impl FnOnce(&mut Graph) -> Vec<Work>) {
         let work = change(&mut self.graph());
         for item in work {

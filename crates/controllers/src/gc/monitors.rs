@@ -1,6 +1,7 @@
-//! Feeds the graph from every kind: the shared informers where there are any, metadata-only watches for the rest.
+//! Feeds the graph from every kind: from the shared informers where they exist, and from metadata-only watches for
+//! the others.
 //!
-//! When CustomResourceDefinitions change, discovery is asked again and kinds that are new get a watch.
+//! When CustomResourceDefinitions change, discovery is repeated and new kinds get a watch.
 
 use std::{
     fmt::Debug,
@@ -22,14 +23,14 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use crate::{Change, Context, Informer, discovery::Kinds};
 
-/// What is known of the API's kinds; replaced whole when it changes.
+/// The kinds that the API serves; replaced as a whole when they change.
 pub(super) type SharedKinds = Arc<RwLock<Kinds>>;
 
-/// Kinds that come and go too fast and own nothing.
+/// Kinds that are not watched, because their objects are short-lived and own nothing.
 const IGNORED: [(&str, &str); 2] = [("", "Event"), ("events.k8s.io", "Event")];
-/// Changes of CRDs are collected for this long.
+/// How long changes of CustomResourceDefinitions are collected before discovery is repeated.
 const SETTLE: Duration = Duration::from_millis(500);
-/// A failed discovery is repeated after this long.
+/// The pause before a failed discovery is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Metadata = PartialObjectMeta<DynamicObject>;
@@ -59,7 +60,7 @@ pub(super) async fn start(context: &Context, shared: &Shared) -> SharedKinds {
     kinds
 }
 
-/// Kinds that other controllers watch in full anyway.
+/// Watches the kinds that other controllers already watch completely.
 async fn watch_shared(context: &Context, shared: &Shared) {
     let informers = &context.informers;
     watch_typed(&informers.pods, shared).await;
@@ -107,7 +108,7 @@ fn observe<K: Resource>(shared: &Shared, api_version: &str, kind: &str, change: 
         shared.update(|graph| graph.remove(meta.uid.as_deref().unwrap_or_default()));
         return;
     }
-    // Most updates touch nothing that the graph holds.
+    // Most updates change nothing that the graph stores.
     if let Some(old) = change.previous().map(|old| old.meta())
         && old.owner_references == meta.owner_references
         && old.finalizers == meta.finalizers
@@ -130,7 +131,7 @@ async fn discover(context: &Context) -> Kinds {
     }
 }
 
-/// Starts monitors for kinds that have none and stops those of kinds that are gone.
+/// Starts monitors for kinds that have none, and stops those of kinds that are gone.
 fn apply(
     context: &Context,
     shared: &Shared,

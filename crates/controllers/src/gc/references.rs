@@ -60,11 +60,15 @@ pub(super) fn judge(
             Verdict::KeepReferences(solid)
         };
     }
+    // An object without owner references is never garbage.
     if owners.is_empty() {
         return Verdict::Keep;
     }
+    // A waiting owner passes foreground deletion on, so that it also waits for the dependents of its dependents.
     if with(Owner::WaitsForDependents).next().is_some() && dependents > 0 {
         if dependent_waits {
+            // A waiting dependent means that the owners may wait for each other in a circle, which unblocking
+            // breaks.
             let unblocked = |(reference, _): &(OwnerReference, Owner)| OwnerReference {
                 block_owner_deletion: Some(false),
                 ..reference.clone()

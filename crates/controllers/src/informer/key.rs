@@ -1,4 +1,4 @@
-//! The name of an object within its kind, in client-go's `namespace/name` form.
+//! The key of an object within its kind, in client-go's `namespace/name` form.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use kube::Resource;
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key of `name` in `namespace`, which is empty for cluster-scoped objects.
+    /// Returns the key of `name` in `namespace`, which is empty for cluster-scoped objects.
     pub fn new(namespace: &str, name: &str) -> Self {
         if namespace.is_empty() {
             Self(name.into())
@@ -18,7 +18,7 @@ impl Key {
         }
     }
 
-    /// The key of `object`.
+    /// Returns the key of `object`.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
         Self::new(
@@ -27,19 +27,19 @@ impl Key {
         )
     }
 
-    /// The namespace, or the empty string.
+    /// Returns the namespace, or the empty string.
     pub fn namespace(&self) -> &str {
         self.0
             .split_once('/')
             .map_or("", |(namespace, _)| namespace)
     }
 
-    /// The name without its namespace.
+    /// Returns the name without its namespace.
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// The whole key.
+    /// Returns the whole key.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,6 +1,7 @@
 //! The objects of one kind by key, and the indexes over them.
 //!
-//! Invariant: an object is in an index exactly under the values its index function gives for the stored version.
+//! Invariant: an object is in an index exactly under the values that its index function returns for the stored
+//! version.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::{IndexFn, Key};
 
-/// The index every store has.
+/// The index that every store has.
 pub(super) const NAMESPACE: &str = "namespace";
 
 pub(super) struct Store<K> {
@@ -71,7 +72,7 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// Files `object`, returning the version it replaces.
+    /// Stores `object`, and returns the version that it replaces.
     pub(super) fn insert(&mut self, key: Key, object: Arc<K>) -> Option<Arc<K>> {
         let previous = self.objects.insert(key.clone(), Arc::clone(&object));
         for index in &mut self.indexes {
@@ -83,7 +84,7 @@ impl<K: Resource> Store<K> {
         previous
     }
 
-    /// Drops the object under `key`, returning it.
+    /// Removes and returns the object under `key`.
     pub(super) fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
         let object = self.objects.remove(key)?;
         for index in &mut self.indexes {
@@ -92,7 +93,8 @@ impl<K: Resource> Store<K> {
         Some(object)
     }
 
-    /// Makes `objects` the whole content. Returns what each of them replaced, and what is gone.
+    /// Replaces the whole content by `objects`. Returns the version that each of them replaces, and the removed
+    /// objects.
     pub(super) fn replace(
         &mut self,
         objects: impl ExactSizeIterator<Item = (Key, Arc<K>)>,

@@ -26,7 +26,7 @@ fn pod(name: &str, uid: &str, version: &str, node: &str) -> Arc<Pod> {
     })
 }
 
-/// An informer whose watch is never polled; tests feed it by hand.
+/// Returns an informer whose watch is never polled; tests feed it directly.
 fn informer() -> (Informer<Pod>, Arc<Mutex<Vec<String>>>) {
     let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
         std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>(

@@ -1,7 +1,7 @@
-//! Pods as the shared informer decodes them: without `managedFields`.
+//! Decodes pods for the shared informer without `managedFields`.
 //!
-//! Who owns which field fills a quarter of a pod's text and becomes a tree of a hundred small maps, which would be dropped
-//! as soon as it is there. Here it is skipped while reading. Everything else is as in [`Pod`].
+//! The managed fields are a quarter of a pod's JSON and would become a tree of a hundred small maps, only to be
+//! dropped at once. They are skipped while decoding. Everything else is as in [`Pod`].
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -13,7 +13,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-/// A pod on its way into the informer.
+/// A decoded pod without `managedFields`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct LeanPod {
     #[serde(default, deserialize_with = "without_managers")]
@@ -82,7 +82,7 @@ fn without_managers<'de, D: Deserializer<'de>>(input: D) -> Result<ObjectMeta, D
     })
 }
 
-/// [`ObjectMeta`] but for `managedFields`.
+/// [`ObjectMeta`] without `managedFields`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta {

@@ -1,4 +1,4 @@
-//! One Windows node: its interface, its pods, and what waits until its CNINode is written.
+//! The state of one Windows node: its interface, its pods, and the actions that wait until its CNINode is written.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,11 +21,11 @@ use crate::Key;
 pub(super) struct Member {
     pub(super) key: Key,
     pub(super) reference: ObjectReference,
-    /// Whether the annotation is there or being written.
+    /// Whether the pod has the annotation or it is being written.
     written: bool,
 }
 
-/// A node whose interface is known.
+/// The state of a node whose interface has been loaded.
 pub(super) struct Book {
     pub(super) life: Life,
     pub(super) node: Arc<Node>,
@@ -33,18 +33,18 @@ pub(super) struct Book {
     pub(super) interface: Interface,
     pods: FxHashMap<PodUid, Member>,
     record: Record,
-    /// Addresses that pods get as soon as the CNINode does not list them as warm.
+    /// Assignments that are written as soon as the CNINode does not list the address as warm any more.
     gives: Vec<(PodUid, Cidr)>,
-    /// Calls that are made as soon as the CNINode lists what they give back.
+    /// Calls that are made as soon as the CNINode lists the blocks which they return.
     give_backs: VecDeque<(Call, Begun)>,
-    /// A capacity is being written.
+    /// Whether a capacity is being written.
     advertising: bool,
-    /// The capacity that was written since the node was last seen.
+    /// The capacity that was written since the node was last observed.
     advertised: Option<usize>,
 }
 
 impl Book {
-    /// Opens the book of a node with what was found of it.
+    /// Creates the state of a node from its loaded interface and CNINode.
     pub(super) fn open(
         life: Life,
         node: Arc<Node>,
@@ -68,6 +68,7 @@ impl Book {
         let (slots, kind) = (slots(&facts), settings.kind(facts.nitro));
         let targets = settings.targets(kind);
         let mut interface = Interface::restore(slots, kind, targets, state, now);
+        // Assignments wait until the driver has checked the limits of the subnet, which other nodes share.
         interface.hold(true);
         interface.leave_subnet_waits_to_caller();
         Book {
@@ -84,14 +85,14 @@ impl Book {
         }
     }
 
-    /// Takes in new settings.
+    /// Applies new settings.
     pub(super) fn configure(&mut self, settings: &Settings, now: u64, events: &mut AddressEvents) {
         let kind = settings.kind(self.facts.nitro);
         let targets = settings.targets(kind);
         self.handle(Event::Configured(kind, targets), now, events);
     }
 
-    /// Takes in a pod that needs an address, or that has one by its annotation.
+    /// Adds a pod that needs an address, or has one in its annotation.
     pub(super) fn pod_is(
         &mut self,
         uid: PodUid,
@@ -115,7 +116,7 @@ impl Book {
         self.handle(event, now, events);
     }
 
-    /// Takes in that a pod is gone, has ended, or got no annotation.
+    /// Removes a pod that was deleted, has finished, or did not get its annotation.
     pub(super) fn pod_is_gone(&mut self, uid: &PodUid, now: u64, events: &mut AddressEvents) {
         if self.pods.remove(uid).is_some() || self.interface.address_of(uid).is_some() {
             self.gives.retain(|(pod, _)| pod != uid);
@@ -128,7 +129,8 @@ impl Book {
         self.pods.get(uid)
     }
 
-    /// Hands an event to the interface, and keeps the addresses that it gives to pods for [`Book::carry_out`].
+    /// Passes an event to the interface, and stores the addresses that the interface assigns for
+    /// [`Book::carry_out`].
     pub(super) fn handle(&mut self, event: Event, now: u64, events: &mut AddressEvents) {
         let mut answers = Vec::new();
         self.interface.handle(event, now, &mut answers);
@@ -156,7 +158,7 @@ impl Book {
         self.record.changed(&self.interface, now);
     }
 
-    /// Makes a call to EC2 that the interface asked for, at once or when the CNINode is written.
+    /// Makes a call to EC2 that the interface requested: at once, or after the CNINode is written.
     pub(super) fn call(&mut self, call: Call, now: u64, calls: &Calls) {
         let begun = Begun {
             kind: self.interface.active(),
@@ -179,7 +181,7 @@ impl Book {
         self.record.changed(&self.interface, now);
     }
 
-    /// Begins the writes and calls that may begin, and the write of the CNINode that the others wait for.
+    /// Starts the writes and calls that are allowed now, and the write of the CNINode for which the others wait.
     pub(super) fn carry_out(&mut self, now: u64, calls: &Calls) {
         let record = &self.record;
         let ready = self
@@ -203,12 +205,12 @@ impl Book {
         }
     }
 
-    /// Notes how writing the CNINode ended.
+    /// Records the result of writing the CNINode.
     pub(super) fn recorded(&mut self, succeeded: bool, now: u64) {
         self.record.wrote(succeeded, now);
     }
 
-    /// Writes the node's capacity if the node is ready and says another.
+    /// Writes the node's capacity if the node is ready and reports another one.
     pub(super) fn advertise(&mut self, reported: Option<u64>, ready: bool, calls: &Calls) {
         let capacity = self.interface.capacity();
         let is_reported = reported == Some(capacity as u64) || self.advertised == Some(capacity);
@@ -219,19 +221,19 @@ impl Book {
         }
     }
 
-    /// Notes how writing the capacity ended.
+    /// Records the result of writing the capacity.
     pub(super) fn advertised(&mut self, succeeded: bool) {
         self.advertising = false;
         self.advertised = self.advertised.filter(|_| succeeded);
     }
 
-    /// Takes in a newer version of the node.
+    /// Stores a newer version of the node.
     pub(super) fn see(&mut self, node: Arc<Node>) {
         self.node = node;
         self.advertised = self.advertised.filter(|_| self.advertising);
     }
 
-    /// Returns when the node wants to be looked at if nothing happens before.
+    /// Returns when the node must be processed again if nothing happens before.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let times = [self.interface.wake_at(), self.record.due()];
         times.into_iter().flatten().min()
@@ -248,12 +250,13 @@ impl Member {
     }
 }
 
-/// Returns how many slots an interface has, which [`Interface`] counts in 32 bits.
+/// Returns the number of slots of an interface, which [`Interface`] counts in 32 bits.
 fn slots(facts: &InterfaceFacts) -> u32 {
     u32::try_from(facts.slots).unwrap_or(u32::MAX)
 }
 
-/// Returns VRC's words for a node that can have no addresses, or none of the kind that is asked for.
+/// Returns VRC's message if the node can have no addresses at all, or none of the requested kind. The flag is true if the
+/// node can have addresses of the other kind.
 pub(super) fn unsupported(facts: &InterfaceFacts, kind: Kind) -> Option<(String, bool)> {
     let name = &facts.instance_type;
     let known = mullion_cloud::catalogue::get(name).is_some_and(|known| known.windows_capable);

@@ -1,6 +1,7 @@
-//! Everything that takes time: calls to EC2 and writes to the Kubernetes API, each in a task that reports how it ended.
+//! The slow operations: calls to EC2 and writes to the Kubernetes API, each in a task that reports its result.
 //!
-//! Every task ends: calls to EC2 have a time limit, and a write whose outcome is unknown is looked up until it is known or its pod is gone.
+//! Every task ends: calls to EC2 have a time limit, and after a write with an unknown result the object is read
+//! until the result is known or the pod is gone.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -28,39 +29,39 @@ use tokio::{
 use super::driver::NodeName;
 use crate::{Context, Key, api_error};
 
-/// How long a call to EC2 may take (VRC waits 30 s; a cloud's own limit comes first).
+/// The time limit of a call to EC2 (VRC: 30 s). A cloud's own limit is shorter.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a write waits after a failure before it is looked up.
+/// The pause after a failed write before the object is read.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
-/// How many CNINodes are read at once.
+/// The number of CNINodes that are read at once.
 const READS: usize = 16;
-/// Reports that wait for the driver; tasks wait for room.
+/// The capacity of the report channel; tasks wait if it is full.
 const REPORTS: usize = 256;
 
-/// Which life of a node a report is about: a node of the same name may have come since.
+/// One lifetime of a node. A report may be about an earlier node of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) node: NodeName,
     pub(super) number: u64,
 }
 
-/// How something ended.
+/// The result of a task.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// What was found of nodes, by their names.
+    /// The loaded interfaces of nodes, by node name.
     Loaded(Vec<Life>, Result<FxHashMap<NodeName, Loaded>, AddressError>),
     Assigned(Life, Begun, Result<Vec<Cidr>, AddressError>),
     GivenBack(Life, Arc<str>, Result<(), AddressError>),
     Listed(Life, Result<Listing, AddressError>),
-    /// The annotation of a pod was written, or not.
+    /// Whether the annotation of a pod was written.
     Annotated(Life, PodUid, Cidr, Written),
-    /// The CNINode was written, or not.
+    /// Whether the CNINode was written.
     Recorded(Life, bool),
-    /// The capacity of the node was written, or not.
+    /// Whether the capacity of the node was written.
     Advertised(Life, bool),
 }
 
-/// An assignment: of which kind, how many blocks, in which subnet, and since when.
+/// An assignment in progress: kind, number of blocks, subnet, and start time.
 #[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) kind: Kind,
@@ -69,21 +70,21 @@ pub(super) struct Begun {
     pub(super) at: u64,
 }
 
-/// What is found of a node at the start.
+/// The state of a node as found when it is loaded.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) facts: InterfaceFacts,
     pub(super) listing: Listing,
-    /// What its CNINode says.
+    /// The status of the node's CNINode.
     pub(super) record: Option<Ipv4Status>,
 }
 
-/// How the write of an annotation ended.
+/// The result of writing an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The pod has it.
+    /// The pod has the annotation.
     Yes,
-    /// The API refused it, and the pod has none.
+    /// The API server refused the annotation, and the pod has none.
     Refused,
     /// The pod is gone.
     Gone,
@@ -116,14 +117,14 @@ impl Calls {
         let (reports, shutdown) = (self.reports.clone(), self.context.shutdown.clone());
         self.context.tasks.spawn(async move {
             let reported = async {
-                // Nobody listens when the process stops.
+                // The send fails only when the process stops.
                 let _ = reports.send(task.await).await;
             };
             shutdown.run_until_cancelled(reported).await;
         });
     }
 
-    /// Looks at the interfaces of nodes and at their CNINodes.
+    /// Reads the interfaces of nodes and their CNINodes.
     pub(super) fn load(&self, nodes: Vec<(Life, InstanceId)>) {
         let (cloud, context) = (Arc::clone(&self.cloud), self.context.clone());
         self.spawn(async move {
@@ -174,7 +175,7 @@ impl Calls {
         });
     }
 
-    /// Writes a pod's annotation, guarded by the pod's uid.
+    /// Writes a pod's annotation, with the pod's UID as precondition.
     pub(super) fn annotate(&self, life: Life, pod: PodUid, key: &Key, address: Cidr) {
         let api = Api::<Pod>::namespaced(self.context.client.clone(), key.namespace());
         let name = key.name().to_owned();
@@ -184,7 +185,7 @@ impl Calls {
         });
     }
 
-    /// Writes the status of a node's CNINode, and creates the CNINode if need be.
+    /// Writes the status of a node's CNINode, and creates the CNINode if needed.
     pub(super) fn record(&self, life: Life, node: &Node, status: Ipv4Status) {
         let api = Api::<CNINode>::all(self.context.client.clone());
         let wanted = cni_node(node);
@@ -197,7 +198,7 @@ impl Calls {
         });
     }
 
-    /// Removes the CNINode of a node that is gone.
+    /// Deletes the CNINode of a node that is gone.
     pub(super) fn forget(&self, node: NodeName) {
         let (context, shutdown) = (self.context.clone(), self.context.shutdown.clone());
         self.context.tasks.spawn(async move {
@@ -209,7 +210,8 @@ impl Calls {
         });
     }
 
-    /// Removes the CNINodes of nodes that went while the controller was away: of all but `nodes`.
+    /// Deletes the CNINodes of all nodes but `nodes`: their nodes were deleted while the controller was not
+    /// running.
     pub(super) fn sweep(&self, nodes: BTreeSet<String>) {
         let (context, shutdown) = (self.context.clone(), self.context.shutdown.clone());
         self.context.tasks.spawn(async move {
@@ -229,7 +231,7 @@ impl Calls {
         });
     }
 
-    /// Writes how many pods of the node can have an address.
+    /// Writes to the node's capacity how many of its pods can have an address.
     pub(super) fn advertise(&self, life: Life, capacity: usize) {
         let api = Api::<Node>::all(self.context.client.clone());
         let patch = json!({"status": {"capacity": {PRIVATE_IPV4: capacity.to_string()}}});
@@ -244,7 +246,7 @@ impl Calls {
     }
 }
 
-/// Returns what a node's CNINode says. Nothing is taken for warm if it cannot be read.
+/// Returns the status of a node's CNINode. If it cannot be read, no address counts as warm.
 async fn read_record(api: &Api<CNINode>, node: &str) -> Option<Ipv4Status> {
     match api.get_opt(node).await {
         Ok(found) => found?.status?.ipv4,
@@ -255,7 +257,7 @@ async fn read_record(api: &Api<CNINode>, node: &str) -> Option<Ipv4Status> {
     }
 }
 
-/// Ends a call that takes too long: EC2 may have done it, or may do it yet.
+/// Limits the time of a call. EC2 may have carried out a call that timed out, or may still do so.
 async fn limited<T>(
     call: impl Future<Output = Result<T, AddressError>>,
 ) -> Result<T, AddressError> {
@@ -273,7 +275,7 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
         match api.patch(name, &PatchParams::default(), &patch).await {
             Ok(_) => return Written::Yes,
             Err(error) => {
-                // A conflict may mean that another pod has the name now, or that somebody else wrote to this one.
+                // A conflict may mean that another pod has the name now, or that another client changed this pod.
                 if let Some(status) = api_error::status(&error)
                     && (400..500).contains(&status.code)
                     && ![409, 429].contains(&status.code)
@@ -317,7 +319,7 @@ async fn record(
     status: Ipv4Status,
 ) -> kube::Result<()> {
     let ipv4 = Some(status);
-    // Lists are replaced as a whole, and those that are empty are not among the fields.
+    // A merge patch replaces lists as a whole, but empty lists are omitted when serialized, so they are added here.
     let mut patch = json!({"status": CNINodeStatus { ipv4 }});
     for list in ["warmAddresses", "givingBack"] {
         let field = &mut patch["status"]["ipv4"][list];
@@ -329,7 +331,7 @@ async fn record(
     match api.patch_status(name, &params, &patch).await {
         Err(error) if api_error::is_not_found(&error) => {
             match api.create(&PostParams::default(), &wanted).await {
-                // The kind is not served, so nobody reads what is not written.
+                // The kind is not served, so no controller reads the status either.
                 Err(error) if api_error::is_not_found(&error) => return Ok(()),
                 Err(error) if api_error::is_already_exists(&error) => {}
                 created => drop(created?),

@@ -155,7 +155,7 @@ impl Driver {
         self.read_settings();
         self.follow();
         loop {
-            self.ring();
+            self.fire_timers();
             if self.queue.is_empty() {
                 // While there is queued work, calls wait: pods that arrive together are then served by one call.
                 self.dispatch(self.now());
@@ -213,7 +213,7 @@ impl Driver {
         self.began.saturating_add(after).unwrap_or(Timestamp::MAX)
     }
 
-    fn ring(&mut self) {
+    fn fire_timers(&mut self) {
         let alarms = self.timers.take_due(self.context.clock.steady());
         let now = self.now();
         for alarm in alarms {
@@ -324,6 +324,7 @@ impl Driver {
                 book.pod_is(uid, member, annotation, now, &mut self.events);
                 self.touch(&node, None, now);
             }
+            // A waiting pod raises the priority of loading its node.
             Some(State::New(_)) if waits(&pod) => self.turns.add(&node, CallPriority::Pods(1)),
             Some(State::New(_) | State::Loading(_) | State::Unsupported) | None => {}
         }
@@ -353,6 +354,7 @@ impl Driver {
             if room.is_open(now) {
                 self.turns.add(name, want);
             } else {
+                // The subnet is closed. Its timer or a returned address wakes the node.
                 room.park(name, want);
                 let at = room.opens_at();
                 self.set_alarm(Alarm::Subnet(subnet), at);

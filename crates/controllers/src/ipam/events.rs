@@ -1,4 +1,4 @@
-//! Events with the reasons and messages of AWS's controller, at most one of a kind per object and minute.
+//! Records events with the reasons and messages of AWS's controller, at most one of a kind per object and minute.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ const MINUTE_MS: u64 = 60_000;
 /// Records events about pods, nodes and the ConfigMap.
 pub(super) struct AddressEvents {
     recorder: Recorder,
-    /// When an event of a kind was last sent about the object of a uid.
+    /// The time of the last event, by kind of event and the object's UID.
     last_sent: HashMap<(String, String), u64, FxBuildHasher>,
     pruned: u64,
 }
@@ -29,19 +29,19 @@ impl AddressEvents {
         }
     }
 
-    /// The pod has its address, and the annotation says so.
+    /// Records that the pod has its address in its annotation.
     pub(super) fn allocated(&mut self, pod: ObjectReference, address: Cidr, now: u64) {
         let message = format!("Allocated Resource {PRIVATE_IPV4}: {address} to the pod");
         self.record(pod, EventType::Normal, "ResourceAllocated", message, now);
     }
 
-    /// The pod waits.
+    /// Records why the pod waits.
     pub(super) fn waits(&mut self, pod: ObjectReference, why: WaitReason, now: u64) {
         let (kind, message) = (EventType::Warning, why.to_string());
         self.record(pod, kind, "ResourceAllocationFailed", message, now);
     }
 
-    /// The pod's address is gone.
+    /// Records that the pod's address is no longer on the node's interface.
     pub(super) fn lost(&mut self, pod: ObjectReference, address: Cidr, node: &str, now: u64) {
         let message = format!(
             "Address {address} is no longer on the network interface of node {node}, so the pod has no network: something else took it \
@@ -50,13 +50,13 @@ impl AddressEvents {
         self.record(pod, EventType::Warning, "AddressLost", message, now);
     }
 
-    /// The node's type can have no addresses for Windows pods.
+    /// Records that the node's instance type supports no addresses for Windows pods.
     pub(super) fn unsupported(&mut self, node: &Node, message: String, now: u64) {
         let node = node.object_ref(&());
         self.record(node, EventType::Warning, "Unsupported", message, now);
     }
 
-    /// The node's subnet has no free /28.
+    /// Records that the node's subnet has no free /28 block.
     pub(super) fn no_prefix(&mut self, node: ObjectReference, now: u64) {
         let message =
             "InsufficientCidrBlocks: The specified subnet does not have enough free cidr blocks to satisfy the request"
@@ -65,7 +65,7 @@ impl AddressEvents {
         self.record(node, EventType::Warning, reason, message, now);
     }
 
-    /// A value of the ConfigMap cannot be read.
+    /// Records that a value of the ConfigMap cannot be parsed.
     pub(super) fn unreadable(&mut self, map: &ConfigMap, value: &Unreadable, now: u64) {
         let (object, message) = (map.object_ref(&()), value.to_string());
         self.record(object, EventType::Warning, "UnreadableValue", message, now);
@@ -96,7 +96,7 @@ impl AddressEvents {
     }
 }
 
-/// Returns what events name a pod by.
+/// Returns the reference to a pod for events.
 pub(super) fn reference(pod: &Pod) -> ObjectReference {
     pod.object_ref(&())
 }

@@ -1,4 +1,4 @@
-//! The numbers of this controller: addresses by node and state, calls by kind and result, and pods that wait.
+//! The metrics of this controller: addresses by node and state, calls by kind and result, and waiting pods.
 
 use std::{
     collections::BTreeMap,
@@ -9,39 +9,39 @@ use mullion_cloud::AddressError;
 use mullion_engine::ip::{Counts, Interface};
 use tokio::time::Instant;
 
-/// What the controller counts. Cheap to clone; all clones show the same.
+/// The counters of the controller. Cheap to clone; all clones share the same counters.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By node, each with the time at which it was so.
+    /// The numbers of each node, with the time at which they were taken.
     nodes: BTreeMap<String, (NodeNumbers, Option<Instant>)>,
     calls: BTreeMap<(&'static str, String), u64>,
 }
 
-/// The numbers at one moment.
+/// A snapshot of the metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Numbers {
-    /// By node.
+    /// The numbers by node.
     pub nodes: BTreeMap<String, NodeNumbers>,
-    /// Calls to EC2 that ended, by kind and result: `success` or the code of EC2's error.
+    /// The number of finished calls to EC2 by kind and result: `success` or the code of EC2's error.
     pub calls: BTreeMap<(&'static str, String), u64>,
 }
 
 /// The numbers of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeNumbers {
-    /// Addresses by state.
+    /// The number of addresses by state.
     pub addresses: Counts,
-    /// Pods that wait.
+    /// The number of waiting pods.
     pub waiting: usize,
-    /// For how long the first of them has waited, in milliseconds.
+    /// How long the first of them has waited, in milliseconds.
     pub longest_wait_ms: u64,
 }
 
 impl Metrics {
-    /// Returns the numbers.
+    /// Returns a snapshot of the metrics.
     pub fn numbers(&self) -> Numbers {
         let all = self.lock();
         let nodes = all.nodes.iter().map(|(name, (numbers, at))| {
@@ -93,7 +93,7 @@ impl Metrics {
 }
 
 impl Numbers {
-    /// Returns the numbers in the text format of Prometheus.
+    /// Formats the snapshot in Prometheus' text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, String)>| {

@@ -63,6 +63,7 @@ impl Switches {
             let changed = changed.clone();
             move |_: &Change<'_, ConfigMap>| changed()
         });
+        // The other modes ignore the Lease, so they need no watch of all leases.
         if mode == Mode::Auto {
             context.informers.leases.on_change(move |change| {
                 if lease::is_upstreams(change.object()) {

@@ -1,9 +1,10 @@
-//! How often the nodes of one subnet may ask for addresses of one kind while it has few or none left.
+//! Limits how often the nodes of one subnet may request addresses of one kind while it has few or none left.
 //!
-//! A call that asked for several and got none lets the next ones go one by one, each asking for half as many. A call for a single one that
-//! gets none closes the subnet for all its nodes: for 2 s, and twice as long after each further one, up to 2 min. Then one node tries. A
-//! success doubles how many may try at once and for how many each may ask. An address given back there opens the subnet at once. A
-//! call whose answer does not come keeps nobody waiting for longer than 2 s.
+//! After a call that requested several addresses and got none, calls go one by one, each requesting half as many. A
+//! call for a single address that gets none closes the subnet for all its nodes: for 2 s, and twice as long after
+//! each further one, up to 2 min. Then one node may try. A success doubles how many calls may be in progress and
+//! how many addresses each may request. An address that is returned to the subnet opens it at once. A call without
+//! an answer blocks others for at most 2 s.
 
 use std::collections::VecDeque;
 
@@ -13,24 +14,24 @@ use super::{driver::NodeName, turns::Line};
 
 const FIRST_MS: u64 = 2_000;
 const MAX_MS: u64 = 120_000;
-/// A call that takes longer than this no longer counts as under way: its answer may be lost.
+/// A call that takes longer than this does not count as in progress any more: its answer may be lost.
 const SLOW_MS: u64 = 2_000;
 
-/// The room for assigning in one subnet.
+/// The limits for one kind of address in one subnet.
 #[derive(Debug)]
 pub(super) struct Subnet {
     wait_ms: u64,
-    /// Closed before this time.
+    /// The subnet is closed before this time.
     until: u64,
-    /// How many calls may be under way.
+    /// How many calls may be in progress.
     window: usize,
-    /// How many blocks a call may ask for.
+    /// How many blocks a call may request.
     most: u32,
-    /// When the calls began that have not ended, in order.
+    /// The start times of the calls that have not ended, in order.
     under_way: VecDeque<u64>,
-    /// When the last refusal came: calls begun before it say nothing new.
+    /// The time of the last refusal. A refusal of a call that began earlier brings no new information.
     refused_at: Option<u64>,
-    /// Nodes that want to assign.
+    /// Nodes that wait to assign addresses.
     parked: Line,
 }
 
@@ -64,12 +65,12 @@ impl Subnet {
         }
     }
 
-    /// Returns how many blocks a call may ask for.
+    /// Returns how many blocks a call may request.
     pub(super) fn most(&self) -> u32 {
         self.most
     }
 
-    /// Returns when nodes that wait may go on, unless an answer lets them go on before.
+    /// Returns when waiting nodes may continue, unless an answer lets them continue earlier.
     pub(super) fn opens_at(&self) -> Option<u64> {
         if self.parked.is_empty() {
             return None;
@@ -80,42 +81,42 @@ impl Subnet {
         Some(self.until.max(free_at))
     }
 
-    /// Lets a node wait until the subnet is open.
+    /// Makes a node wait until the subnet is open.
     pub(super) fn park(&mut self, node: &NodeName, priority: CallPriority) {
         self.parked.add(node, priority);
     }
 
-    /// Returns the next node that waits. It is to ask [`Subnet::is_open`] again when its turn comes.
+    /// Returns the next waiting node. The caller must check [`Subnet::is_open`] again when the node's turn comes.
     pub(super) fn unpark(&mut self) -> Option<NodeName> {
         self.parked.next()
     }
 
-    /// Notes that a call began.
+    /// Records that a call began.
     pub(super) fn began(&mut self, now: u64) {
         self.under_way.push_back(now);
     }
 
-    /// Notes that a call ended that began at `begun`. What it says of the subnet is noted apart.
+    /// Records that the call which began at `begun` ended. Its result is recorded separately.
     pub(super) fn ended(&mut self, begun: u64) {
         if let Some(at) = self.under_way.iter().position(|at| *at == begun) {
             self.under_way.remove(at);
         }
     }
 
-    /// Notes that a call got all it asked for.
+    /// Records that a call got all the blocks that it requested.
     pub(super) fn succeeded(&mut self) {
         self.window = self.window.saturating_mul(2);
         self.most = self.most.saturating_mul(2);
         self.wait_ms = 0;
     }
 
-    /// Notes that there are fewer than the `asked` blocks of a call.
+    /// Records that the subnet has fewer blocks than the `asked` ones of a call.
     pub(super) fn has_less(&mut self, asked: u32) {
         self.window = 1;
         self.most = (asked / 2).clamp(1, self.most);
     }
 
-    /// Notes that a call that began at `begun` found the subnet full.
+    /// Records that a call which began at `begun` found the subnet full.
     pub(super) fn refused(&mut self, begun: u64, now: u64) {
         self.window = 1;
         self.most = 1;
@@ -127,7 +128,7 @@ impl Subnet {
         self.until = now + self.wait_ms;
     }
 
-    /// Notes that an address was given back.
+    /// Records that an address was returned to the subnet.
     pub(super) fn has_room(&mut self) {
         self.wait_ms = 0;
         self.until = 0;

@@ -1,4 +1,5 @@
-//! Which node may call EC2 next: one token bucket for all calls, pods that wait before everything else, and nodes in turn.
+//! Decides which node may call EC2 next: one token bucket limits all calls, nodes with waiting pods come before all
+//! others, and nodes take turns.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,11 +8,11 @@ use rustc_hash::FxBuildHasher;
 
 use super::driver::NodeName;
 
-/// Calls per second in the long run, and at once (VRC: `user-client-qps` and `-burst`).
+/// The rate of calls per second in the long run, and the burst (VRC: `user-client-qps` and `-burst`).
 const PER_SECOND: f64 = 12.0;
 const BURST: f64 = 18.0;
 
-/// The nodes that want a call, in order, and the leave for calls.
+/// The nodes that want to make a call, in order, and the tokens for calls.
 #[derive(Debug)]
 pub(super) struct Turns {
     tokens: f64,
@@ -19,14 +20,14 @@ pub(super) struct Turns {
     line: Line,
 }
 
-/// Nodes that wait: those with pods that wait come first, and those that came first.
+/// The waiting nodes: those with waiting pods first, and within each group in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pods: Lane,
     upkeep: Lane,
 }
 
-/// Nodes in the order in which they came, each once.
+/// Nodes in order of arrival, each once.
 #[derive(Debug, Default)]
 struct Lane {
     order: VecDeque<NodeName>,
@@ -41,7 +42,7 @@ impl Lane {
     }
 
     fn remove(&mut self, node: &NodeName) {
-        // The entry in the order stays, and is skipped.
+        // The entry in `order` stays, and is skipped later.
         self.present.remove(node);
     }
 
@@ -56,7 +57,7 @@ impl Lane {
 }
 
 impl Line {
-    /// Puts a node at the end of its lane, unless it waits there already.
+    /// Puts a node at the end of its lane unless it already waits there.
     pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
         match priority {
             CallPriority::Pods(_) => {
@@ -68,13 +69,13 @@ impl Line {
         }
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub(super) fn remove(&mut self, node: &NodeName) {
         self.pods.remove(node);
         self.upkeep.remove(node);
     }
 
-    /// Takes the first node out and returns it.
+    /// Removes and returns the first node.
     pub(super) fn next(&mut self) -> Option<NodeName> {
         self.pods.next().or_else(|| self.upkeep.next())
     }
@@ -97,12 +98,12 @@ impl Turns {
         }
     }
 
-    /// Puts a node that wants a call into the line.
+    /// Adds a node that wants to make a call.
     pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
         self.line.add(node, priority);
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub(super) fn remove(&mut self, node: &NodeName) {
         self.line.remove(node);
     }
@@ -112,7 +113,8 @@ impl Turns {
         self.line.contains(node)
     }
 
-    /// Returns the node whose turn it is, if there is leave for a call. The call is to be taken by [`Turns::spend`].
+    /// Returns the node whose turn it is, if a token is available. The caller takes the token with [`Turns::spend`]
+    /// when it makes the call.
     pub(super) fn next(&mut self, now: u64) -> Option<NodeName> {
         self.refill(now);
         if self.tokens < 1.0 {
@@ -121,12 +123,12 @@ impl Turns {
         self.line.next()
     }
 
-    /// Takes the leave for one call.
+    /// Takes the token for one call.
     pub(super) fn spend(&mut self) {
         self.tokens -= 1.0;
     }
 
-    /// Returns when there is leave for the next call, if a node waits for it.
+    /// Returns when the next token is available, if a node waits for it.
     pub(super) fn next_at(&self) -> Option<u64> {
         let missing = (1.0 - self.tokens).max(0.0);
         (!self.line.is_empty()).then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)

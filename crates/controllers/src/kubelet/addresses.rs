@@ -1,14 +1,14 @@
 //! The pod addresses of one simulated node.
 //!
-//! A node's interfaces hold at most a fixed number of secondary addresses of its subnet; they are asked of the cloud
-//! when they are needed. A pod takes one when its sandbox is made and gives it back when it ends. An address that came
-//! back rests for 30 s, as in the VPC CNI and the VPC resource controller, because connections to its last owner may
-//! still be about.
+//! A node's network interfaces hold a limited number of secondary addresses of its subnet, which are requested from
+//! the cloud when they are needed. A pod takes one when its sandbox is created and returns it when it ends. A
+//! returned address cools down for 30 s, as in the VPC CNI and the VPC resource controller, because connections to
+//! its last owner may still be open.
 //!
-//! On a Windows node another controller gives the addresses ([`crate::ipam`]): it writes them to the pods' annotations, and the node only
-//! notes which pod uses which.
+//! On a Windows node another controller assigns the addresses ([`crate::ipam`]) and writes them to the pods'
+//! annotations; the node only records which pod uses which address.
 //!
-//! Invariant: an address is free, resting or used by exactly one pod, never two of these.
+//! Invariant: an address is free, cooling down or used by exactly one pod, never two of these.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,13 +20,13 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxBuildHasher;
 
-/// How long a freed address rests.
+/// How long a returned address cools down before it is used again.
 pub const COOL_DOWN: SignedDuration = SignedDuration::from_secs(30);
 
-/// Addresses of one node, by the uid of the pod that uses them.
+/// The addresses of one node, by the UID of the pod that uses them.
 #[derive(Default)]
 pub struct Addresses {
-    /// A pod has the address that its annotation names, or none.
+    /// Whether pods get the addresses in their annotations instead of addresses from this pool.
     annotated: bool,
     more: Option<Source>,
     free: VecDeque<Ipv4Addr>,
@@ -35,7 +35,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// A pool over the secondary addresses of a node's interfaces.
+    /// Creates a pool of the secondary addresses of a node's network interfaces.
     pub fn new(addresses: impl IntoIterator<Item = Ipv4Addr>) -> Self {
         Self {
             free: addresses.into_iter().collect(),
@@ -43,7 +43,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of a Windows node, which come by the annotations of its pods.
+    /// Creates the record for a Windows node, whose pods get the addresses in their annotations.
     pub fn annotated() -> Self {
         Self {
             annotated: true,
@@ -51,12 +51,12 @@ impl Addresses {
         }
     }
 
-    /// Whether a pod has the address that its annotation names, or none.
+    /// Returns whether pods get the addresses in their annotations.
     pub fn are_annotated(&self) -> bool {
         self.annotated
     }
 
-    /// A pool of at most `most` addresses, each asked of `take` when it is first needed.
+    /// Creates a pool of at most `most` addresses. Each is requested by `take` when it is first needed.
     pub fn on_demand(most: usize, take: impl FnMut() -> Option<Ipv4Addr> + Send + 'static) -> Self {
         Self {
             more: Some(Source {
@@ -67,8 +67,8 @@ impl Addresses {
         }
     }
 
-    /// The pool of a node whose interfaces hold addresses already, as a kubelet that was restarted finds them. Whose they are, or were a
-    /// moment ago, only the pods say: until they are adopted, they rest.
+    /// Adds addresses that the node's interfaces already hold, as a restarted kubelet finds them. Only the pods
+    /// tell which addresses are in use, so an address cools down until a pod adopts it.
     pub fn with_assigned(
         mut self,
         addresses: impl IntoIterator<Item = Ipv4Addr>,
@@ -84,10 +84,10 @@ impl Addresses {
         self
     }
 
-    /// Gives `pod` an address (the one it has, if it has one), or says why there is none.
+    /// Returns the address of `pod`, and assigns one if it has none.
     ///
     /// # Errors
-    /// When every address is used, or rests until the returned time.
+    /// Returns an error if every address is in use or cooling down, with the time at which one can be used again.
     pub fn assign(&mut self, pod: &Arc<str>, now: Timestamp) -> Result<Ipv4Addr, Exhausted> {
         if let Some(address) = self.used.get(pod) {
             return Ok(*address);
@@ -101,8 +101,8 @@ impl Addresses {
         Ok(address)
     }
 
-    /// Notes that `pod` already uses `address`, as found after a restart. An address that is not ours is left alone; a
-    /// pool that asks for its addresses takes the cloud's word that it is.
+    /// Records that `pod` already uses `address`, as found after a restart. A fixed pool ignores an address that is
+    /// not its own; a pool on demand assumes that the cloud assigned it to this node.
     pub fn adopt(&mut self, pod: &Arc<str>, address: Ipv4Addr) {
         if let Some(at) = self.free.iter().position(|free| *free == address) {
             self.free.remove(at);
@@ -120,7 +120,7 @@ impl Addresses {
         self.used.insert(Arc::clone(pod), address);
     }
 
-    /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
+    /// Takes the address of `pod` back. It can be used again after [`COOL_DOWN`].
     pub fn release(&mut self, pod: &str, now: Timestamp) {
         if let Some(address) = self.used.remove(pod)
             && !self.annotated
@@ -132,7 +132,7 @@ impl Addresses {
         }
     }
 
-    /// Number of addresses in use.
+    /// Returns the number of addresses in use.
     pub fn used(&self) -> usize {
         self.used.len()
     }
@@ -144,7 +144,7 @@ impl Addresses {
     }
 }
 
-/// Where a pool gets further addresses.
+/// The source from which a pool requests further addresses.
 struct Source {
     left: usize,
     take: Box<dyn FnMut() -> Option<Ipv4Addr> + Send>,
@@ -169,10 +169,10 @@ impl fmt::Debug for Addresses {
     }
 }
 
-/// There is no address to give.
+/// The error that no address can be assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
-    /// When the first resting address can be used again.
+    /// The time at which the first address has cooled down.
     pub until: Option<Timestamp>,
 }
 

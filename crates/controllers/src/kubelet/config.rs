@@ -1,8 +1,9 @@
-//! Which ConfigMaps, Secrets and claims containers and volumes need, and the kubelet's messages if one is missing.
+//! Finds the ConfigMaps, Secrets and claims that containers and volumes need, and the kubelet's messages if one is
+//! missing.
 //!
 //! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] lists the objects to look up, and
-//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. When lookups happen and are repeated is
-//! decided in [`super::pod`].
+//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. [`super::pod`] decides when lookups
+//! happen and are repeated.
 //!
 //! Invariant: an optional object, or a missing key of one, never causes an error.
 
@@ -266,6 +267,7 @@ impl<'a> Use<'a> {
             Some(ClaimTrouble::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
             Some(ClaimTrouble::NotBound) => return Err("PVC is not bound".to_owned()),
             Some(ClaimTrouble::NotPrepared(why)) => return Err(why.clone()),
+            // Callers check [`Uses::is_attaching`] first, because waiting for an attachment is not an error.
             Some(ClaimTrouble::NotAttached) | None => {}
         }
         match self.keys.iter().find(|key| !has(keys, key)) {

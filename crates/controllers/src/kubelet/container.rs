@@ -201,6 +201,8 @@ impl Unit {
             .state
             .as_ref()
             .is_some_and(|state| state.waiting.is_some());
+        // Runs are numbered from 0. The last run of a waiting container has the number of its restarts, that of any
+        // other container is the one before the present run.
         found.last = terminated(&status.last_state)
             .map(|last| Exit::found(&last, if waits { restarts } else { restarts - 1 }));
         let Some(state) = &status.state else {

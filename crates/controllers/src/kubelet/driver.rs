@@ -70,7 +70,7 @@ pub enum Machine {
 pub struct Options {
     /// The speed of simulated work.
     pub pace: Pace,
-    /// What is known about images.
+    /// The known facts about images.
     pub images: Knowledge,
 }
 
@@ -200,6 +200,7 @@ impl Driver {
         let kubelet = Kubelet::new(host, facts, readiness, recorder, (now, waited));
         kubelet.record_start();
         self.nodes.insert(Arc::clone(&name), kubelet);
+        // After a restart of the process the Node exists already, and its event came before the machine was known.
         if let Some(node) = self.context.informers.nodes.get("", &name) {
             self.input(Input::Node(node));
         }
@@ -352,6 +353,7 @@ impl Driver {
             return;
         };
         let waited = self.context.clock.steady();
+        // Pods compute in wall time, but timers use the steady clock.
         let wake = step.wake.map(|at| {
             let left = ahead(at, now, name, uid).duration_since(now);
             waited.saturating_add(left).unwrap_or(Timestamp::MAX)

@@ -35,6 +35,8 @@ pub(super) fn variables(
     let of_services = services::variables(pod, &sources.services, started_at);
     let mut variables = from_whole_objects(container, sources);
     for variable in container.env.iter().flatten() {
+        // Only entries before this one are known here, so a reference to a later entry stays unexpanded, as in a
+        // kubelet.
         let value = value_of(variable, pod, container, sources, |name| {
             variables.get(name).or_else(|| of_services.get(name))
         });

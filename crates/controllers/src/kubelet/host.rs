@@ -183,6 +183,8 @@ impl Host {
                 continue;
             };
             self.occupied.remove(&occupant(sim.granted()));
+            // The pod's present resources were removed above: the resized pod replaces them, so they must not count
+            // against it.
             let verdict = admit::resize(&occupant(sim.pod()), &self.occupied, node);
             if sim.decide_resize(verdict, now) {
                 self.resized.push(Arc::clone(&uid));
@@ -212,7 +214,7 @@ impl Host {
         }
     }
 
-    /// Does what is due for one pod; nothing if the pod is not on the node any more.
+    /// Steps one pod; does nothing if the pod is not on the node any more.
     pub fn step(&mut self, uid: &str, now: Timestamp) -> Step {
         let (mut parts, pods) = self.parts();
         let Some(sim) = pods.get_mut(uid) else {

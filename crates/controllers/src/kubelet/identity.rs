@@ -1,6 +1,7 @@
-//! The accounts that Windows containers run as: which ones the kubelet and the runtime refuse.
+//! Decides which accounts Windows containers may run as: which ones the kubelet and the runtime refuse.
 //!
-//! Pure: a container of a pod in, the refusal's words out. Linux containers have users by number and are not looked at.
+//! Pure: takes a container and its pod, and returns the message of a refusal. The numeric users of Linux containers
+//! are not checked.
 
 use k8s_openapi::api::core::v1::{Container, Pod, WindowsSecurityContextOptions};
 
@@ -32,10 +33,11 @@ const LOCAL_GROUPS: [&str; 20] = [
     "Users",
 ];
 
-/// Returns why a container that must not run as root may not be created (kubelet: `verifyRunAsNonRoot` of security_context_windows.go).
+/// Returns why a container that must not run as root may not be created (kubelet: `verifyRunAsNonRoot` in
+/// security_context_windows.go).
 ///
-/// Only an account that the pod or the container names counts: images of Windows name none. `pod_reference` is the pod in the kubelet's
-/// messages.
+/// Only an account named by the pod or the container counts, since Windows images name none. `pod_reference` names
+/// the pod in the kubelet's messages.
 pub(super) fn breaks_non_root(
     pod: &Pod,
     container: &Container,
@@ -56,8 +58,9 @@ pub(super) fn breaks_non_root(
     })
 }
 
-/// Returns why a HostProcess container cannot be started (hcsshim: `processToken` of internal/jobcontainers/logon.go). Its account must be
-/// one of the service accounts in `NT AUTHORITY` or a local group of the node.
+/// Returns why a HostProcess container cannot be started (hcsshim: `processToken` in
+/// internal/jobcontainers/logon.go). Its account must be one of the service accounts in `NT AUTHORITY` or a local
+/// group of the node.
 pub(super) fn cannot_log_on(pod: &Pod, container: &Container) -> Option<String> {
     if !is_host_process(pod, container) {
         return None;
@@ -68,7 +71,7 @@ pub(super) fn cannot_log_on(pod: &Pod, container: &Container) -> Option<String> 
         names.any(|known| known.eq_ignore_ascii_case(name))
     };
     let is_known = match account.split_once('\\') {
-        // The runtime compares the domain as it is written.
+        // The runtime compares the domain case-sensitively.
         Some((domain, user)) => domain == "NT AUTHORITY" && is_any(&SERVICE_ACCOUNTS, user),
         None => is_any(&LOCAL_GROUPS, account),
     };
@@ -90,7 +93,7 @@ fn account<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a str> {
     })
 }
 
-/// Returns an option of the container, or of the pod where the container has none.
+/// Returns an option of the container, or the pod's if the container has none.
 fn option<'a, T>(
     pod: &'a Pod,
     container: &'a Container,

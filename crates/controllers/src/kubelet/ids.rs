@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use mullion_engine::images::ImageRef;
 
-/// 64 hexadecimal digits that stand for `parts`.
+/// Returns 64 hexadecimal digits derived from `parts`.
 pub(crate) fn hex64(parts: &[&str]) -> String {
     let mut text = String::with_capacity(64);
     for lane in 0..4u64 {
@@ -23,7 +23,7 @@ pub(crate) fn hex64(parts: &[&str]) -> String {
     text
 }
 
-/// The identifier of a pod's container on its `attempt`-th start (0 is the first).
+/// Returns the identifier of a pod's container on its `attempt`-th start (0 is the first).
 pub(crate) fn container_id(pod_uid: &str, container: &str, attempt: i32) -> String {
     format!(
         "containerd://{}",
@@ -31,7 +31,8 @@ pub(crate) fn container_id(pod_uid: &str, container: &str, attempt: i32) -> Stri
     )
 }
 
-/// Repository and digest of an image; one that is known by its tag gets a digest derived from its name.
+/// Returns the repository and digest of an image. An image that is known by its tag gets a digest derived from its
+/// name.
 pub(crate) fn repo_digest(image: &ImageRef) -> String {
     match &image.digest {
         Some(digest) => format!("{}@{digest}", image.repository),

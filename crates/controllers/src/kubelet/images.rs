@@ -1,4 +1,4 @@
-//! What registries have in images, as a simulated node's container runtime sees it: which of several images it takes, and how large that is.
+//! The image variants in registries, and which of them a simulated node's container runtime pulls.
 
 use std::fmt::Debug;
 
@@ -10,22 +10,22 @@ use mullion_engine::{
 /// One image of an index, or a single image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// What it runs on.
+    /// The platform for which the image was built.
     pub platform: Platform,
     /// Its `os.version` as written; empty if there is none.
     pub os_version: String,
-    /// The sum of its layers in bytes, where it is known.
+    /// The sum of its layers in bytes, if known.
     pub bytes: Option<u64>,
 }
 
-/// What registries have been asked about.
+/// The known contents of registries.
 pub trait Contents: Debug + Send + Sync {
-    /// Returns the variants of an image, if its registry has named them.
+    /// Returns the variants of an image, or `None` if its registry has not been read.
     fn variants(&self, image: &ImageRef) -> Option<Vec<Variant>>;
 }
 
-/// Returns the variant that a host takes: of those that match it the one with the largest `os.version` as text, as containerd sorts them; of
-/// equal ones the first.
+/// Returns the variant that a host pulls: of the matching ones, that with the largest `os.version` as text, as
+/// containerd sorts them, and of equal ones the first.
 pub fn choose<'a>(variants: &'a [Variant], host: Host<'_>, builds: &Builds) -> Option<&'a Variant> {
     let matches = |variant: &&Variant| {
         let runs = Runs::from_iter([variant.platform.clone()]);

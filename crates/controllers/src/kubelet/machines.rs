@@ -1,7 +1,7 @@
-//! From the simulated cloud's instances to the simulated kubelets' machines.
+//! Reports the simulated cloud's instances to the simulated kubelets.
 //!
-//! Invariant: instances are followed by a cursor, so nothing is missed; the kubelets are told once that a machine has
-//! booted and once that it is gone. [`super::driver`] acts on it.
+//! Invariant: instances are read with a cursor, so none is missed. Each machine is reported once when it has booted
+//! and once when it is gone. [`super::driver`] acts on the reports.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::{addresses::Addresses, driver::Machine, node::NodeFacts};
 use crate::Context;
 
-/// Follows the instances until the context shuts down: what [`super::driver::start`] takes its machines from.
+/// Reports machines until the context shuts down, as [`super::driver::start`] expects them.
 pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
     let (sender, machines) = mpsc::unbounded_channel();
     let (shutdown, clock) = (context.shutdown.clone(), context.clock.clone());
@@ -25,7 +25,7 @@ pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<M
     context.tasks.spawn(async move {
         let mut reported = ReportedMachines::default();
         loop {
-            for machine in reported.news(&ec2, clock.now()) {
+            for machine in reported.update(&ec2, clock.now()) {
                 if sender.send(machine).is_err() {
                     return;
                 }
@@ -48,32 +48,33 @@ struct ReportedMachines {
 }
 
 impl ReportedMachines {
-    fn news(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
+    fn update(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
         let changes = ec2.changes_since(self.cursor);
         self.cursor = changes.cursor;
-        let mut news = Vec::new();
+        let mut machines = Vec::new();
         for instance in changes.instances {
             if !instance.state.is_alive() {
                 let name = self.booted.remove(&instance.id);
-                news.extend(name.map(|name| Machine::Gone { name }));
+                machines.extend(name.map(|name| Machine::Gone { name }));
             } else if instance.booted && !self.booted.contains_key(&instance.id) {
                 let name = instance.private_dns_name.clone();
                 self.booted.insert(instance.id.clone(), name);
-                news.push(booted(&instance, ec2, now));
+                machines.push(booted(&instance, ec2, now));
             }
         }
+        // The cloud dropped changes that were not yet read: an instance may be gone without a change that says so.
         if changes.forgotten {
             let gone = self.booted.extract_if(|id, _| ec2.instance(id).is_none());
-            news.extend(gone.map(|(_, name)| Machine::Gone { name }));
+            machines.extend(gone.map(|(_, name)| Machine::Gone { name }));
         }
-        news
+        machines
     }
 }
 
 fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
     let mut facts = facts(instance, ec2.pull_speed(instance));
     if instance.os() == Os::Windows {
-        // How many addresses there are, and which pod gets which, the controller of addresses says.
+        // The address controller decides how many addresses there are and which pod gets which.
         facts.capacity.remove(labels::PRIVATE_IPV4);
         facts.allocatable.remove(labels::PRIVATE_IPV4);
         return Machine::Booted {

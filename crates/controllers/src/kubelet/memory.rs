@@ -1,15 +1,15 @@
-//! Memory on simulated Windows nodes. Windows ends no container that uses too much: beyond its limit a container's allocations fail, and
-//! when all of them use more than the node has, the node pages and everything takes longer
-//! (Kubernetes: concepts/configuration/windows-resource-management).
+//! The memory of simulated Windows nodes. Windows ends no container that uses too much: beyond its limit a
+//! container's allocations fail, and when all containers use more than the node has, the node pages and everything
+//! slows down (Kubernetes: concepts/configuration/windows-resource-management).
 //!
-//! What containers use is what [`super::usage`] tells, as far as the pod itself says so.
+//! The amount that a container uses comes from [`super::usage`], but only from the pod's own annotation.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use mullion_engine::model::Quantity;
 
 use super::{annotations, usage};
 
-/// Returns the bytes that the pod's annotation says a container needs, whatever its limit.
+/// Returns the bytes that a container needs by the pod's annotation, whatever its limit.
 pub(super) fn needed(pod: &Pod, container: &Container, is_app: bool) -> Option<i64> {
     let annotations = pod.metadata.annotations.as_ref();
     let plan = annotations::usage(annotations, &container.name, is_app)?;

@@ -1,10 +1,11 @@
-//! Simulated kubelets: every node of the embedded cluster, in one structure.
+//! Simulated kubelets for all nodes of the embedded cluster.
 //!
-//! The pure part is small machines that can be read one by one: [`pod`] (one pod's life), [`host`] (one node), [`node`]
-//! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
-//! a pod may ask of its simulation), [`config`] (what it takes from ConfigMaps and Secrets). [`driver`] connects them to the API: one task, one timer queue, one shared pod
-//! informer, however many nodes there are. [`machines`] brings it the cloud's instances; [`logs`]
-//! answers `kubectl logs` (with the variables of [`environment`]), [`usage`] `kubectl top`.
+//! The pure part consists of small state machines: [`pod`] (the life of one pod), [`host`] (one node), and [`node`]
+//! (the reported node status). They use [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (by which a
+//! pod controls its simulation) and [`config`] (ConfigMaps and Secrets). [`driver`] connects them to the API with
+//! one task, one timer queue and one shared pod informer, however many nodes there are. [`machines`] reports the
+//! cloud's instances to it. [`logs`] answers `kubectl logs`, with the variables from [`environment`], and [`usage`]
+//! answers `kubectl top`.
 
 pub mod addresses;
 pub mod admit;

@@ -60,6 +60,7 @@ impl Probes {
             liveness: worker(&container.liveness_probe, ProbeKind::Liveness),
             readiness: worker(&container.readiness_probe, ProbeKind::Readiness),
         };
+        // A container counts as live until its probe fails; the other two kinds must first succeed.
         if let Some(liveness) = &mut probes.liveness {
             liveness.passing = true;
         }
@@ -292,7 +293,7 @@ mod tests {
         Timestamp::from_second(second).expect("within range")
     }
 
-    /// Second, outcome, started and ready after each probe, until `end_s`.
+    /// Returns second, outcome, started and ready after each probe, until `end_s`.
     fn probed(
         container: Value,
         kind: ProbeKind,

@@ -1,10 +1,11 @@
 //! The images on one simulated node, and the pulls that bring them there.
 //!
-//! A Windows node pulls one image at a time, which is the kubelet's default. A Linux node pulls all images at once: nodeadm of EKS's AMIs sets
-//! `serializeImagePulls: false` and no `maxParallelImagePulls`; pulls do not slow each other there. A pod whose image another pod is already
-//! pulling waits for that pull and then finds the image present. An image without a manifest for the node fails with containerd's error
-//! message. The base layers that a Windows AMI brings are those of its own build and revision: an image on another base is downloaded and
-//! extracted whole.
+//! A Windows node pulls one image at a time, which is the kubelet's default. A Linux node pulls all images at once,
+//! because nodeadm on EKS's AMIs sets `serializeImagePulls: false` and no `maxParallelImagePulls`; simulated pulls
+//! do not slow each other down there. A pod whose image another pod is already pulling waits for that pull and then
+//! finds the image present. An image without a manifest for the node fails with containerd's error message. A
+//! Windows AMI contains the base layers of its own build and revision; an image on another base is downloaded and
+//! extracted completely.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -283,7 +284,7 @@ struct Image {
 }
 
 impl Image {
-    /// Returns what the image's name says about it.
+    /// Returns the facts that the image's name contains.
     fn named(name: &str, sizes: Sizes, builds: &Builds) -> Self {
         let parts = name.rsplit([':', '-', '_']);
         let mut versions = parts.filter(|part| part.parse::<Build>().is_ok());
@@ -463,7 +464,7 @@ mod tests {
         assert!(took(Build::SERVER_2025, "windowsservercore-ltsc2022") > cached * 4);
     }
 
-    /// A registry whose images are made for a version of Windows that no tag tells.
+    /// A registry whose images are built for a version of Windows that their tags do not show.
     #[derive(Debug)]
     struct OfVersion(&'static str);
 

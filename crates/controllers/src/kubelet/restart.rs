@@ -1,13 +1,13 @@
-//! Whether a container is started again: the pod's policy, the container's own, and its rules by exit code.
-//!
-//! Upstream: `ContainerShouldRestart`, `ShouldAllContainersRestart`. How all are started again is in [`super::pod`].
+//! Decides whether a container is restarted: by the pod's policy, the container's own policy, and its rules by exit
+//! code (kubelet: `ContainerShouldRestart`, `ShouldAllContainersRestart`). [`super::pod`] carries out a restart of
+//! all containers.
 
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, PodSpec};
 
-/// What a rule says that asks for all containers of the pod to be started again.
+/// The action of a rule that restarts all containers of the pod.
 const ALL: &str = "RestartAllContainers";
 
-/// Whether an exit of `container` with `code` leads to another start.
+/// Returns whether `container` is restarted after an exit with `code`.
 pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bool {
     let own = container.restart_policy.as_deref();
     if rule_for(container, code).is_some() {
@@ -20,7 +20,7 @@ pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bo
     }
 }
 
-/// Whether the policy leaves a container alone that has succeeded, whatever its rules say of single exit codes.
+/// Returns whether the restart policy does not restart a container that succeeded. Rules by exit code are ignored.
 pub(super) fn is_once(container: &Container, spec: &PodSpec) -> bool {
     let own = container.restart_policy.as_deref();
     matches!(
@@ -29,18 +29,18 @@ pub(super) fn is_once(container: &Container, spec: &PodSpec) -> bool {
     )
 }
 
-/// Whether a container whose probe failed is started again: unless nothing ever is.
+/// Returns whether a container whose probe failed is restarted: always, unless the policy is `Never`.
 pub(super) fn after_failed_probe(container: &Container, spec: &PodSpec) -> bool {
     let own = container.restart_policy.as_deref();
     own.or(spec.restart_policy.as_deref()) != Some("Never")
 }
 
-/// Whether an exit of `container` with `code` leads to another start of all containers of its pod.
+/// Returns whether an exit of `container` with `code` restarts all containers of its pod.
 pub(super) fn of_all(container: &Container, code: i32) -> bool {
     rule_for(container, code).is_some_and(|rule| rule.action == ALL)
 }
 
-/// Whether a pod has a rule by which all its containers may be started again (upstream: `AllContainersCouldRestart`).
+/// Returns whether a pod has a rule that can restart all its containers (kubelet: `AllContainersCouldRestart`).
 pub(super) fn may_be_of_all(spec: &PodSpec) -> bool {
     let init = spec.init_containers.iter().flatten();
     let mut rules = init
@@ -49,7 +49,8 @@ pub(super) fn may_be_of_all(spec: &PodSpec) -> bool {
     rules.any(|rule| rule.action == ALL)
 }
 
-/// The first rule that an exit fits. Rules count only beside a policy of the container's own, which validation asks for.
+/// Returns the first rule that matches an exit. Rules count only if the container has a policy of its own, which
+/// validation requires.
 fn rule_for(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     let mut rules = container.restart_policy_rules.iter().flatten();
     rules.find(|rule| container.restart_policy.is_some() && matches(rule, code))

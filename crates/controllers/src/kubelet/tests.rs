@@ -1,4 +1,4 @@
-//! Whole lives of simulated pods, as transcripts: what the kubelet writes and records, and when.
+//! Tests of whole lives of simulated pods as transcripts: what the kubelet writes and records, and when.
 
 mod complaints;
 mod config;
@@ -64,14 +64,14 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
     }
 }
 
-/// A node that does not know yet what the API server says of it.
+/// Returns a node that does not know its Node object yet.
 fn unregistered(facts: NodeFacts, pace: Pace, addresses: u8) -> Host {
     let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
     let knowledge = Knowledge::default();
     Host::new(facts, pool, knowledge, pace, start())
 }
 
-/// A node, the moment, and what has happened on it so far.
+/// A node, the present time, and the transcript so far.
 struct Scene {
     host: Host,
     now: Timestamp,
@@ -93,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// A Windows node whose pods get their addresses by annotations.
+    /// Returns a Windows node whose pods get their addresses by annotations.
     fn annotated() -> Self {
         let facts = facts("windows", Some(Build::SERVER_2022));
         let mut scene = Self::new(facts.clone(), Pace::INSTANT, 0);
@@ -104,7 +104,7 @@ impl Scene {
         scene
     }
 
-    /// A Windows node whose images are those of `knowledge`.
+    /// Returns a Windows node whose images are those of `knowledge`.
     fn knowing(build: Build, knowledge: Knowledge) -> Self {
         let facts = facts("windows", Some(build));
         let mut scene = Self::windows(build);
@@ -123,14 +123,14 @@ impl Scene {
         Self::new(facts("windows", Some(build)), Pace::INSTANT, 2)
     }
 
-    /// Gives the kubelet a version of a pod.
+    /// Passes a version of a pod to the kubelet.
     fn observe(&mut self, pod: &Value) -> Option<Timestamp> {
         let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
         let step = self.host.observe_pod(Arc::new(pod), self.now);
         self.note(step)
     }
 
-    /// Lets time pass until nothing more is due, or `until` seconds after the start.
+    /// Advances the time until nothing more is due, or until `until_s` seconds after the start.
     fn run(&mut self, mut wake: Option<Timestamp>, until_s: i64) -> Option<Timestamp> {
         let end = start() + SignedDuration::from_secs(until_s);
         while let Some(at) = wake.filter(|at| *at <= end) {

@@ -262,6 +262,7 @@ impl Reading<'_> {
                 limit("memory").map(Quantity::value),
             ),
         };
+        // Only usage that annotations set may exceed a node's allocatable (see [`of_node`]).
         let annotated = Used {
             cpu_milli: cpu_milli.map_or(0, |_| used.cpu_milli),
             memory_bytes: memory_bytes.map_or(0, |_| used.memory_bytes),
@@ -319,6 +320,7 @@ impl Reading<'_> {
         let deployment = set.as_ref().and_then(|set| {
             let owner = ownership::controller_of(&**set)?;
             let found = informers.deployments.get(namespace, &owner.name)?;
+            // Another Deployment may have taken the name.
             (found.metadata.uid.as_ref() == Some(&owner.uid)).then_some(found)
         });
         let Some(deployment) = deployment else {
@@ -424,14 +426,14 @@ mod tests {
 
     #[test]
     fn a_node_uses_no_more_than_pods_can_have_of_it_unless_it_is_told_to() {
-        // A Windows node of 2 GiB keeps most of them for its system.
+        // A Windows node of 2 GiB reserves most of them for its system.
         let (capacity, allocatable) = (mib(2_000, 2_048), mib(1_900, 350));
         let of = |used, annotated| of_node(capacity, allocatable, used, annotated);
         assert_eq!(of(mib(0, 0), mib(0, 0)), mib(100, 350));
         assert_eq!(of(mib(5, 320), mib(0, 0)), mib(105, 350));
         assert_eq!(of(mib(5, 900), mib(0, 800)), mib(105, 800));
         assert_eq!(of(mib(3_000, 0), mib(2_500, 0)), mib(2_500, 350));
-        // One with room uses what it keeps and what its pods use.
+        // A node with room uses what it reserves and what its pods use.
         let of = |used| of_node(mib(2_000, 8_192), mib(1_900, 7_192), used, mib(0, 0));
         assert_eq!(of(mib(50, 200)), mib(150, 1_200));
     }

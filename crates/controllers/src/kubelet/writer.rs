@@ -213,6 +213,7 @@ async fn renew(
     let renewal = Patch::Merge(json!({ "spec": lease.spec }));
     let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
     match patch(client, collection, &facts.name, None, &renewal).await {
+        // Only the first renewal of a node finds no lease, so the usual renewal costs one request.
         Err(Error::Api(status)) if status.is_not_found() => {
             let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
             leases

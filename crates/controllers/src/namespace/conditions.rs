@@ -1,4 +1,4 @@
-//! What a terminating namespace says about its end. Pure; words as upstream's.
+//! Computes the conditions of a terminating namespace, with kube-controller-manager's messages. Pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,22 +7,22 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-/// How far the deletion of a namespace's content has come.
+/// The progress in deleting a namespace's content.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Why the kinds could not be found out.
+    /// The error in discovering the served kinds.
     pub(super) discovery_failure: Option<String>,
-    /// What went wrong, per kind.
+    /// The error messages of kinds that could not be deleted.
     pub(super) failures: Vec<String>,
-    /// Objects left by `resource.group`.
+    /// The number of remaining objects by `resource.group`.
     pub(super) remaining: Vec<(String, usize)>,
-    /// Objects left by finalizer.
+    /// The number of remaining objects by finalizer.
     pub(super) finalizers: BTreeMap<String, usize>,
-    /// How long what is left is expected to need.
+    /// The estimated time until the remaining objects are gone.
     pub(super) estimate: Option<Duration>,
 }
 
-/// The namespace with its conditions brought up to date.
+/// Returns the namespace with updated conditions.
 pub(super) fn apply(namespace: &Namespace, progress: &Progress, now: Time) -> Namespace {
     let mut updated = namespace.clone();
     let status = updated.status.get_or_insert_default();
@@ -74,6 +74,7 @@ fn states(progress: &Progress) -> [(&'static str, bool, &'static str, String); 5
         )
     } else {
         let mut failures = progress.failures.clone();
+        // The order of failures varies; sorting keeps equal failures from changing the message.
         failures.sort_unstable();
         let message = format!(
             "Failed to delete all resource types, {} remaining: {}",
@@ -119,6 +120,7 @@ fn states(progress: &Progress) -> [(&'static str, bool, &'static str, String); 5
         );
         (true, "SomeFinalizersRemain", message)
     };
+    // Discovery returns parsed group versions, so parsing cannot fail here.
     let parsing = (
         false,
         "ParsedGroupVersions",

@@ -1,7 +1,8 @@
-//! The namespace controller: empties a namespace that is being deleted, then lets it go.
+//! The namespace controller: deletes the content of a namespace that is being deleted, then removes its finalizer.
 //!
-//! Pods first, and nothing else while any remain, so that what protects them (NetworkPolicies, Secrets they need to
-//! stop) outlives them; then every other kind the API serves. [`conditions`] says how far it has come.
+//! Pods are deleted first, and nothing else while any remain, so that objects which they need until their end
+//! (NetworkPolicies, Secrets) outlive them. Then every other kind that the API serves follows. [`conditions`]
+//! reports the progress.
 
 mod conditions;
 
@@ -24,14 +25,14 @@ use crate::{
 };
 
 const WORKERS: usize = 10;
-/// Others that watch the namespace are given this long to notice before its content goes.
+/// How long other watchers of the namespace have to notice its deletion before its content is deleted.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long content with finalizers is expected to need.
+/// The estimated time until objects with finalizers are gone.
 const FINALIZER_ESTIMATE: Duration = Duration::from_secs(15);
 /// The finalizer in `spec.finalizers` that this controller is responsible for.
 const KUBERNETES: &str = "kubernetes";
 
-/// Why a namespace is still there.
+/// The reasons for which a namespace is not gone yet.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -113,7 +114,7 @@ impl Controller {
             return Err(Error::Content(progress.failures.len()));
         }
         if let Some(estimate) = progress.estimate {
-            // Half the time it may take, in whole seconds, so that one that is faster is not waited for.
+            // The next sync comes after half the estimated time, in case the content is gone sooner.
             let again = Duration::from_secs(estimate.as_secs() / 2 + 1);
             self.queue.add_after(key.clone(), again);
             return Ok(());
@@ -198,6 +199,7 @@ impl Controller {
             };
             progress.estimate = progress.estimate.max(Some(estimate));
         } else {
+            // Objects without finalizers should be gone at once.
             progress.failures.push(format!(
                 "unexpected items still remain in namespace: {name} for gvr: {}/{}, Resource={}",
                 resource.group, resource.version, resource.plural
@@ -214,7 +216,7 @@ impl Controller {
     ) -> kube::Result<()> {
         let background = DeleteParams::background();
         if kind.supports(verbs::DELETE_COLLECTION) {
-            // The answer may be a list of whole objects: it is not read.
+            // The response may be a list of complete objects, so it is not decoded.
             let url = <DynamicObject as kube::Resource>::url_path(&kind.resource, Some(namespace));
             let request = kube::core::Request::new(url)
                 .delete_collection(&background, &ListParams::default());
@@ -231,7 +233,8 @@ impl Controller {
         Ok(())
     }
 
-    /// The longest grace period of a pod that has not ended yet; nothing once that has passed since the deletion began.
+    /// Returns the longest grace period of pods that have not finished, or zero once that time has passed since the
+    /// deletion began.
     async fn longest_grace(&self, namespace: &Namespace) -> kube::Result<Duration> {
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace.name_any());
         let running = api

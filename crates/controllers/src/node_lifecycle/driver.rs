@@ -1,8 +1,9 @@
-//! The node lifecycle loop: watches nodes, leases and pods, and keeps conditions, taints, labels and evictions right.
+//! The node lifecycle loop: watches nodes, leases and pods, and updates conditions, taints and labels and evicts
+//! pods.
 //!
-//! One task, fed by [`super::watch`]; every decision comes from [`super::health`], [`super::marks`] and [`super::zones`],
-//! and for pods from [`super::evictor`]. Writes run beside it ([`super::writer`]), at most one per node at a time; a write
-//! that loses a race is simply decided again.
+//! One task receives its inputs from [`super::watch`]. Decisions about nodes are made by [`super::health`],
+//! [`super::marks`] and [`super::zones`], those about pods by [`super::evictor`]. Writes run concurrently
+//! ([`super::writer`]), at most one per node at a time; after a conflict the decision is made again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -32,18 +33,19 @@ use super::{
 };
 use crate::{Context, Recorder, context::whole_seconds, informers::BY_NODE, pods};
 
-/// All nodes are looked at this often.
+/// The interval at which all nodes are checked.
 const ROUND: Duration = Duration::from_secs(5);
-/// Writes at a time.
+/// The number of concurrent writes.
 const WRITERS: usize = 16;
 
 /// Starts the controller. With a cloud, nodes whose instance is gone are deleted.
 ///
 /// # Guarantees
-/// - Only the taints of the node conditions, of cordoning and of readiness are touched.
+/// - Only the taints for node conditions, cordoning and readiness are changed.
 ///
 /// # Caveats
-/// - After a restart a silent node gets its whole grace period again, and a doomed pod its whole toleration.
+/// - After a restart a silent node gets its whole grace period again, and a pod to be evicted its whole toleration
+///   time.
 pub fn start(context: &Context, cloud: Option<Arc<dyn CloudProvider>>) {
     let (inputs, receiver) = mpsc::unbounded_channel();
     watch::start(context, &inputs);
@@ -66,10 +68,10 @@ pub fn start(context: &Context, cloud: Option<Arc<dyn CloudProvider>>) {
 struct Watched {
     node: Arc<Node>,
     signs: Signs,
-    /// Readiness when last looked at.
+    /// The readiness when last observed.
     ready: Ready,
     writing: bool,
-    /// Something changed while it was written.
+    /// Whether the node changed during the write.
     again: bool,
     evict: Evict,
 }
@@ -136,14 +138,15 @@ impl Driver {
                 if let Some(watched) = self.nodes.get_mut(&name) {
                     watched.writing = false;
                     if std::mem::take(&mut watched.again) {
-                        self.mend(&name, now);
+                        self.update_marks(&name, now);
                     }
                 }
             }
         }
     }
 
-    /// Takes a node as it is; `now` is what is stamped, `waited` is what silence and patience are measured by.
+    /// Processes a version of a node. `now` is the time for timestamps; `waited` is the steady time, by which
+    /// silence and tolerations are measured.
     fn observe(&mut self, node: Arc<Node>, now: Timestamp, waited: Timestamp) {
         let name = node.name_any();
         let before = self
@@ -174,7 +177,8 @@ impl Driver {
             }
         }
         self.notice_readiness(&name, now);
-        self.mend(&name, now);
+        self.update_marks(&name, now);
+        // Evictions depend only on the NoExecute taints, which most node updates do not change.
         if before.unwrap_or_default() != after {
             for pod in self.context.informers.pods.by_index(BY_NODE, &name) {
                 self.evictor.consider(&pod, &after, waited);
@@ -182,7 +186,8 @@ impl Driver {
         }
     }
 
-    /// Marks the pods of a ready node that has fallen silent. What a kubelet says of itself it also says of its pods.
+    /// Marks the pods of a node as not ready if the node was ready and has become silent. A kubelet that is not
+    /// silent reports its pods' readiness itself.
     fn notice_readiness(&mut self, name: &str, now: Timestamp) {
         let Some(watched) = self.nodes.get_mut(name) else {
             return;
@@ -204,8 +209,8 @@ impl Driver {
         }
     }
 
-    /// Brings a node's taints and labels to what they should be.
-    fn mend(&mut self, name: &str, now: Timestamp) {
+    /// Writes a node's taints and labels if they are not as they should be.
+    fn update_marks(&mut self, name: &str, now: Timestamp) {
         let Some(watched) = self.nodes.get_mut(name) else {
             return;
         };
@@ -216,7 +221,7 @@ impl Driver {
         let node = &watched.node;
         let mut patch = json!({});
         if let Some(taints) = marks::wanted_taints(node, watched.evict, now) {
-            // Taints are one list: a write based on an older one would undo somebody else's.
+            // Taints are one list, so a write based on an older list would undo other clients' changes.
             patch["metadata"] = json!({ "resourceVersion": node.metadata.resource_version });
             patch["spec"] = json!({ "taints": taints });
         }
@@ -230,7 +235,7 @@ impl Driver {
         }
     }
 
-    /// The five-second round: silence, zones, the cloud.
+    /// Runs the five-second round: silent nodes, zones, and instances.
     fn round(&mut self) {
         let (now, waited) = (self.context.clock.now(), self.context.clock.steady());
         let names: Vec<_> = self.nodes.keys().cloned().collect();
@@ -253,7 +258,7 @@ impl Driver {
             let Some(watched) = self.nodes.get_mut(name) else {
                 continue;
             };
-            // Once a node's turn has come it stays so, until it is ready again or all zones are down.
+            // Once a node's pods may be evicted, that stays so until it is ready again or all zones are down.
             if watched.evict != Evict::Now || *verdict == Evict::Never {
                 watched.evict = *verdict;
             }
@@ -264,7 +269,7 @@ impl Driver {
             }
         }
         for name in names {
-            self.mend(&name, now);
+            self.update_marks(&name, now);
             if let (Some(instances), Some(watched)) = (&self.instances, self.nodes.get(&name)) {
                 instances.look_for(&watched.node);
             }
@@ -286,7 +291,7 @@ impl Driver {
     }
 }
 
-/// Makes a ready pod's Ready condition False.
+/// Returns the patch that sets the condition Ready of a ready pod to False.
 fn not_ready_patch(pod: &Pod, now: Timestamp) -> Option<Value> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions

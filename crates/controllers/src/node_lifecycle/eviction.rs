@@ -1,7 +1,7 @@
-//! When a NoExecute taint makes a pod go: kube-controller-manager's taint eviction, as a plain struct.
+//! Decides when a NoExecute taint evicts a pod (kube-controller-manager: taint eviction). A plain struct.
 //!
-//! Invariant: once set, a pod's deadline stands until nothing dooms the pod any more or a taint leaves it no time at all;
-//! a change of the node's taints that leaves it doomed does not move it.
+//! Invariant: a pod's deadline stays until no taint evicts the pod any more or a taint leaves no time at all. A
+//! change of the node's taints that still evicts the pod does not move the deadline.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
@@ -9,16 +9,16 @@ use rustc_hash::FxHashMap;
 
 use crate::state::taints::tolerates;
 
-/// How long a pod may stay beside a node's NoExecute taints.
+/// How long a pod may stay on a node with its NoExecute taints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// As long as it likes.
+    /// The pod may stay.
     Forever,
-    /// This long from now.
+    /// The pod may stay this long from now.
     For(SignedDuration),
 }
 
-/// How long a pod with `tolerations` may stay beside `taints`, of which only NoExecute ones count.
+/// Returns how long a pod with `tolerations` may stay on a node with `taints`, of which only NoExecute ones count.
 pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
     let mut shortest = Stay::Forever;
     for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
@@ -29,7 +29,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
         if used.peek().is_none() {
             return Stay::For(SignedDuration::ZERO);
         }
-        // Upstream takes the shortest time of all tolerations that match, not the longest.
+        // kube-controller-manager takes the shortest time of all matching tolerations, not the longest.
         for seconds in used.filter_map(|toleration| toleration.toleration_seconds) {
             let time = SignedDuration::from_secs(seconds.max(0));
             shortest = match shortest {
@@ -41,23 +41,23 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
     shortest
 }
 
-/// What follows from looking at a pod.
+/// The consequence of considering a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing new.
+    /// Nothing changes.
     None,
-    /// It goes now; `was_waiting` if that was to happen later.
+    /// The pod is evicted now.
     Evict {
-        /// An earlier deadline is called off first.
+        /// Whether an earlier deadline must be cancelled first.
         was_waiting: bool,
     },
-    /// It goes then, unless something changes.
+    /// The pod is evicted at this time unless something changes.
     Wait(Timestamp),
-    /// It was to go and may stay.
+    /// The pod was to be evicted but may stay.
     Reprieved,
 }
 
-/// The pods that are to go, by uid.
+/// The pods to be evicted, by UID.
 #[derive(Debug, Default)]
 pub struct Evictions {
     planned: FxHashMap<String, PlannedEviction>,
@@ -65,14 +65,14 @@ pub struct Evictions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlannedEviction {
-    /// It goes then.
+    /// The pod will be evicted at this time.
     At(Timestamp),
-    /// Its time came; a pod goes only once.
+    /// The pod was evicted; each pod is evicted only once.
     Done,
 }
 
 impl Evictions {
-    /// Looks at a pod beside its node's taints.
+    /// Considers a pod with its node's taints.
     pub fn consider(
         &mut self,
         uid: &str,
@@ -95,7 +95,7 @@ impl Evictions {
                 self.planned.remove(uid);
                 Change::Evict { was_waiting }
             }
-            // Upstream keeps the first deadline, whether other taints would allow more time or less.
+            // kube-controller-manager keeps the first deadline, whether other taints would allow more time or less.
             Stay::For(_) if before.is_some() => Change::None,
             Stay::For(time) => {
                 let at = now.saturating_add(time).unwrap_or(Timestamp::MAX);
@@ -105,7 +105,7 @@ impl Evictions {
         }
     }
 
-    /// Whether the pod's time is up. It goes then, and is not asked about again.
+    /// Returns whether the pod's time is up. The pod counts as evicted then.
     pub fn take_due(&mut self, uid: &str, now: Timestamp) -> bool {
         let is_due = matches!(self.planned.get(uid), Some(PlannedEviction::At(at)) if *at <= now);
         if is_due {
@@ -114,7 +114,7 @@ impl Evictions {
         is_due
     }
 
-    /// The pod is gone. Says whether it was still waiting for its time.
+    /// Forgets a deleted pod. Returns whether it was still waiting for its deadline.
     pub fn forget(&mut self, uid: &str) -> bool {
         matches!(self.planned.remove(uid), Some(PlannedEviction::At(_)))
     }

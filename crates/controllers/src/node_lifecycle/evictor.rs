@@ -1,7 +1,7 @@
-//! Evicts pods for NoExecute taints: keeps their deadlines, tells of what it does, and deletes them.
+//! Evicts pods because of NoExecute taints: keeps their deadlines, records events, and deletes the pods.
 //!
-//! [`super::eviction`] decides; here are the timers and the writes. Its events name the pod without its uid, as
-//! upstream's do.
+//! [`super::eviction`] makes the decisions; this module has the timers and the writes. As in
+//! kube-controller-manager, its events refer to the pod without its UID.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{Context, EventType, Recorder, context::whole_seconds, pods, timers::Timers};
 
-/// How often a pod's eviction is tried.
+/// How many times an eviction is tried.
 const TRIES: u32 = 5;
 
 pub(super) struct Evictor {
@@ -32,7 +32,7 @@ pub(super) struct Evictor {
     recorder: Recorder,
     writers: Arc<Semaphore>,
     evictions: Evictions,
-    /// Pods that wait for their deadline, by uid.
+    /// The pods that wait for their deadline, by UID.
     waiting: FxHashMap<String, Arc<Pod>>,
     timers: Timers<String>,
 }
@@ -49,12 +49,12 @@ impl Evictor {
         }
     }
 
-    /// When the next pod's time comes.
+    /// Returns the next deadline.
     pub(super) fn next(&mut self) -> Option<Timestamp> {
         self.timers.next()
     }
 
-    /// Looks at a pod beside the evicting taints of its node.
+    /// Considers a pod with the NoExecute taints of its node.
     pub(super) fn consider(&mut self, pod: &Arc<Pod>, taints: &[Taint], now: Timestamp) {
         let uid = pod.uid().unwrap_or_default();
         let tolerations = pod
@@ -84,7 +84,7 @@ impl Evictor {
         }
     }
 
-    /// The pod is gone.
+    /// Forgets a deleted pod.
     pub(super) fn forget(&mut self, pod: &Pod) {
         let uid = pod.uid().unwrap_or_default();
         self.stop_waiting(&uid);
@@ -93,7 +93,7 @@ impl Evictor {
         }
     }
 
-    /// Evicts the pods whose time has come.
+    /// Evicts the pods whose deadline has passed.
     pub(super) fn evict_due(&mut self, now: Timestamp) {
         for uid in self.timers.take_due(now) {
             if self.evictions.take_due(&uid, now)

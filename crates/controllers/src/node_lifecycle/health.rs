@@ -1,7 +1,8 @@
-//! Whether a node's kubelet still speaks: kube-controller-manager's `monitorNodeHealth`, without its clock.
+//! Decides whether a node's kubelet is alive (kube-controller-manager: `monitorNodeHealth`). The caller passes the
+//! time.
 //!
-//! A sign of life is a new heartbeat in the Ready condition or a renewed lease. When it came is measured by the
-//! controller's own clock, never by the node's, so that a node with a wrong clock is not declared dead.
+//! A sign of life is a new heartbeat in the Ready condition or a renewed lease. Its time is taken from the
+//! controller's own clock, never from the node's, so that a node with a wrong clock is not considered dead.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -9,27 +10,27 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
 };
 
-/// A node is unknown after this long without a sign of life.
+/// How long a node may show no sign of life before its conditions become Unknown.
 pub const GRACE: SignedDuration = SignedDuration::from_secs(50);
 /// The same for a node that has never reported its readiness.
 pub const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
-/// The conditions that are unknown when the kubelet is silent.
+/// The conditions that become Unknown when the kubelet is silent.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// A node's readiness.
+/// The readiness of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// It takes pods.
+    /// The node accepts pods.
     True,
-    /// Its kubelet says that it does not.
+    /// The kubelet reports that the node is not ready.
     False,
-    /// Its kubelet says nothing.
+    /// The kubelet reports nothing.
     Unknown,
 }
 
 impl Ready {
-    /// What the node's Ready condition says; none counts as unknown.
+    /// Returns the readiness in the node's Ready condition; a missing condition counts as unknown.
     pub fn of(node: &Node) -> Self {
         match condition(node, "Ready").map(|condition| condition.status.as_str()) {
             Some("True") => Self::True,
@@ -48,7 +49,7 @@ pub struct Signs {
 }
 
 impl Signs {
-    /// A node that is seen for the first time.
+    /// Creates the signs of a node that is seen for the first time.
     pub fn first_seen(now: Timestamp) -> Self {
         Self {
             heartbeat: None,
@@ -57,9 +58,9 @@ impl Signs {
         }
     }
 
-    /// Looks for a new heartbeat.
+    /// Checks for a new heartbeat.
     pub fn observe_node(&mut self, node: &Node, now: Timestamp) {
-        // What the controller itself writes into a silent node's condition keeps the old heartbeat.
+        // The controller's own writes to a silent node's condition keep the old heartbeat.
         let heartbeat =
             condition(node, "Ready").and_then(|condition| condition.last_heartbeat_time.clone());
         if heartbeat.is_some() && heartbeat != self.heartbeat {
@@ -68,10 +69,10 @@ impl Signs {
         }
     }
 
-    /// Looks for a renewed lease.
+    /// Checks for a renewed lease.
     pub fn observe_lease(&mut self, renewal: Option<&MicroTime>, now: Timestamp) {
         if let Some(renewal) = renewal
-            // Not only a later one: the kubelet's clock may have been set back.
+            // Any different time counts, not only a later one: the kubelet's clock may have been set back.
             && self.renewal.as_ref() != Some(renewal)
         {
             self.renewal = Some(renewal.clone());
@@ -79,7 +80,7 @@ impl Signs {
         }
     }
 
-    /// Whether the node has been silent for too long.
+    /// Returns whether the node has been silent for too long.
     pub fn is_silent(&self, node: &Node, now: Timestamp) -> bool {
         let grace = if condition(node, "Ready").is_some() {
             GRACE
@@ -90,7 +91,7 @@ impl Signs {
     }
 }
 
-/// The conditions to write into a silent node, or none if they say so already.
+/// Returns the conditions to write to a silent node, or `None` if they are Unknown already.
 pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     let silence = |name: &&str| match condition(node, name) {
         Some(known) if known.status == "Unknown" => None,
@@ -114,7 +115,7 @@ pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     (!conditions.is_empty()).then_some(conditions)
 }
 
-/// A node's condition by name.
+/// Returns a node's condition by name.
 pub fn condition<'a>(node: &'a Node, name: &str) -> Option<&'a NodeCondition> {
     node.status
         .as_ref()?

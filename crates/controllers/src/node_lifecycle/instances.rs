@@ -1,4 +1,4 @@
-//! Deletes nodes whose machine is gone (the cloud controller's node lifecycle).
+//! Deletes nodes whose machine is gone (cloud-controller-manager: node lifecycle controller).
 
 use std::sync::Arc;
 
@@ -41,6 +41,7 @@ impl Instances {
         );
         let recorder = self.recorder.clone();
         self.context.tasks.spawn(async move {
+            // Any other error of the cloud says nothing about the instance, so the node stays.
             if !cloud.get(id).await.is_err_and(|error| error.is_not_found()) {
                 return;
             }

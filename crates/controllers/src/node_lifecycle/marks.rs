@@ -1,7 +1,7 @@
-//! The taints and labels that a node's state calls for.
+//! Computes the taints and labels that a node should have.
 //!
-//! Pure: a node in, its taints and labels as they should be out. NoSchedule taints follow the conditions at once;
-//! NoExecute ones, which evict, are only exchanged and removed here, and added when [`super::zones`] allows it.
+//! Pure. NoSchedule taints follow the conditions at once. NoExecute taints, which evict pods, are added only when
+//! [`super::zones`] allows it; this module only exchanges and removes them otherwise.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,19 @@ const PRESSURES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Whether taints that evict may be set on a node now.
+/// Whether taints that evict pods may be set on a node now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evict {
-    /// Yes: its turn has come.
+    /// The taints may be set.
     Now,
-    /// Not yet; what is there stays.
+    /// No taint may be added yet; existing ones stay.
     NotYet,
-    /// No, and what is there is taken away: the fault is more likely ours than every node's.
+    /// No taint may be set and existing ones are removed: if all nodes are silent, the fault is more likely on this
+    /// side.
     Never,
 }
 
-/// The taint key that says why a node is not ready.
+/// Returns the taint key for the reason why a node is not ready.
 fn not_ready_key(node: &Node) -> Option<&'static str> {
     match Ready::of(node) {
         Ready::True => None,
@@ -45,7 +46,7 @@ fn not_ready_key(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// Whether the node lacks the taint that would evict its pods, and should have it.
+/// Returns whether the node is not ready and does not have the taint yet that evicts its pods.
 pub fn awaits_eviction(node: &Node) -> bool {
     let Some(_) = not_ready_key(node) else {
         return false;
@@ -55,7 +56,7 @@ pub fn awaits_eviction(node: &Node) -> bool {
         .any(|taint| taint.effect == "NoExecute" && is_readiness(&taint.key))
 }
 
-/// The node's taints as they should be, or nothing if they are.
+/// Returns the taints that the node should have, or `None` if it has them.
 pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Taint>> {
     let reason = not_ready_key(node);
     let pressures = PRESSURES
@@ -77,7 +78,9 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
         .find(|taint| taint.effect == "NoExecute" && is_readiness(&taint.key));
     let no_execute = match (reason, evict, evicting) {
         (None, _, _) | (_, Evict::Never, _) | (_, Evict::NotYet, None) => None,
+        // The existing taint keeps its time.
         (Some(key), _, Some(there)) if there.key == key => Some(there.clone()),
+        // Either the node's turn has come, or the reason changed between not-ready and unreachable.
         (Some(key), _, _) => Some(taint(key, "NoExecute", now)),
     };
     let ours = |taint: &Taint| match taint.effect.as_str() {
@@ -106,7 +109,7 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
     (wanted != present).then_some(wanted)
 }
 
-/// Old spellings of labels that should follow the new ones and do not.
+/// Returns the beta labels that should equal the current ones and do not.
 pub fn missing_labels(node: &Node) -> Option<BTreeMap<String, String>> {
     let present = node.metadata.labels.as_ref()?;
     let pairs = [
@@ -121,7 +124,7 @@ pub fn missing_labels(node: &Node) -> Option<BTreeMap<String, String>> {
     (!missing.is_empty()).then_some(missing)
 }
 
-/// The node's taints.
+/// Returns the node's taints.
 pub fn taints(node: &Node) -> &[Taint] {
     node.spec
         .as_ref()

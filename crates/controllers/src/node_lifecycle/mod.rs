@@ -1,9 +1,11 @@
-//! The node lifecycle: what becomes of nodes whose kubelet is silent, whose conditions are bad, or whose instance is gone.
+//! The node lifecycle controllers: handle nodes whose kubelet is silent, whose conditions are bad, or whose
+//! instance is gone. They combine kube-controller-manager's node-lifecycle and taint-eviction controllers and the
+//! cloud-controller-manager's node lifecycle controller.
 //!
-//! [`health`] (is it alive?), [`marks`] (which taints and labels does that call for?), [`zones`] (how fast may pods be
-//! evicted?) and [`eviction`] (when does a NoExecute taint make a pod go?) are pure. `driver` connects the first three to
-//! the API and `evictor` the last; `watch` brings what they look at, `writer` writes, `instances` asks the cloud.
-//! It is kube-controller-manager's node-lifecycle and taint-eviction controllers and the cloud's node lifecycle in one.
+//! Pure are [`health`] (is the kubelet alive?), [`marks`] (which taints and labels follow?), [`zones`] (how fast
+//! may pods be evicted?) and [`eviction`] (when does a NoExecute taint evict a pod?). `driver` connects the first
+//! three to the API and `evictor` the last. `watch` provides the inputs, `writer` sends the writes, and `instances`
+//! asks the cloud.
 
 mod driver;
 pub mod eviction;

@@ -1,4 +1,4 @@
-//! What the node lifecycle loop hears of.
+//! The inputs of the node lifecycle loop.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::{Change, Context, kubelet::node::LEASE_NAMESPACE, pods};
 
-/// Something the loop reacts to.
+/// An input of the loop.
 #[derive(Debug)]
 pub(super) enum Input {
     Node(Arc<Node>),
@@ -19,12 +19,12 @@ pub(super) enum Input {
     Lease(String, Option<MicroTime>),
     Pod(Arc<Pod>),
     PodGone(Arc<Pod>),
-    /// A write about this node has ended.
+    /// A write to this node has finished.
     Written(String),
 }
 
-/// Turns changes of nodes, their leases and pods into inputs. Of pods, only those on a node count, and of their changes
-/// only what eviction depends on.
+/// Reports changes of nodes, their leases and pods. Only pods on a node are reported, and only changes that
+/// eviction depends on.
 pub(super) fn start(context: &Context, inputs: &mpsc::UnboundedSender<Input>) {
     // A send fails only when the process stops.
     let tx = inputs.clone();

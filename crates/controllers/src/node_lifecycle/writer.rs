@@ -1,6 +1,7 @@
-//! The writes of the node lifecycle loop: each in a task of its own, a bounded number at a time.
+//! Sends the writes of the node lifecycle loop, each in a separate task, with a limited number at a time.
 //!
-//! A write that loses a race or fails is not repeated here: the watch brings what is there now, and it is decided again.
+//! A write that conflicts or fails is not repeated here: the watch delivers the current version, and the loop
+//! decides again.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::watch::Input;
 use crate::Context;
 
-/// Which part of a node a patch is for.
+/// The part of a node that a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
@@ -41,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// Patches a node; [`Input::Written`] follows however it ends.
+    /// Patches a node. [`Input::Written`] follows whatever the result is.
     pub(super) fn node(&self, name: String, patch: Patch<Value>, part: Part) {
         let (client, permits) = (self.context.client.clone(), Arc::clone(&self.permits));
         let inputs = self.inputs.clone();
@@ -56,7 +57,7 @@ impl Writer {
                 tracing::debug!(%error, node = name, "node update failed");
             }
             drop(permit);
-            // Nobody listens when the process stops.
+            // The send fails only when the process stops.
             let _ = inputs.send(Input::Written(name));
         });
     }
@@ -78,7 +79,7 @@ impl Writer {
     }
 }
 
-/// Deletes only the object with this uid.
+/// Returns the parameters that delete only the object with this UID.
 pub(super) fn uid_precondition(uid: Option<String>) -> DeleteParams {
     let preconditions = Preconditions {
         uid,
@@ -90,7 +91,7 @@ pub(super) fn uid_precondition(uid: Option<String>) -> DeleteParams {
     }
 }
 
-/// `<namespace>/<name>`
+/// Returns `<namespace>/<name>`.
 pub(super) fn full_name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }

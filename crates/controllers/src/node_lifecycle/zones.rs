@@ -1,7 +1,8 @@
-//! How fast nodes that are not ready lose their pods: one at a time in each zone, slower when much of a zone fails.
+//! Decides how fast nodes that are not ready lose their pods: one at a time in each zone, slower when much of a
+//! zone fails (kube-controller-manager: zone states).
 //!
-//! kube-controller-manager's zone states. The more nodes are silent at once, the more likely it is that they are well
-//! and the network between is not, so eviction slows down, and stops when every zone is silent.
+//! The more nodes are silent at once, the more likely it is that the nodes work and the network between fails. So
+//! eviction slows down, and stops when every zone is silent.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,14 +10,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::marks::Evict;
 
-/// One node in this long loses its pods.
+/// The time between two nodes of a zone that lose their pods.
 const PACE: SignedDuration = SignedDuration::from_secs(10);
-/// The same in a large zone of which most has failed.
+/// The same in a large zone of which most nodes have failed.
 const SLOW_PACE: SignedDuration = SignedDuration::from_secs(100);
-/// A zone is large above this many nodes.
+/// A zone with more nodes than this is large.
 const LARGE: usize = 50;
 
-/// What is known of one zone.
+/// The state of one zone.
 #[derive(Debug, Default)]
 struct Zone {
     ready: usize,
@@ -51,27 +52,28 @@ impl Zone {
     }
 }
 
-/// A node as far as its zone cares.
+/// The facts about a node that its zone depends on.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Its name.
+    /// The node's name.
     pub name: &'a str,
-    /// Its region and zone, in one text.
+    /// The node's region and zone as one text.
     pub zone: String,
-    /// Whether it is ready.
+    /// Whether the node is ready.
     pub ready: bool,
-    /// Whether it is not ready and still lacks the taint that evicts.
+    /// Whether the node is not ready and does not have the taint yet that evicts its pods.
     pub awaits_eviction: bool,
 }
 
-/// Whose turn it is to lose its pods.
+/// The zones, with the nodes that wait for their turn.
 #[derive(Debug, Default)]
 pub struct Zones {
     zones: BTreeMap<String, Zone>,
 }
 
 impl Zones {
-    /// Takes in the state of all nodes and says what may be done to those that are not ready, by name.
+    /// Processes the state of all nodes. Returns by name whether the pods of a node that is not ready may be
+    /// evicted.
     pub fn round(&mut self, members: &[Member<'_>], now: Timestamp) -> BTreeMap<String, Evict> {
         for zone in self.zones.values_mut() {
             (zone.ready, zone.not_ready) = (0, 0);
@@ -105,6 +107,7 @@ impl Zones {
             return verdicts;
         }
         for zone in self.zones.values_mut() {
+            // A small zone that has mostly failed loses no pods at all.
             let Some(pace) = zone.pace() else { continue };
             if zone.next.is_none_or(|next| next <= now)
                 && let Some(name) = zone.waiting.pop_front()

@@ -14,22 +14,22 @@ use crate::{
     workloads::{Rounding, count, scaled},
 };
 
-/// A pod whose eviction was granted is expected to be deleted within this time.
+/// The time within which a pod must be deleted after its eviction was granted.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
 
-/// Pods whose eviction was granted but not seen yet, with the time it was.
+/// Pods whose eviction was granted but whose deletion was not seen yet, with the time of the grant.
 pub(super) type Disrupted = BTreeMap<String, Time>;
 
-/// How many replicas the pods' controllers want.
+/// The number of replicas that the pods' controllers want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
-    /// `minAvailable` is a number: only the pods that exist count.
+    /// Not needed: `minAvailable` is a number, so only the existing pods count.
     NotNeeded,
-    /// The sum over all controllers, and how many pods have none.
+    /// The sum over all controllers, and the number of pods without a controller.
     Sum { replicas: i32, unmanaged: usize },
 }
 
-/// What the budget asks for.
+/// The numbers that the budget requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     /// `expectedPods`.
@@ -38,7 +38,7 @@ pub(super) struct Expected {
     pub(super) desired_healthy: i32,
 }
 
-/// Whether the budget is relative to the controllers' scale.
+/// Returns whether the budget depends on the controllers' scale.
 pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     let spec = budget.spec.as_ref();
     let min_available = spec.and_then(|spec| spec.min_available.as_ref());
@@ -46,7 +46,7 @@ pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     max_unavailable.is_some() || matches!(min_available, Some(IntOrString::String(_)))
 }
 
-/// What the budget asks for with `members` pods.
+/// Returns the numbers that the budget requires with `members` pods.
 pub(super) fn expected(budget: &PodDisruptionBudget, scale: Scale, members: usize) -> Expected {
     let spec = budget.spec.as_ref();
     let sum = match scale {
@@ -76,18 +76,18 @@ pub(super) fn expected(budget: &PodDisruptionBudget, scale: Scale, members: usiz
     }
 }
 
-/// Granted evictions, sorted out.
+/// Granted evictions by their state.
 #[derive(Debug, Default)]
 pub(super) struct Disruptions {
-    /// Still expected to be deleted.
+    /// Evictions whose pods are still expected to be deleted.
     pub(super) pending: Disrupted,
-    /// Should have been deleted by now.
+    /// Pods that should have been deleted by now.
     pub(super) overdue: Vec<Arc<Pod>>,
-    /// When the next one becomes overdue.
+    /// The time until the next eviction becomes overdue.
     pub(super) recheck_in: Option<SignedDuration>,
 }
 
-/// Which granted evictions still count.
+/// Sorts the granted evictions by whether they still count.
 pub(super) fn disrupted(
     budget: &PodDisruptionBudget,
     members: &[Arc<Pod>],
@@ -114,7 +114,7 @@ pub(super) fn disrupted(
     disruptions
 }
 
-/// Pods that are ready and stay.
+/// Counts the pods that are ready and are not about to be deleted.
 pub(super) fn healthy(members: &[Arc<Pod>], disrupted: &Disrupted, now: Timestamp) -> i32 {
     let is_going = |pod: &Pod| {
         let at = disrupted.get(&pod.name_any());

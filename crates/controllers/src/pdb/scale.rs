@@ -1,7 +1,7 @@
-//! How many replicas the controllers of a budget's pods want, each controller asked once.
+//! Looks up how many replicas the controllers of a budget's pods want, once per controller.
 //!
-//! ReplicaSets and Deployments are looked up in the informers, everything else through its scale subresource. What has
-//! none makes the budget uncomputable, which is an error and not a guess.
+//! ReplicaSets and Deployments are read from the informers, other kinds through their scale subresource. A
+//! controller without one makes the budget uncomputable, which is an error instead of a guess.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::budget::{self, Scale};
 use crate::{Context, api_error, ownership};
 
-/// Why the number of expected pods is unknown.
+/// The reasons for which the number of expected pods is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("{}", api_error::message(.0))]
@@ -30,7 +30,7 @@ pub(super) enum Unknown {
     NoController(String),
 }
 
-/// The sum of the scales of all controllers of the pods, each once. Pods without a controller are only counted.
+/// Returns the sum of the scales of all controllers of the pods. Pods without a controller are only counted.
 pub(super) async fn expected(
     context: &Context,
     budget: &PodDisruptionBudget,
@@ -49,6 +49,7 @@ pub(super) async fn expected(
         };
         if seen.insert(&reference.uid) {
             let (uid, scale) = scale_of(context, reference, pod).await?;
+            // The uid is that of the object with the scale: several ReplicaSets of one Deployment count once.
             scales.insert(uid, scale);
         }
     }
@@ -58,7 +59,7 @@ pub(super) async fn expected(
     })
 }
 
-/// The uid and scale of what a controller reference leads to; a Deployment speaks for its ReplicaSets.
+/// Returns the UID and scale of a referenced controller; for a ReplicaSet of a Deployment, those of the Deployment.
 async fn scale_of(
     context: &Context,
     reference: &OwnerReference,
@@ -87,6 +88,7 @@ async fn scale_of(
     let api: Api<DynamicObject> =
         Api::namespaced_with(context.client.clone(), &namespace, &resource);
     let scale = api_error::ignore_not_found(api.get_scale(&reference.name).await)?;
+    // Another object may have taken the controller's name.
     match scale.filter(|scale| scale.metadata.uid.as_ref() == Some(&reference.uid)) {
         Some(scale) => {
             let replicas = scale.spec.and_then(|spec| spec.replicas);

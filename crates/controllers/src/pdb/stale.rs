@@ -1,7 +1,8 @@
-//! Takes back a `DisruptionTarget` condition whose disruption did not come.
+//! Resets a `DisruptionTarget` condition whose disruption did not happen.
 //!
-//! Whoever is about to delete a pod announces it in this condition. A pod that is not being deleted two minutes later was
-//! spared. Kubelets end pods without deleting them, so what they announce stays, as it does on pods that have finished.
+//! A component that is about to delete a pod sets this condition. A pod that is not being deleted two minutes later
+//! was spared. The condition stays if a kubelet set it, because kubelets end pods without deleting them, and on
+//! finished pods.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::{Context, Key, Queue, api_error, pods};
 const CONDITION: &str = "DisruptionTarget";
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
 
-/// Starts the part of the disruption controller that looks at pods.
+/// Starts the part of the disruption controller that handles pods.
 pub(super) fn start(context: &Context) {
     let queue = Queue::new("stale_pod_disruption");
     context.informers.pods.on_change({
@@ -66,7 +67,7 @@ async fn reset(context: &Context, queue: &Queue<Key>, key: &Key) -> kube::Result
         "lastProbeTime": null,
         "lastTransitionTime": context.now(),
     });
-    // A condition that somebody has renewed meanwhile must stay.
+    // The resource version makes the write fail if another client has renewed the condition in the meantime.
     let patch = Patch::Strategic(json!({
         "metadata": {"resourceVersion": pod.metadata.resource_version},
         "status": {"conditions": [condition]},
@@ -78,7 +79,7 @@ async fn reset(context: &Context, queue: &Queue<Key>, key: &Key) -> kube::Result
     api_error::ignore_not_found(patched).map(drop)
 }
 
-/// How long the pod's announcement still counts; nothing if there is none to take back.
+/// Returns how long the pod's condition still counts, or `None` if there is none to reset.
 fn time_left(pod: &Pod, now: Timestamp) -> Option<Duration> {
     let condition = pods::condition(pod, CONDITION)?;
     let is_lasting = condition.status != "True"

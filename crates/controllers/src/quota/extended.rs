@@ -1,5 +1,6 @@
-//! Claims of devices count towards limits of the extended resources that their classes stand for, too, but for what the pod counts for already
-//! whose extended resources a claim is made for (`pkg/quota/v1/evaluator/core/resource_claims.go`). Pure.
+//! Counts claims of devices towards quotas of the extended resources that their DeviceClasses provide. A claim that
+//! was created for a pod's extended resources counts only for the excess over the pod's own count
+//! (`pkg/quota/v1/evaluator/core/resource_claims.go`). Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,9 +13,9 @@ use k8s_openapi::api::{
 use super::usage::Used;
 use crate::resource_claims::{CLASS_PREFIX, EXTENDED, of_pod};
 
-/// The extended resources that classes stand for.
+/// The extended resources that DeviceClasses provide.
 pub(super) struct Extended {
-    /// By class what it stands for beside the resource of its own name.
+    /// By class, the explicit extended resource in addition to the implicit one named after the class.
     explicit: BTreeMap<String, Option<String>>,
 }
 
@@ -29,7 +30,7 @@ impl Extended {
         }
     }
 
-    /// Whether a limit is about a resource that a class stands for.
+    /// Returns whether a quota limits a resource that a class provides.
     pub(super) fn is_stood_for(&self, limit: &str) -> bool {
         let Some(resource) = limit.strip_prefix("requests.") else {
             return false;
@@ -43,7 +44,7 @@ impl Extended {
         }
     }
 
-    /// Counts a claim of all those of a namespace, whose pods are found by name.
+    /// Counts a claim. `claims` are all claims of the namespace, and `pod` finds a pod by name.
     pub(super) fn add(
         &self,
         used: &mut Used,
@@ -74,7 +75,7 @@ impl Extended {
     }
 }
 
-/// The UID and the name of the pod whose extended resources a claim says it is for.
+/// Returns UID and name of the pod for whose extended resources a claim was created, according to its annotation.
 fn owner(claim: &ResourceClaim) -> Option<(&str, &str)> {
     let annotations = claim.metadata.annotations.as_ref()?;
     if annotations.get(EXTENDED).is_none_or(|own| own != "true") {
@@ -86,7 +87,8 @@ fn owner(claim: &ResourceClaim) -> Option<(&str, &str)> {
     is_pod.then_some((&owner.uid, &owner.name))
 }
 
-/// The pod whose extended resources a claim is for. A pod that does not name its claim has at most one, the oldest.
+/// Returns the pod for whose extended resources a claim was created. If the pod's status does not name its claim,
+/// only the oldest one counts.
 fn pod_of(
     claim: &ResourceClaim,
     claims: &[ResourceClaim],

@@ -1,9 +1,9 @@
-//! The quota controller: what a namespace's ResourceQuotas allow and what is used, in their status
-//! (kube-controller-manager: resourcequota-controller). The API server admits by that status and adds to it; here it is
-//! counted anew, so that what is gone is given back.
+//! The quota controller: writes the limits and the usage of a namespace's ResourceQuotas to their status
+//! (kube-controller-manager: resourcequota-controller). The API server admits objects by that status and adds to
+//! it; this controller counts again, so that the usage of deleted objects is released.
 //!
-//! Invariant: the quota is read before the objects are counted and written with the version that was read, so a count
-//! never undoes what was admitted meanwhile.
+//! Invariant: the quota is read before the objects are counted, and written with the resource version that was
+//! read, so a count never undoes an admission in between.
 
 mod extended;
 mod usage;
@@ -31,11 +31,11 @@ use self::{
 use crate::{Change, Context, Informer, Key, Queue, api_error, pods};
 
 const WORKERS: usize = 5;
-/// Quotas that count objects nobody tells about are counted this often.
+/// The interval between counts for quotas of objects that no informer watches.
 const RECOUNT: Duration = Duration::from_secs(5);
-/// All others this often.
+/// The interval between counts for all other quotas.
 const RESYNC: Duration = Duration::from_secs(300);
-/// Objects listed at once.
+/// The number of objects listed per request.
 const PAGE: u32 = 500;
 
 /// Starts the controller.
@@ -141,7 +141,7 @@ impl Controller {
         api_error::ignore_not_found(written).map(drop)
     }
 
-    /// What is used of each limit; whether kinds are counted that nobody watches.
+    /// Returns the usage of each limit, and whether kinds without a watch were counted.
     async fn count(
         &self,
         namespace: &str,
@@ -177,7 +177,7 @@ impl Controller {
         let is_of_devices =
             |name: &&str| Who::of(name) == Who::DeviceClaims || extended.is_stood_for(name);
         if names.iter().any(is_of_devices) {
-            // Nobody tells about them.
+            // No informer watches ResourceClaims here, so the quota must be recounted.
             others = true;
             let claims = self.list::<ResourceClaim>(namespace).await?;
             for claim in claims.iter().filter(|_| !usage::has_scopes(quota)) {
@@ -215,7 +215,7 @@ impl Controller {
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    /// How many objects of a kind a namespace has; none of a kind that is not served.
+    /// Returns the number of objects of a kind in a namespace; zero for a kind that is not served.
     async fn number(&self, namespace: &str, group: &str, plural: &str) -> kube::Result<i64> {
         let client = &self.context.client;
         let Some(resource) = find(client, group, plural).await? else {
@@ -235,7 +235,7 @@ impl Controller {
     }
 }
 
-/// The resource of a plural name, in the group's preferred version.
+/// Returns the resource with a plural name, in the group's preferred version.
 async fn find(
     client: &kube::Client,
     group: &str,

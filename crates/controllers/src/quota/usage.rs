@@ -1,7 +1,8 @@
-//! What objects use of a quota (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
-//! claims of devices these by class, Services their ports and load balancers. Pure.
+//! Computes how much of a quota objects use (`pkg/quota/v1/evaluator/core`): pods their resources until they
+//! finish, PersistentVolumeClaims their storage, ResourceClaims their devices by class, and Services their ports
+//! and load balancers. Pure.
 //!
-//! Amounts are plain numbers: thousandths of a core, bytes, objects.
+//! Amounts are plain numbers: millicores, bytes, objects.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +26,9 @@ use crate::{
 
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
 pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// A request for all devices may get so many (resource.k8s.io/v1: AllocationResultsMaxSize).
+/// The number of devices that a request for all devices counts for (resource.k8s.io/v1: AllocationResultsMaxSize).
 const MOST_DEVICES: i64 = 32;
-/// Kinds of the core group with a name of their own beside `count/...`.
+/// Kinds of the core group that have a limit of their own name in addition to `count/...`.
 const SHORT: [&str; 4] = [
     "configmaps",
     "resourcequotas",
@@ -35,12 +36,12 @@ const SHORT: [&str; 4] = [
     "secrets",
 ];
 
-/// Whose amount a limit is about.
+/// The objects whose amount a limit restricts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who<'a> {
     Pods,
     Claims,
-    /// Claims of devices.
+    /// ResourceClaims.
     DeviceClaims,
     Services,
     /// The number of objects of a kind.
@@ -48,7 +49,7 @@ pub(super) enum Who<'a> {
         group: &'a str,
         plural: &'a str,
     },
-    /// Nothing counts towards it.
+    /// Nothing counts towards the limit.
     Nobody,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Who<'a> {
 pub(super) struct Used(BTreeMap<String, i64>);
 
 impl Used {
-    /// The amount for a limit.
+    /// Returns the amount for a limit.
     pub(super) fn of(&self, limit: &str) -> i64 {
         self.0.get(limit).copied().unwrap_or(0)
     }
@@ -94,7 +95,7 @@ impl Used {
         *sum = sum.saturating_add(amount);
     }
 
-    /// Counts a pod, unless it has ended or is past its grace.
+    /// Counts a pod unless it has finished or its grace period has passed.
     pub(super) fn pod(&mut self, pod: &Pod, now: Timestamp) {
         let Some(spec) = pod.spec.as_ref().filter(|_| runs(pod, now)) else {
             return;
@@ -112,12 +113,12 @@ impl Used {
         }
     }
 
-    /// Counts a claim.
+    /// Counts a PersistentVolumeClaim.
     pub(super) fn claim(&mut self, claim: &PersistentVolumeClaim) {
         let status = claim.status.as_ref();
         let allocated = status.and_then(|status| status.allocated_resources.as_ref());
         let allocated = matching::quantity(allocated.and_then(|all| all.get("storage")));
-        // A claim that is being made smaller again still holds what it was given.
+        // A claim that is being reduced to a smaller size still uses what was allocated.
         let storage = matching::requested(claim).max(allocated).value();
         let class = matching::claim_class(claim).unwrap_or_default();
         let mut prefixes = vec![String::new()];
@@ -130,7 +131,7 @@ impl Used {
         }
     }
 
-    /// Counts a claim of devices, by their class: of alternatives, the most that any of a class asks for.
+    /// Counts a ResourceClaim by device class. Of alternatives, the largest number of each class counts.
     pub(super) fn device_claim(&mut self, claim: &ResourceClaim) {
         let number = |mode: Option<&str>, count: Option<i64>| match mode {
             Some("ExactCount") => count.unwrap_or(0),
@@ -159,7 +160,7 @@ impl Used {
         }
     }
 
-    /// Devices by class.
+    /// Iterates the numbers of devices by class.
     pub(super) fn devices(&self) -> impl Iterator<Item = (&str, i64)> {
         let amounts = self.0.iter();
         amounts.filter_map(|(name, amount)| Some((name.strip_suffix(DEVICES)?, *amount)))
@@ -194,7 +195,7 @@ impl Used {
     }
 }
 
-/// Whether a pod still uses anything.
+/// Returns whether a pod still uses resources.
 fn runs(pod: &Pod, now: Timestamp) -> bool {
     let deleted = pod.metadata.deletion_timestamp.as_ref();
     let grace = pod.metadata.deletion_grace_period_seconds;
@@ -204,7 +205,7 @@ fn runs(pod: &Pod, now: Timestamp) -> bool {
     !pods::is_finished(pod) && !past
 }
 
-/// Whether the quota counts only some objects.
+/// Returns whether the quota has scopes, so that it counts only some objects.
 pub(super) fn has_scopes(quota: &ResourceQuota) -> bool {
     let Some(spec) = &quota.spec else {
         return false;
@@ -214,7 +215,7 @@ pub(super) fn has_scopes(quota: &ResourceQuota) -> bool {
     spec.scopes.iter().flatten().next().is_some() || selected.is_some_and(|all| !all.is_empty())
 }
 
-/// Whether a pod is in all scopes of a quota.
+/// Returns whether a pod is in all scopes of a quota.
 pub(super) fn in_scopes(quota: &ResourceQuota, pod: &Pod) -> bool {
     let (Some(spec), Some(own)) = (&quota.spec, &pod.spec) else {
         return false;
@@ -260,7 +261,7 @@ fn is_in(scope: &ScopedResourceSelectorRequirement, pod: &Pod, spec: &PodSpec) -
     }
 }
 
-/// Whether a term of the pod's affinity looks at pods of other namespaces.
+/// Returns whether a term of the pod's affinity refers to pods of other namespaces.
 fn reaches_out(spec: &PodSpec) -> bool {
     let Some(affinity) = &spec.affinity else {
         return false;
@@ -292,7 +293,8 @@ fn reaches_out(spec: &PodSpec) -> bool {
     })
 }
 
-/// An amount as the API writes it: cores in thousandths, bytes with the largest binary suffix that leaves no rest.
+/// Formats an amount as the API does: CPU in cores or millicores, bytes with the largest binary suffix without a
+/// remainder.
 pub(super) fn quantity(limit: &str, amount: i64) -> Quantity {
     let is_cpu = matches!(limit, "cpu" | "requests.cpu" | "limits.cpu");
     if is_cpu {
@@ -325,7 +327,7 @@ pub(super) fn quantity(limit: &str, amount: i64) -> Quantity {
     )
 }
 
-/// Amounts in one line.
+/// Formats the amounts in one line.
 #[cfg(test)]
 fn shown(used: &Used) -> String {
     let parts = used

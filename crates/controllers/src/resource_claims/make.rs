@@ -1,7 +1,8 @@
-//! Makes the claims that a pod wants from templates, writes their names into its status, and reserves claims for pods
-//! that came to their node without the scheduler.
+//! Creates the claims that pods request by templates, writes their names into the pods' status, and reserves claims
+//! for pods that were bound to their node without the scheduler.
 //!
-//! Invariant: no second claim is made for an entry of a pod while the first is there, even if the pod's status could not be written.
+//! Invariant: no second claim is created for an entry of a pod while the first one exists, even if the pod's status
+//! could not be written.
 
 use std::{
     collections::BTreeMap,
@@ -28,28 +29,28 @@ use super::{
 };
 use crate::{Key, api_error, informers::BY_CONTROLLER, ownership, pods};
 
-/// Who owns the names of claims in a pod's status.
+/// The field manager of the claim names in a pod's status.
 const MANAGER: &str = "ResourceClaimController";
-/// Annotation of a claim that was made: the entry of `spec.resourceClaims` that it was made for.
+/// The annotation of a created claim with the entry of `spec.resourceClaims` for which it was created.
 const MADE_FOR: &str = "resource.kubernetes.io/pod-claim-name";
-/// A prefix of a name of 63 characters, five of which are chosen by chance.
+/// The longest prefix of a name of 63 characters. The API server appends five random characters.
 const LONGEST_PREFIX: usize = 57;
 
 impl Controller {
-    /// Does what a pod wants done about its claims.
+    /// Creates and reserves the claims of a pod as needed.
     pub(super) async fn provide(&self, key: &Key) -> Result<(), Failure> {
         let Some(pod) = self.context.informers.pods.get_key(key) else {
             return Ok(());
         };
-        // A claim that is gone because its pod is over must not come back.
+        // A claim that was deleted because its pod has ended must not be created again.
         if pods::is_deleting(&pod) || pods::is_finished(&pod) {
             return Ok(());
         }
-        let mut news = BTreeMap::new();
+        let mut new_names = BTreeMap::new();
         for entry in of_pod::entries(&pod) {
             match self.claim_to_report(&pod, entry).await {
                 Ok(Some(name)) => {
-                    news.insert(entry.name.as_str(), name);
+                    new_names.insert(entry.name.as_str(), name);
                 }
                 Ok(None) => {}
                 Err(failure) => {
@@ -60,21 +61,24 @@ impl Controller {
                 }
             }
         }
-        if !news.is_empty() {
-            self.write_statuses(&pod, &news).await?;
+        if !new_names.is_empty() {
+            self.write_statuses(&pod, &new_names).await?;
         }
-        // The scheduler reserves claims for pods without a node. A claim that was just written into the status is reserved when
-        // the informer shows the pod with it.
+        // The scheduler reserves claims for pods without a node. A claim whose name was just written into the
+        // status is reserved when the informer shows the pod with it.
         if pods::node_name(&pod).is_empty() {
             return Ok(());
         }
-        for entry in of_pod::entries(&pod).filter(|entry| !news.contains_key(entry.name.as_str())) {
+        for entry in
+            of_pod::entries(&pod).filter(|entry| !new_names.contains_key(entry.name.as_str()))
+        {
             self.reserve(&pod, entry).await?;
         }
         Ok(())
     }
 
-    /// The claim that was made for `entry`, if the pod's status does not report it; makes it if need be.
+    /// Returns the claim that was created for `entry` if the pod's status does not report it yet, creating it if
+    /// needed.
     async fn claim_to_report(
         &self,
         pod: &Pod,
@@ -98,7 +102,7 @@ impl Controller {
         Ok(Some(name).filter(|name| reported != Some(name)))
     }
 
-    /// The claim that was made for an entry of the pod, whether the informer has it yet or not.
+    /// Returns the claim that was created for an entry of the pod, even if the informer does not show it yet.
     async fn find(&self, pod: &Pod, entry: &str) -> kube::Result<Option<String>> {
         let claims = &self.context.informers.resource_claims;
         let owned = claims.by_index(BY_CONTROLLER, uid(pod));
@@ -106,7 +110,7 @@ impl Controller {
             .iter()
             .filter(|claim| is_made_for(claim, pod, entry))
             .map(|claim| claim.name_any());
-        // There should be one.
+        // There should be only one.
         if let Some(name) = names.next() {
             return Ok(Some(name));
         }
@@ -138,7 +142,7 @@ impl Controller {
                 labels: from.labels,
                 annotations: Some(annotations),
                 owner_references: Some(vec![OwnerReference {
-                    // Upstream's claims do not hold up their pod's deletion.
+                    // As in kube-controller-manager, a claim does not block the foreground deletion of its pod.
                     block_owner_deletion: None,
                     ..ownership::controller_reference(pod)
                 }]),
@@ -155,7 +159,7 @@ impl Controller {
         let name = made.name_any();
         self.created.remember(pod, &entry.name, &name);
         let informers = &self.context.informers;
-        // Whoever could have it forgotten may have looked before it was remembered.
+        // The events that forget an entry may have arrived before it was recorded.
         if informers.resource_claims.get_key(&Key::of(&made)).is_some()
             || informers.pods.get_key(&Key::of(pod)).is_none()
         {
@@ -164,8 +168,12 @@ impl Controller {
         Ok(name)
     }
 
-    /// Writes into the pod's status which claims were made for it, `news` and those that it reports already.
-    async fn write_statuses(&self, pod: &Pod, news: &BTreeMap<&str, String>) -> kube::Result<()> {
+    /// Writes the claims that were created for a pod into its status: `new_names` and those that it already reports.
+    async fn write_statuses(
+        &self,
+        pod: &Pod,
+        new_names: &BTreeMap<&str, String>,
+    ) -> kube::Result<()> {
         let reported = pod
             .status
             .iter()
@@ -177,7 +185,7 @@ impl Controller {
             ))
         });
         let mut all: BTreeMap<&str, String> = reported.collect();
-        all.extend(news.iter().map(|(entry, name)| (*entry, name.clone())));
+        all.extend(new_names.iter().map(|(entry, name)| (*entry, name.clone())));
         let statuses: Vec<_> = all
             .iter()
             .map(|(entry, name)| json!({ "name": entry, "resourceClaimName": name }))
@@ -226,7 +234,7 @@ impl Controller {
     }
 }
 
-/// Whether a pod has come to a node without its claim having been reserved for it.
+/// Returns whether a pod was bound to a node without its claim being reserved for it.
 pub(super) fn must_reserve(pod: &Pod, claimed: Claimed<'_>, claim: &ResourceClaim) -> bool {
     !pods::node_name(pod).is_empty()
         && of_pod::is_allocated(claim)
@@ -240,7 +248,8 @@ fn is_made_for(claim: &ResourceClaim, pod: &Pod, entry: &str) -> bool {
     made_for.is_some_and(|made_for| made_for == entry) && of_pod::must_be_of(pod, claim).is_ok()
 }
 
-/// What the name of a claim begins with: the pod's name and the entry's, both shortened alike if they are too long.
+/// Returns the name prefix of a claim: the pod's name and the entry's, both shortened in proportion if they are too
+/// long.
 fn prefix(pod: &str, entry: &str) -> String {
     let whole = format!("{pod}-{entry}-");
     if whole.len() <= LONGEST_PREFIX {
@@ -262,9 +271,10 @@ fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Claims that were made and that the informer has not brought yet: their names, by the uid of their pod and the entry.
+/// The claims that were created but are not in the informer yet: their names, by the UID of their pod and the
+/// entry.
 ///
-/// Invariant: what is in here is of pods that the informer has.
+/// Invariant: all entries are of pods that the informer has.
 #[derive(Debug, Default)]
 pub(super) struct Created(Mutex<FxHashMap<String, BTreeMap<String, String>>>);
 
@@ -279,7 +289,7 @@ impl Created {
         self.lock().get(uid(pod))?.get(entry).cloned()
     }
 
-    /// The informer brings it, or will never.
+    /// Forgets a claim that the informer shows, or never will.
     pub(super) fn forget(&self, claim: &ResourceClaim) {
         if let Some(owner) = ownership::controller_of(claim) {
             self.retain(&owner.uid, |_, name| {

@@ -1,11 +1,12 @@
-//! ResourceClaims of pods (kube-controller-manager: resourceclaim-controller): made from templates, and given back.
+//! The ResourceClaim controller (kube-controller-manager: resourceclaim-controller): creates claims from templates,
+//! and releases them.
 //!
-//! [`make`] makes the claims that pods want from templates and tells them so; [`release`] takes consumers that are gone
-//! off a claim, gives back the devices of a claim that nobody uses any more, and deletes the claims of pods that are
-//! over; [`of_pod`] says which claims a pod uses. Giving devices to a claim is the scheduler's business.
+//! [`make`] creates the claims that pods request by templates and reports them in the pods' status. [`release`]
+//! removes consumers that are gone from a claim, deallocates a claim without consumers, and deletes the claims of
+//! finished pods. [`of_pod`] determines which claims a pod uses. The scheduler allocates devices to claims.
 //!
-//! Invariant: a claim is written only with the version that was read, so that a reservation which the scheduler makes
-//! meanwhile is never lost.
+//! Invariant: a claim is written only with the resource version that was read, so that a concurrent reservation by
+//! the scheduler is never lost.
 
 mod make;
 pub mod of_pod;
@@ -27,12 +28,12 @@ use crate::{
     pods,
 };
 
-/// Keeps a claim that has devices from being deleted.
+/// The finalizer that keeps an allocated claim from being deleted.
 pub(crate) const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// Says that a claim stands for the extended resources of the pod that owns it.
+/// The annotation of a claim that provides the extended resources of the pod that owns it.
 pub(crate) const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Before the name of a class it makes the name of a resource that the class always stands for.
+/// The prefix that turns the name of a DeviceClass into the extended resource that the class always provides.
 pub(crate) const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 const WORKERS: usize = 10;
@@ -52,7 +53,7 @@ pub fn start(context: &Context) {
         queue: Queue::new("resource_claim"),
     });
     let informers = &context.informers;
-    // Weak, so that informers do not keep themselves alive through whom they tell.
+    // The references are weak, so that informers do not keep themselves alive through their own handlers.
     informers.pods.on_change({
         let controller = Arc::downgrade(&controller);
         move |change| {
@@ -102,23 +103,23 @@ struct Controller {
     queue: Queue<Work>,
 }
 
-/// What is due.
+/// An item of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
-    /// A pod wants claims made, or reserved.
+    /// Creates or reserves the claims of a pod.
     Pod(Key),
-    /// A claim may have lost its consumers.
+    /// Releases a claim whose consumers may be gone.
     Claim(Key),
 }
 
-/// Why work could not be done. It is tried again.
+/// The reasons for which work fails. It is retried.
 #[derive(Debug, Error)]
 enum Failure {
     #[error("checking for claim before creating it: {0}")]
     Unclear(Unknown),
     #[error("resource claim template {0:?}: resourceclaimtemplate.resource.k8s.io {0:?} not found")]
     NoTemplate(String),
-    /// The name that upstream puts before the colon is not known yet.
+    /// kube-controller-manager prints the claim's name before the colon, which is still empty at this point.
     #[error("create ResourceClaim : {0}")]
     NotMade(String),
     #[error("{}", api_error::message(.0))]
@@ -155,7 +156,7 @@ impl Controller {
         }
     }
 
-    /// Whether there is a claim to be made for a pod that may run, or to be reserved for one that has a node.
+    /// Returns whether a claim must be created for a pod that may still run, or reserved for a pod that has a node.
     fn wants_work(&self, pod: &Pod) -> bool {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let claims = &self.context.informers.resource_claims;

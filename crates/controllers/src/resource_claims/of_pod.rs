@@ -1,7 +1,8 @@
-//! Which ResourceClaims a pod uses, and whether it may (`k8s.io/dynamic-resource-allocation/resourceclaim`).
+//! Determines which ResourceClaims a pod uses, and whether it may
+//! (`k8s.io/dynamic-resource-allocation/resourceclaim`).
 //!
-//! An entry of `spec.resourceClaims` names a claim, or a template that one is made from for this pod; which one that is
-//! stands in the pod's status, once it is made. All that asks what a pod claims asks here.
+//! An entry of `spec.resourceClaims` names a claim, or a template from which one is created for this pod. The name
+//! of the created claim is in the pod's status. All code that needs a pod's claims uses this module.
 
 use k8s_openapi::api::{
     core::v1::{Pod, PodResourceClaim},
@@ -11,19 +12,20 @@ use thiserror::Error;
 
 use crate::{Key, ownership};
 
-/// The claim behind an entry of a pod's `spec.resourceClaims`.
+/// The claim of an entry of a pod's `spec.resourceClaims`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed<'a> {
-    /// A claim that somebody made, by name.
+    /// The name of a claim that a user created.
     Named(&'a str),
-    /// A claim that was made for the pod, by name. Before it is used, it must be seen to be the pod's ([`must_be_of`]).
+    /// The name of a claim that was created for the pod. Before using it, callers must check that the pod owns it
+    /// ([`must_be_of`]).
     Made(&'a str),
-    /// None, and none is needed.
+    /// The entry has no claim and needs none.
     Nothing,
 }
 
 impl<'a> Claimed<'a> {
-    /// The claim's name, if there is a claim.
+    /// Returns the claim's name, if there is a claim.
     pub fn name(self) -> Option<&'a str> {
         match self {
             Self::Named(name) | Self::Made(name) => Some(name),
@@ -32,16 +34,16 @@ impl<'a> Claimed<'a> {
     }
 }
 
-/// Why nobody can say which claim an entry stands for.
+/// The reasons for which the claim of an entry is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unknown {
-    /// It is still to be made.
+    /// The claim was not created yet.
     #[error("pod \"{pod}\": ResourceClaim not created yet")]
     NotCreated {
         /// The pod.
         pod: Key,
     },
-    /// The entry is of a form that is not known here.
+    /// The form of the entry is not supported.
     #[error("pod \"{pod}\", spec.resourceClaim {entry:?}: none of the supported fields are set")]
     Unsupported {
         /// The pod.
@@ -51,32 +53,32 @@ pub enum Unknown {
     },
 }
 
-/// A claim is another pod's, or nobody's.
+/// The error that a claim was not created for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("ResourceClaim {claim} was not created for Pod {pod} (Pod is not owner)")]
 pub struct NotOwner {
     /// The claim.
     pub claim: Key,
-    /// The pod that has no right to it.
+    /// The pod that may not use it.
     pub pod: Key,
 }
 
-/// The entries of `spec.resourceClaims`.
+/// Iterates the entries of `spec.resourceClaims`.
 pub fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| spec.resource_claims.iter().flatten())
 }
 
-/// The claim that stands for the extended resources which `pod` was given as devices, by name.
+/// Returns the name of the claim for the extended resources that `pod` gets as devices.
 pub fn extended(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref();
     status.map(|status| status.resource_claim_name.as_str())
 }
 
-/// The claim behind `entry`, an entry of `pod`.
+/// Returns the claim of `entry`, an entry of `pod`.
 ///
 /// # Errors
-/// If it has not been made yet, or if the entry names neither a claim nor a template.
+/// Returns an error if the claim was not created yet, or if the entry names neither a claim nor a template.
 pub fn claimed<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Result<Claimed<'a>, Unknown> {
     if let Some(name) = &entry.resource_claim_name {
         return Ok(Claimed::Named(name));
@@ -98,10 +100,10 @@ pub fn claimed<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Result<Claimed<
     }
 }
 
-/// Sees to it that `claim` was made for `pod`.
+/// Checks that `claim` was created for `pod`.
 ///
 /// # Errors
-/// If the pod does not control it.
+/// Returns an error if the pod does not control the claim.
 pub fn must_be_of(pod: &Pod, claim: &ResourceClaim) -> Result<(), NotOwner> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     if claim.metadata.namespace == pod.metadata.namespace && ownership::is_controlled_by(claim, uid)
@@ -114,7 +116,7 @@ pub fn must_be_of(pod: &Pod, claim: &ResourceClaim) -> Result<(), NotOwner> {
     })
 }
 
-/// Whether `pod` is among those that `claim` is reserved for.
+/// Returns whether `claim` is reserved for `pod`.
 pub fn is_reserved_for(claim: &ResourceClaim, pod: &Pod) -> bool {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let status = claim.status.iter();
@@ -122,13 +124,13 @@ pub fn is_reserved_for(claim: &ResourceClaim, pod: &Pod) -> bool {
     consumers.any(|consumer| consumer.uid == uid)
 }
 
-/// Whether `claim` has been given devices.
+/// Returns whether `claim` has an allocation.
 pub fn is_allocated(claim: &ResourceClaim) -> bool {
     let status = claim.status.as_ref();
     status.is_some_and(|status| status.allocation.is_some())
 }
 
-/// Files a pod under the claims that it uses ([`crate::informers::BY_RESOURCE_CLAIM`]).
+/// Indexes a pod by the claims that it uses ([`crate::informers::BY_RESOURCE_CLAIM`]).
 pub(crate) fn file_by_claim(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
     let names = entries(pod).filter_map(|entry| claimed(pod, entry).ok()?.name());
     for name in names {
@@ -136,7 +138,7 @@ pub(crate) fn file_by_claim(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Files a pod under the templates that its claims are made from ([`crate::informers::BY_RESOURCE_CLAIM_TEMPLATE`]).
+/// Indexes a pod by the templates of its claims ([`crate::informers::BY_RESOURCE_CLAIM_TEMPLATE`]).
 pub(crate) fn file_by_template(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
     for template in entries(pod).filter_map(|entry| entry.resource_claim_template_name.as_ref()) {
         file_under(Key::new(namespace(pod), template).as_str());

@@ -1,8 +1,8 @@
-//! Takes consumers that are gone or over off a claim; a claim that lost its last one gives its devices back, and one
-//! that was made for a pod that is over is deleted.
+//! Removes consumers that are gone or finished from a claim, deallocates a claim that lost its last consumer, and
+//! deletes a claim that was created for a finished pod.
 //!
-//! Invariant: a consumer is taken off only if it certainly runs nothing and never will. Of a pod that the informer does
-//! not have, or has another of that name, the API server is asked.
+//! Invariant: a consumer is removed only if it certainly runs nothing and never will. If the informer does not have
+//! the pod, or has another one of that name, the API server is asked.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -16,13 +16,13 @@ use kube::{
 use super::{Controller, PROTECTION, of_pod};
 use crate::{Key, api_error, ownership, pods};
 
-/// No container of `pod` runs, and none ever will.
+/// Returns whether no container of `pod` runs or will ever run.
 pub(super) fn is_done(pod: &Pod) -> bool {
     pods::is_finished(pod) || pods::is_deleting(pod) && pods::node_name(pod).is_empty()
 }
 
 impl Controller {
-    /// Brings a claim up to date with what became of its consumers.
+    /// Updates a claim after its consumers changed.
     pub(super) async fn release(&self, key: &Key) -> kube::Result<()> {
         let Some(claim) = self.context.informers.resource_claims.get_key(key) else {
             return Ok(());
@@ -39,7 +39,8 @@ impl Controller {
             let mut changed = ResourceClaim::clone(&claim);
             let status = changed.status.get_or_insert_default();
             status.reserved_for = Some(remaining).filter(|remaining| !remaining.is_empty());
-            // Devices go back when the last consumer goes, not before the first comes: whoever allocates may reserve later.
+            // The claim is deallocated when the last consumer is removed, not before the first one is added: the
+            // scheduler may allocate it first and reserve it later.
             if unused && is_protected(&claim) {
                 status.allocation = None;
             }
@@ -66,7 +67,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether a consumer may run, now or later. What is no pod is kept: it is not known here when it ends.
+    /// Returns whether a consumer may run, now or later. A consumer that is not a pod is kept, because its end is
+    /// unknown here.
     async fn may_run(
         &self,
         namespace: &str,
@@ -86,7 +88,7 @@ impl Controller {
         Ok(live.is_some_and(|pod| same(&pod)))
     }
 
-    /// Writes the status as it should be; `None` if the claim is gone.
+    /// Writes the status of a claim; `None` if the claim is gone.
     async fn write_status(
         &self,
         key: &Key,
@@ -99,7 +101,7 @@ impl Controller {
         api_error::ignore_not_found(written)
     }
 
-    /// Lets a claim without devices be deleted.
+    /// Removes the finalizer of a claim without an allocation, so that it can be deleted.
     async fn unprotect(&self, key: &Key, mut claim: ResourceClaim) -> kube::Result<()> {
         if !is_protected(&claim) {
             return Ok(());
@@ -112,8 +114,8 @@ impl Controller {
         api_error::ignore_not_found(written).map(drop)
     }
 
-    /// Whether the claim was made for a pod that does not need it any more but is still there. The claims of pods that are
-    /// gone are the garbage collector's.
+    /// Returns whether the claim was created for a pod that no longer needs it but still exists. The garbage
+    /// collector deletes the claims of pods that are gone.
     fn is_of_a_pod_that_is_over(&self, claim: &ResourceClaim) -> bool {
         let owner = ownership::controller_of(claim)
             .filter(|owner| owner.api_version == "v1" && owner.kind == "Pod");

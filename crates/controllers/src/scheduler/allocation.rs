@@ -1,4 +1,5 @@
-//! What is written to a claim about the devices that it gets: the engine's choice with what the claim, its classes and the slices say of it.
+//! Builds the allocation that the scheduler writes to a ResourceClaim: the devices that the engine chose, with the
+//! configuration and tolerations from the claim, its classes and the slices.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use mullion_engine::model::{self, AllocatedDevice, ClaimAllocation, Operator};
 
 use crate::Context;
 
-/// What is written about devices that a claim gets.
+/// Returns the allocation of a claim for the devices that the engine chose.
 pub(super) fn allocation_of(
     context: &Context,
     claim: &ResourceClaim,
@@ -44,7 +45,7 @@ fn requests(claim: &ResourceClaim) -> &[DeviceRequest] {
         .unwrap_or_default()
 }
 
-/// Class and tolerations of what a result was found for, by its name.
+/// Returns the device class and the tolerations of the request or alternative (`request/alternative`) of that name.
 fn asked<'a>(
     claim: &'a ResourceClaim,
     name: &str,
@@ -85,7 +86,7 @@ fn result_of(
             .as_ref()
             .and_then(|own| own.binding_conditions.clone()),
         binding_failure_conditions: device.and_then(|own| own.binding_failure_conditions),
-        // Who has a part of a device is told from others by this.
+        // The share ID distinguishes the consumers of one device.
         share_id: consumed.is_some().then(|| uuid::Uuid::new_v4().to_string()),
         consumed_capacity: consumed.filter(|parts| !parts.is_empty()),
         device: given.device.clone(),
@@ -96,7 +97,7 @@ fn result_of(
     }
 }
 
-/// A device as its driver published it.
+/// Returns a device as its driver published it.
 fn published(context: &Context, given: &AllocatedDevice) -> Option<Device> {
     let slices = context.informers.resource_slices.list();
     let own = slices
@@ -115,7 +116,7 @@ fn published(context: &Context, given: &AllocatedDevice) -> Option<Device> {
     devices.find(|own| own.name == given.device).cloned()
 }
 
-/// What drivers are told: the configurations of the classes, each once, then those of the claim.
+/// Returns the configurations for the drivers: those of the classes, each once, then those of the claim.
 fn config_of(
     context: &Context,
     claim: &ResourceClaim,
@@ -170,7 +171,7 @@ fn config_of(
             config.push(of_claim);
             continue;
         }
-        // Once for each request that it is about.
+        // kube-scheduler repeats a configuration once for each request that it names.
         let concerned = chosen.iter().filter(|request| {
             let outer = request.split('/').next().unwrap_or_default();
             named.iter().any(|name| name == outer || name == *request)
@@ -179,7 +180,7 @@ fn config_of(
     }
     let all = requests(claim).len();
     for own in &mut config {
-        // None named means all.
+        // An empty list stands for all requests.
         if own
             .requests
             .as_ref()
@@ -199,7 +200,7 @@ fn node_selector(selector: &model::NodeSelector) -> NodeSelector {
         Operator::DoesNotExist => "DoesNotExist",
         Operator::Gt => "Gt",
         Operator::Lt => "Lt",
-        // Of node pools only.
+        // These operators occur only in NodePools.
         Operator::Gte => "Gte",
         Operator::Lte => "Lte",
     };

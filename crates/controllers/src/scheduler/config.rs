@@ -1,8 +1,8 @@
-//! `KubeSchedulerConfiguration` v1, read strictly into the engine's [`Profile`]s.
+//! Parses a `KubeSchedulerConfiguration` v1 strictly into the engine's [`Profile`]s.
 //!
-//! Invariant: what is not understood is refused with its path and what is allowed there; what is understood but has no
-//! effect here (leader election, client settings, parallelism, sampling: every node is scored) is checked and left out.
-//! `shape` says which fields there are, `plugins` merges what is enabled where, `args` reads plugin arguments.
+//! Invariant: an unknown field or value is refused with its path and the allowed ones. Fields without an effect
+//! here (leader election, client settings, parallelism, sampling: every node is scored) are checked and then
+//! ignored. `shape` lists the allowed fields, `plugins` merges the enabled plugins, `args` parses plugin arguments.
 
 mod args;
 mod error;
@@ -26,12 +26,12 @@ use plugins::Plugins;
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
 
-/// What a scheduler is told by its configuration file.
+/// The settings of a scheduler from its configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// At least one; no two of a name.
+    /// The profiles: at least one, with distinct names.
     pub profiles: Vec<Profile>,
-    /// How long a refused pod waits.
+    /// The back-off of refused pods.
     pub backoff: Backoff,
 }
 
@@ -78,11 +78,11 @@ struct ProfileBody {
 }
 
 impl Config {
-    /// Reads a configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// Everything that is not as kube-scheduler 1.36 would have it. Fields are looked at first: what they say, once they are right. Of the
-    /// arguments of one plugin the first thing is told.
+    /// Returns all faults that kube-scheduler 1.36 would find. Values are checked only after all fields are known
+    /// and have the right types. Of the arguments of one plugin only the first fault is returned.
     pub fn read(value: &Value) -> Result<Self, ConfigErrors> {
         for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             let given = &value[field];
@@ -105,7 +105,7 @@ impl Config {
             let path = format!("profiles[{index}]");
             let profile = body.read(&path, alone, &mut faults);
             let name = &profile.scheduler_name;
-            // One without a name has been refused for that.
+            // A profile without a name was already refused.
             if !name.is_empty() && !names.insert(name.clone()) {
                 let path = format!("{path}.schedulerName");
                 faults.refuse(path, Fault::Duplicate(name.clone()));
@@ -160,7 +160,7 @@ fn percentage(path: &str, given: Option<i64>, faults: &mut Faults) {
 impl ProfileBody {
     fn read(self, path: &str, alone: bool, faults: &mut Faults) -> Profile {
         let scheduler_name = match self.scheduler_name {
-            // Only a profile that is alone may leave its name out.
+            // Only a single profile may omit its name.
             name if name.is_empty() && alone => DEFAULT_SCHEDULER.to_owned(),
             name => name,
         };

@@ -1,7 +1,9 @@
-//! Which changes of claims, classes and slices may help a pod that waits for devices: the queueing hints of kube-scheduler's DynamicResources.
+//! Decides which changes of claims, classes and slices may help a pod that waits for devices: the queueing hints of
+//! kube-scheduler's DynamicResources.
 //!
-//! What a change means to everybody is found out once, when it is seen; what is left to ask of a pod is whether a claim is one of its own. That
-//! all claims of the pod are there, which upstream's hint asks too, is seen when the pod is tried. [`super::wake`] asks here.
+//! The consequences of a change are computed once, when the change is seen; for each pod it remains to check
+//! whether a claim is its own. kube-scheduler's hint also checks that all claims of the pod exist; here that is
+//! checked when the pod is tried. [`super::wake`] calls this module.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,56 +21,59 @@ use crate::{
     state::requests::pod_requests,
 };
 
-/// Something that happened to what devices are allocated by.
+/// A change of an object that device allocation depends on.
 #[derive(Clone, Debug)]
 pub enum DeviceEvent {
     /// A claim appeared, or its status changed.
     Claim(Arc<ResourceClaim>),
-    /// A claim gave its devices back, or is gone with them.
+    /// A claim was deallocated, or deleted together with its allocation.
     Freed,
-    /// A DeviceClass appeared or changed; these are the extended resources that it stands for since then.
+    /// A DeviceClass appeared or changed; the names are the extended resources that it newly provides.
     Class(Vec<String>),
     /// A ResourceSlice appeared or changed.
     Slice,
 }
 
 impl DeviceEvent {
-    /// Whether another event says nothing that this one does not.
+    /// Returns whether `other` can be dropped because this event wakes the same pods.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Claim(_), _) | (_, Self::Claim(_)) => false,
             (Self::Class(own), Self::Class(other)) => other.iter().all(|name| own.contains(name)),
             (_, Self::Class(names)) => names.is_empty(),
-            // All of these wake whoever waits for devices.
+            // All of these events wake every pod that waits for devices.
             _ => true,
         }
     }
 }
 
-/// Passes every change on that a pod which waits for devices may care about.
-pub(super) fn watch(context: &Context, tell: impl Fn(DeviceEvent) + Clone + Send + Sync + 'static) {
+/// Reports every change that may help a pod waiting for devices.
+pub(super) fn watch(
+    context: &Context,
+    report: impl Fn(DeviceEvent) + Clone + Send + Sync + 'static,
+) {
     let informers = &context.informers;
     informers.resource_claims.on_change({
-        let tell = tell.clone();
-        move |change| claim_event(change).into_iter().for_each(&tell)
+        let report = report.clone();
+        move |change| claim_event(change).into_iter().for_each(&report)
     });
     informers.device_classes.on_change({
-        let tell = tell.clone();
+        let report = report.clone();
         move |change| {
             if !change.is_deleted() {
-                tell(DeviceEvent::Class(newly_stood_for(change)));
+                report(DeviceEvent::Class(newly_stood_for(change)));
             }
         }
     });
     informers.resource_slices.on_change(move |change| {
         if !change.is_deleted() {
-            tell(DeviceEvent::Slice);
+            report(DeviceEvent::Slice);
         }
     });
 }
 
-/// What a change of a claim means, if anything. (kube-scheduler 1.36 does not look at claims that are gone: those have given their devices back
-/// before, unless somebody took the finalizer away.)
+/// Returns the event for a change of a claim, or `None` if the change helps no pod. kube-scheduler 1.36 ignores
+/// deleted claims, because a claim is deallocated before its deletion, unless a client removed the finalizer.
 fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
     let allocated = |claim: &ResourceClaim| {
         let status = claim.status.as_ref();
@@ -76,7 +81,8 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
     };
     match change {
         Change::Added(new) => Some(DeviceEvent::Claim(Arc::clone(new))),
-        // A pod waits for its claim for extended resources to go, if an attempt to place it has left one behind.
+        // If an attempt to schedule a pod left its claim for extended resources behind, the pod waits until it is
+        // deleted.
         Change::Deleted(old) => {
             let is_extended = old.annotations().contains_key(EXTENDED);
             (is_extended || allocated(old)).then_some(DeviceEvent::Freed)
@@ -84,7 +90,7 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
         Change::Updated { old, new } if allocated(old) && !allocated(new) => {
             Some(DeviceEvent::Freed)
         }
-        // Drivers and controllers change labels, owners and finalizers too.
+        // Drivers and controllers also change labels, owners and finalizers, which help no pod.
         Change::Updated { old, new } => {
             let none = ResourceClaimStatus::default();
             let before = old.status.as_ref().unwrap_or(&none);
@@ -94,7 +100,7 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
     }
 }
 
-/// The extended resources that a class stands for and did not stand for before.
+/// Returns the extended resources that a class provides and did not provide before.
 fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
     let explicit = |class: &DeviceClass| class.spec.extended_resource_name.clone();
     match change {
@@ -110,7 +116,7 @@ fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
     }
 }
 
-/// Those of a pod's resources for which a class stands.
+/// Returns the extended resources of a pod's requests that a DeviceClass provides.
 pub(super) fn stood_for(pod: &Pod, classes: &Informer<DeviceClass>) -> BTreeSet<String> {
     let mut asked = requests_of(pod);
     asked.retain(|name| name.contains('/'));
@@ -136,17 +142,17 @@ fn requests_of(pod: &Pod) -> BTreeSet<String> {
     requests.into_keys().collect()
 }
 
-/// The plugins that care about devices.
+/// The plugins with hints for devices.
 pub(super) const PLUGINS: [Plugin; 2] = [Plugin::DynamicResources, Plugin::NodeResourcesFit];
 
-/// Whether the event may help a pod that `rejectors` refused.
+/// Returns whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &DeviceEvent) -> bool {
     let for_devices = rejectors.contains(Plugin::DynamicResources);
     let for_room = rejectors.contains(Plugin::NodeResourcesFit);
     match event {
         DeviceEvent::Claim(claim) => for_devices && uses(pod, claim),
         DeviceEvent::Freed | DeviceEvent::Slice => for_devices,
-        // What a node does not have itself it may have devices for now.
+        // A node that does not have the extended resource itself may now provide it through devices.
         DeviceEvent::Class(names) => {
             let asks = || {
                 let asked = requests_of(pod);
@@ -157,7 +163,7 @@ pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &DeviceEvent) -> bool 
     }
 }
 
-/// Whether a claim is one of the pod's. One that is on its way out helps nobody.
+/// Returns whether a claim is used by the pod. A claim that is being deleted cannot help it.
 fn uses(pod: &Pod, claim: &ResourceClaim) -> bool {
     let is_it = |name: &Option<String>| *name == claim.metadata.name;
     let spec = pod.spec.iter();
@@ -171,14 +177,14 @@ fn uses(pod: &Pod, claim: &ResourceClaim) -> bool {
             || extended(pod) == claim.metadata.name.as_deref())
 }
 
-/// What the pod's claims are called that were made from templates.
+/// Returns the claims that were created for the pod from templates.
 fn made_for(pod: &Pod) -> &[PodResourceClaimStatus] {
     let status = pod.status.as_ref();
     let made = status.and_then(|status| status.resource_claim_statuses.as_deref());
     made.unwrap_or_default()
 }
 
-/// Claims were made for the pod (kube-scheduler: DynamicResources).
+/// Returns whether claims were created for the pod by this change (kube-scheduler: DynamicResources).
 pub(super) fn claims_made(old: &Pod, new: &Pod) -> bool {
     made_for(old) != made_for(new) || extended(old) != extended(new)
 }
@@ -194,7 +200,7 @@ mod tests {
         Arc::new(serde_json::from_value(object).expect("an object"))
     }
 
-    /// A pod that names the claim `shared`, and for which others were made.
+    /// Returns a pod that names the claim `shared`, and for which the claims in `made` were created.
     fn pod(made: Value) -> Arc<Pod> {
         let claims = json!([
             { "name": "one", "resourceClaimName": "shared" },
@@ -331,7 +337,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        // A status that is not there is an empty one.
+        // A missing status equals an empty one.
         for nothing in [
             update(&plain, &plain),
             update(&plain, &unset),

@@ -31,7 +31,7 @@ use crate::{
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often readiness is checked while waiting for devices.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The devices chosen for a pod, and what was created for them.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +68,7 @@ pub(super) async fn pre_bind(
         if let Some(own) = &choices.extended {
             let claim = extended::make(context, pod, own).await?;
             let name = claim.name_any();
+            // Recorded before the next step can fail, so that [`unreserve`] deletes the claim.
             *made = Some(name.clone());
             let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
             wrote(&claim);
@@ -237,7 +238,7 @@ async fn wait(
         if Instant::now() >= patience_ends {
             return Err("device binding timeout".to_owned());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{Context, informers::BY_NODE, state::SharedState};
 /// The maximum number of pods decided under one lock of the shared state.
 const BATCH: usize = 128;
 /// The maximum number of events collected before refused pods are notified.
-const MOST_NEWS: usize = 64;
+const MAX_PENDING_EVENTS: usize = 64;
 /// How often expired back-offs are flushed.
 const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 ///
 /// # Guarantees
 /// - A pod is bound at most once, and only where the engine found room for it beside everything bound or decided before.
-/// - A refused pod says why in its `PodScheduled` condition and in an event, and is tried again when that can help.
+/// - A refused pod gets a `PodScheduled` condition and an event with the reason, and is retried when that can help.
 ///
 /// # Assumptions
 /// - No other scheduler serves pods of the names of the state's profiles.
@@ -68,7 +68,7 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
         queue: SchedulingQueue::new(config.backoff),
         writers: Writers::start(context, profiles.keys(), inputs),
         profiles,
-        news: Vec::new(),
+        pending_events: Vec::new(),
         evictions: Evictions::default(),
         seed,
     };
@@ -86,7 +86,7 @@ struct Scheduler {
     /// What each profile adds to the requirements of its pods, by scheduler name.
     profiles: BTreeMap<String, ProfileWishes>,
     /// Events of which refused pods have not been notified.
-    news: Vec<Event>,
+    pending_events: Vec<Event>,
     evictions: Evictions,
     seed: u64,
 }
@@ -102,10 +102,12 @@ impl Scheduler {
         let mut received = Vec::new();
         loop {
             if self.queue.has_work() {
+                // All pending inputs are processed first, so that a batch is decided on the newest state.
                 while let Ok(input) = inputs.try_recv() {
                     self.input(input);
                 }
                 self.schedule_batch();
+                // Deciding does not wait for anything, so a long queue would starve the other tasks.
                 tokio::task::yield_now().await;
             } else {
                 tokio::select! {
@@ -114,6 +116,7 @@ impl Scheduler {
                             return;
                         }
                     }
+                    // Promises can expire without any input to this loop.
                     _ = backoff.tick() => self.wake_released(),
                 }
                 for input in received.drain(..) {
@@ -137,12 +140,12 @@ impl Scheduler {
             Input::Settled(pod) => self.queue.remove(&pod),
             // A pod that is refused later is decided with this event already in the cluster state.
             Input::Event(event) if !self.queue.cares_for(&event) => {}
-            // Equal pods mean the same to whoever waits, so one event stands for all of them.
+            // Events about equal pods wake the same waiting pods, so one of them is enough.
             Input::Event(event) => {
-                if !self.news.iter().any(|known| known.covers(&event)) {
-                    self.news.push(event);
+                if !self.pending_events.iter().any(|known| known.covers(&event)) {
+                    self.pending_events.push(event);
                 }
-                if self.news.len() >= MOST_NEWS {
+                if self.pending_events.len() >= MAX_PENDING_EVENTS {
                     self.notify_queue(now);
                 }
             }
@@ -213,9 +216,9 @@ impl Scheduler {
 
     /// Wakes the refused pods that the collected events may help.
     fn notify_queue(&mut self, now: Timestamp) {
-        let news = std::mem::take(&mut self.news);
-        if !news.is_empty() {
-            self.queue.notify(&news, now);
+        let events = std::mem::take(&mut self.pending_events);
+        if !events.is_empty() {
+            self.queue.notify(&events, now);
         }
     }
 
@@ -235,6 +238,7 @@ impl Scheduler {
             self.queue.placed(&entry);
             self.writers.send(Write::Skip(entry.pod));
         }
+        // Each pod gets its own seed, so that ties between equal nodes are broken differently.
         let seed = self.seed;
         self.seed = self.seed.wrapping_add(entries.len() as u64);
         let evictions = &mut self.evictions;

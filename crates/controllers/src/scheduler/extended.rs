@@ -101,6 +101,7 @@ pub(super) async fn write_status(
 ) -> Result<(), String> {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let spec = pod.spec.iter();
+    // The engine numbers init containers before app containers.
     let containers: Vec<_> = spec
         .flat_map(|spec| {
             spec.init_containers

@@ -1,7 +1,9 @@
-//! What an event means to a pod that one plugin refused: the queueing hints of kube-scheduler's plugins, one function each.
+//! The queueing hints of kube-scheduler's plugins, one function each: whether an event may help a pod that the
+//! plugin refused.
 //!
-//! As kube-scheduler 1.36 has them, but for events that it is known to miss: here a hint may say yes too often (the pod is
-//! tried in vain), never no when the event helps (docs/decisions/0009). Used by the table in [`super::wake`].
+//! The hints are those of kube-scheduler 1.36, corrected for events that it is known to miss. A hint may return
+//! `true` too often, which costs a vain attempt, but never `false` for an event that helps (docs/decisions/0009).
+//! The table in [`super::wake`] refers to them.
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, Taint, Toleration};
 
@@ -15,31 +17,31 @@ use crate::state::{
     taints,
 };
 
-/// Looks at a node that appeared, or at both versions of one that changed.
+/// A hint about a node: a new one, or both versions of a changed one.
 pub(super) type NodeHint = fn(&Pod, &Wishes, old: Option<&Node>, new: &Node) -> bool;
-/// Looks at what happened to another pod.
+/// A hint about an event of another pod.
 pub(super) type PodHint = fn(&Pod, &Wishes, &Event) -> bool;
-/// Looks at both versions of the waiting pod itself.
+/// A hint about a change of the waiting pod itself.
 pub(super) type OwnHint = fn(old: &Pod, new: &Pod, &Wishes) -> bool;
 
-/// Any node will do.
+/// Returns `true`: any node may help.
 pub(super) fn any_node(_: &Pod, _: &Wishes, _: Option<&Node>, _: &Node) -> bool {
     true
 }
 
-/// Whether a node takes no new pods.
+/// Returns whether a node is cordoned.
 pub(super) fn is_cordoned(node: &Node) -> bool {
     node.spec
         .as_ref()
         .is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
-/// The node takes pods, and did not before (kube-scheduler: NodeUnschedulable).
+/// Returns whether the node is schedulable and was not before (kube-scheduler: NodeUnschedulable).
 pub(super) fn now_uncordoned(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     !is_cordoned(new) && old.is_none_or(is_cordoned)
 }
 
-/// What a node's kubelet declares.
+/// Returns the features that a node's kubelet declares.
 pub(super) fn features(node: &Node) -> &[String] {
     let status = node.status.as_ref();
     status
@@ -47,12 +49,12 @@ pub(super) fn features(node: &Node) -> &[String] {
         .unwrap_or_default()
 }
 
-/// The node's kubelet declares something else than before (kube-scheduler: NodeDeclaredFeatures).
+/// Returns whether the declared features of the node's kubelet changed (kube-scheduler: NodeDeclaredFeatures).
 pub(super) fn features_changed(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     old.is_none_or(|old| features(old) != features(new))
 }
 
-/// The pod tolerates the node, and did not before (kube-scheduler: TaintToleration).
+/// Returns whether the pod tolerates the node's taints and did not before (kube-scheduler: TaintToleration).
 pub(super) fn taints_now_tolerated(pod: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let tolerated = |node: &Node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
@@ -68,13 +70,14 @@ fn tolerations(pod: &Pod) -> &[Toleration] {
         .unwrap_or_default()
 }
 
-/// The pod was given a toleration.
+/// Returns whether a toleration was added to the pod.
 pub(super) fn tolerations_added(old: &Pod, new: &Pod, _: &Wishes) -> bool {
-    // They can be added only, so their number says it.
+    // Tolerations can only be added, so it is enough to compare their number.
     tolerations(old).len() != tolerations(new).len()
 }
 
-/// The pod was given a toleration, and tolerates cordoned nodes (kube-scheduler: NodeUnschedulable).
+/// Returns whether a toleration was added to the pod, which now tolerates cordoned nodes (kube-scheduler:
+/// NodeUnschedulable).
 pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
     let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
@@ -85,7 +88,8 @@ pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, wishes: &Wishes) -> boo
     tolerations_added(old, new, wishes) && tolerations(new).iter().any(tolerates)
 }
 
-/// Pod and profile want the node, and the pod did not before (kube-scheduler: NodeAffinity).
+/// Returns whether the node affinity of pod and profile allows the node, and the pod's did not before
+/// (kube-scheduler: NodeAffinity).
 pub(super) fn affinity_now_fits(
     pod: &Pod,
     wishes: &Wishes,
@@ -99,8 +103,8 @@ pub(super) fn affinity_now_fits(
     wishes.profile_allows(new) && allows(new) && old.is_none_or(|old| !allows(old))
 }
 
-/// Whether the pod fits the node when it is empty and, for a change, whether there is more of anything it asks for
-/// (kube-scheduler: NodeResourcesFit).
+/// Returns whether the pod would fit the empty node and, for a changed node, whether any requested resource has
+/// grown (kube-scheduler: NodeResourcesFit).
 pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let offered = |node: &Node| {
         let status = node.status.as_ref();
@@ -108,7 +112,7 @@ pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
     };
     let now = offered(new);
     let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    // What the node does not have itself it may have devices for.
+    // A resource that the node itself does not have may be provided by devices.
     let is_for_devices = |name: &String| wishes.stood_for.contains(name) && amount(&now, name) == 0;
     let mut wanted = wishes.requests.iter();
     let fits = amount(&now, "pods") >= 1
@@ -121,7 +125,8 @@ pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
     })
 }
 
-/// A pod on a node gave something up that the waiting pod asks for (kube-scheduler: NodeResourcesFit).
+/// Returns whether a bound pod released some resource that the waiting pod requests (kube-scheduler:
+/// NodeResourcesFit).
 pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
     match event {
         Event::PodDeleted(_) => true,
@@ -137,7 +142,7 @@ pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool
     }
 }
 
-/// The pod itself asks for less (kube-scheduler: NodeResourcesFit).
+/// Returns whether the waiting pod itself now requests less (kube-scheduler: NodeResourcesFit).
 pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
     let (Some(before), Some(after)) = (&old.spec, &new.spec) else {
         return false;
@@ -152,7 +157,7 @@ pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
         .any(|(name, amount)| after.get(name).is_none_or(|after| after < amount))
 }
 
-/// A host port that the waiting pod asks for is free again (kube-scheduler: NodePorts).
+/// Returns whether a host port that the waiting pod needs was released (kube-scheduler: NodePorts).
 pub(super) fn ports_freed(pod: &Pod, _: &Wishes, event: &Event) -> bool {
     let other = match event {
         Event::PodDeleted(other) => other,
@@ -162,10 +167,10 @@ pub(super) fn ports_freed(pod: &Pod, _: &Wishes, event: &Event) -> bool {
     host_ports(pod).any(|wanted| host_ports(other).any(|freed| clash(wanted, freed)))
 }
 
-/// Host address (every one where empty), protocol, port.
+/// A host port: address (empty for all addresses), protocol, port number.
 type HostPort<'a> = (&'a str, &'a str, i32);
 
-/// The host ports a pod takes: of its containers and its sidecars.
+/// Iterates the host ports of a pod's containers and sidecars.
 pub(super) fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
     let spec = pod.spec.iter();
     let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
@@ -188,7 +193,8 @@ fn clash(a: HostPort<'_>, b: HostPort<'_>) -> bool {
     (a.1, a.2) == (b.1, b.2) && (everywhere || a.0 == b.0)
 }
 
-/// Room held for a pod counts as taken for pods of its priority and below only.
+/// Returns whether the room that was reserved for `other` counted as taken for `pod`. Reserved room counts as taken
+/// only for pods of the same or a lower priority.
 fn may_use_the_room_of(pod: &Pod, other: &Pod) -> bool {
     let priority = |pod: &Pod| {
         let spec = pod.spec.as_ref();
@@ -197,8 +203,8 @@ fn may_use_the_room_of(pod: &Pod, other: &Pod) -> bool {
     priority(pod) <= priority(other)
 }
 
-/// A pod that the waiting pod wants near came, or one that either keeps away from the other went
-/// (kube-scheduler: InterPodAffinity).
+/// Returns whether a pod appeared that the waiting pod's affinity requires, or one disappeared that anti-affinity
+/// of either pod kept apart (kube-scheduler: InterPodAffinity).
 pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
     let wanted = |other: &Pod| {
         let near = &wishes.near;
@@ -216,7 +222,8 @@ pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> b
                     .iter()
                     .any(|term| term.is_about(pod))
             };
-            // Once none of the group is left the pod may be its first, anywhere; kube-scheduler 1.36 misses that.
+            // When the last matching pod is gone, the waiting pod may become the first of its group, on any node.
+            // kube-scheduler 1.36 misses this case.
             let may_be_first = || wanted(other) && wanted(pod);
             unwanted(other) || keeps_away() || may_be_first()
         }
@@ -230,8 +237,8 @@ pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> b
     }
 }
 
-/// A node came, joined or left a domain of the waiting pod's terms, or moved between domains
-/// (kube-scheduler: InterPodAffinity).
+/// Returns whether a node appeared, or joined or left a topology domain of the waiting pod's terms (kube-scheduler:
+/// InterPodAffinity).
 pub(super) fn neighbourhood_changed(
     _: &Pod,
     wishes: &Wishes,
@@ -240,8 +247,8 @@ pub(super) fn neighbourhood_changed(
 ) -> bool {
     let Some(old) = old else {
         let joins = |term: &wishes::Term| domain(new, &term.topology_key).is_some();
-        // Where nothing but other pods' terms keeps the pod away any new node may be free of them; kube-scheduler 1.36
-        // misses that.
+        // If only the anti-affinity of other pods blocks the pod, any new node may be free of them. kube-scheduler
+        // 1.36 misses this case.
         return wishes.near.is_empty() || !wishes.far.is_empty() || wishes.near.iter().any(joins);
     };
     let domains = |term: &wishes::Term| {
@@ -260,12 +267,14 @@ pub(super) fn neighbourhood_changed(
     only_others || wishes.near.iter().any(joined) || wishes.far.iter().any(left)
 }
 
-/// The labels by which others keep away from the pod changed. (kube-scheduler has this hint since 1.37.)
+/// Returns whether the pod's labels changed, to which the anti-affinity of other pods refers. kube-scheduler has
+/// this hint since 1.37.
 pub(super) fn labels_changed(old: &Pod, new: &Pod, _: &Wishes) -> bool {
     old.metadata.labels != new.metadata.labels
 }
 
-/// A pod that one of the waiting pod's spread constraints counts came, went or changed (kube-scheduler: PodTopologySpread).
+/// Returns whether a pod that one of the waiting pod's spread constraints counts appeared, disappeared or changed
+/// (kube-scheduler: PodTopologySpread).
 pub(super) fn spread_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
     let inside = |other: &Pod| other.metadata.namespace == pod.metadata.namespace;
     let counts = |other: &Pod| inside(other) && wishes.spread.iter().any(|own| own.counts(other));
@@ -277,8 +286,8 @@ pub(super) fn spread_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool 
     }
 }
 
-/// The waiting pod counts in other constraints of its own than before, or tolerates taints that decide which nodes count
-/// (kube-scheduler: PodTopologySpread).
+/// Returns whether the waiting pod now counts in other constraints of its own, or its tolerations changed while
+/// they decide which nodes count (kube-scheduler: PodTopologySpread).
 pub(super) fn own_spread_changed(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
     let honours_taints = wishes.spread.iter().any(|own| own.honours_taints);
     (honours_taints && tolerations(old) != tolerations(new)) || counted_otherwise(wishes, old, new)
@@ -289,8 +298,8 @@ fn counted_otherwise(wishes: &Wishes, old: &Pod, new: &Pod) -> bool {
     constraints.any(|own| own.counts(old) != own.counts(new))
 }
 
-/// A node that the waiting pod's spread constraints count came, or left or joined one of their domains
-/// (kube-scheduler: PodTopologySpread).
+/// Returns whether a node that the waiting pod's spread constraints count appeared, or left or joined one of their
+/// domains (kube-scheduler: PodTopologySpread).
 pub(super) fn domains_changed(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let Some(old) = old else {
         return has_spread_keys(wishes, new);
@@ -308,7 +317,7 @@ pub(super) fn domains_changed(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
     before != after || (after && (moved() || taints(old) != taints(new)))
 }
 
-/// Whether a node has all the keys by which the pod is spread.
+/// Returns whether a node has the topology keys of all the pod's spread constraints.
 pub(super) fn has_spread_keys(wishes: &Wishes, node: &Node) -> bool {
     let has = |own: &wishes::Constraint| domain(node, &own.topology_key).is_some();
     !wishes.spread.is_empty() && wishes.spread.iter().all(has)

@@ -1,8 +1,9 @@
-//! The scheduler: kube-scheduler's queue and effects around the engine's decisions.
+//! The scheduler: kube-scheduler's queue and its writes, around the engine's decisions.
 //!
-//! `driver` is the loop over what `watch` sees, `round` what it decides about a batch, [`queue`] says which pod is tried next, [`wake`] is the table of which events
-//! help which refused pod by what it [`wishes`], [`config`] reads its configuration file, and `writer` carries decisions to
-//! the API server. What a decision is lies in the engine.
+//! `watch` turns changes of objects into inputs of the loop in `driver`, and `round` decides the pods of one batch.
+//! [`queue`] orders pending pods; [`wake`] decides which events may help a refused pod, given the pod's [`wishes`].
+//! [`config`] parses the configuration file, and `writer` sends decisions to the API server. The decisions
+//! themselves are made in the engine.
 
 mod allocation;
 pub mod config;
@@ -27,8 +28,8 @@ pub use storage_hints::StorageEvent;
 
 use crate::{Context, state::SharedState};
 
-/// Starts the scheduler over a cluster state of its own, where nobody else needs one; `os_counts` says whether
-/// `spec.os.name` is a requirement on the node (kube-scheduler ignores it).
+/// Starts the scheduler with its own cluster state, for processes in which no other controller needs one.
+/// `os_counts` makes `spec.os.name` a requirement on the node; kube-scheduler ignores that field.
 pub fn start(context: &Context, os_counts: bool) {
     let state = SharedState::new(
         context,

@@ -325,6 +325,8 @@ impl SchedulingQueue {
             .map(|event| (event, event.interests()))
             .collect();
         let mut helped = Vec::new();
+        // Pods with the same rejectors are stored together: an event that concerns none of them costs one
+        // comparison.
         for (rejectors, keys) in &self.waiting {
             let of_interest = events
                 .iter()
@@ -381,12 +383,12 @@ impl SchedulingQueue {
         }
     }
 
-    /// Whether a pod can be handed out now.
+    /// Returns whether a pod can be handed out now.
     pub fn has_work(&self) -> bool {
         !self.active.is_empty() || !self.backing_off.is_empty()
     }
 
-    /// Number of pods in the queue (active, backing off, unschedulable, gated).
+    /// Returns the number of pods in the queue: active, backing off, unschedulable, gated.
     pub fn depth(&self) -> [usize; 4] {
         let mut depth = [0; 4];
         for (_, place) in self.entries.values() {
@@ -466,7 +468,8 @@ impl Entry {
         (Reverse(priority), self.since, self.sequence)
     }
 
-    /// Replaces the pod by a newer version of it. Whether the change may help it where it was refused.
+    /// Replaces the pod with a newer version. Returns whether the change may help the pod with the plugins that
+    /// refused it.
     fn renew(&mut self, newer: Arc<Pod>) -> bool {
         let old = std::mem::replace(&mut self.pod, newer);
         if self.rejectors.is_empty() {
@@ -476,7 +479,7 @@ impl Entry {
         wake::own_change_wakes(&old, &self.pod, self.rejectors, &self.wishes)
     }
 
-    /// Where an event moves it: to the active pods, unless it was refused too recently.
+    /// Returns the place to which an event moves the pod: active, or backing off if it was refused too recently.
     fn woken(&self, now: Timestamp) -> Place {
         let until = self.backoff_ends();
         let was_tried = self.refusals + self.failures > 0;
@@ -498,7 +501,8 @@ impl Entry {
     }
 }
 
-/// Ends are cut to whole seconds; so that this never shortens a back-off, its last second is waited out.
+/// Returns whether a back-off has ended. Its end is truncated to whole seconds, so the comparison waits for the end
+/// of that second and never shortens the back-off.
 fn is_over(until: Timestamp, now: Timestamp) -> bool {
     until.as_second() < now.as_second()
 }

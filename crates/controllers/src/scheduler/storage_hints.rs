@@ -54,11 +54,11 @@ pub enum StorageEvent {
 /// Reports every change of a storage object that may concern a plugin.
 pub(super) fn watch(
     context: &Context,
-    tell: impl Fn(StorageEvent) + Clone + Send + Sync + 'static,
+    report: impl Fn(StorageEvent) + Clone + Send + Sync + 'static,
 ) {
     fn each<K>(
         informer: &Informer<K>,
-        tell: impl Fn(StorageEvent) + Send + Sync + 'static,
+        report: impl Fn(StorageEvent) + Send + Sync + 'static,
         event: impl Fn(Option<Arc<K>>, Arc<K>) -> Option<StorageEvent> + Send + Sync + 'static,
     ) where
         K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
@@ -69,31 +69,31 @@ pub(super) fn watch(
                 Change::Added(new) => event(None, Arc::clone(new)),
                 Change::Updated { old, new } => event(Some(Arc::clone(old)), Arc::clone(new)),
             };
-            event.into_iter().for_each(&tell);
+            event.into_iter().for_each(&report);
         });
     }
     let informers = &context.informers;
-    each(&informers.claims, tell.clone(), |_, new| {
+    each(&informers.claims, report.clone(), |_, new| {
         Some(StorageEvent::Claim(new))
     });
-    each(&informers.volumes, tell.clone(), |old, new| {
+    each(&informers.volumes, report.clone(), |old, new| {
         Some(StorageEvent::Volume { old, new })
     });
-    each(&informers.storage_classes, tell.clone(), |old, new| {
+    each(&informers.storage_classes, report.clone(), |old, new| {
         Some(StorageEvent::Class { old, new })
     });
-    each(&informers.csi_nodes, tell.clone(), |old, new| {
+    each(&informers.csi_nodes, report.clone(), |old, new| {
         Some(StorageEvent::CsiNode { old, new })
     });
-    each(&informers.csi_drivers, tell.clone(), |old, new| {
+    each(&informers.csi_drivers, report.clone(), |old, new| {
         Some(StorageEvent::CsiDriver { old: old?, new })
     });
-    each(&informers.storage_capacities, tell.clone(), |old, new| {
+    each(&informers.storage_capacities, report.clone(), |old, new| {
         Some(StorageEvent::Capacity { old, new })
     });
     informers.volume_attachments.on_change(move |change| {
         if change.is_deleted() {
-            tell(StorageEvent::Detached);
+            report(StorageEvent::Detached);
         }
     });
 }
@@ -108,8 +108,8 @@ pub(super) const PLUGINS: [Plugin; 4] = [
 
 /// Returns whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &StorageEvent) -> bool {
-    type Cares = fn(&Pod, &StorageEvent) -> bool;
-    let plugins: [(Plugin, Cares); 4] = [
+    type Hint = fn(&Pod, &StorageEvent) -> bool;
+    let plugins: [(Plugin, Hint); 4] = [
         (Plugin::VolumeBinding, binding),
         (Plugin::VolumeZone, zone),
         (
@@ -121,7 +121,7 @@ pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &StorageEvent) -> bool
     let mut asked = plugins
         .into_iter()
         .filter(|(plugin, _)| rejectors.contains(*plugin));
-    asked.any(|(_, cares)| cares(pod, event))
+    asked.any(|(_, hint)| hint(pod, event))
 }
 
 fn binding(pod: &Pod, event: &StorageEvent) -> bool {

@@ -23,7 +23,7 @@ use crate::{
 /// `bindTimeoutSeconds` of VolumeBindingArgs.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How often progress is checked: the first interval, and the longest.
-const LOOK: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+const CHECK_INTERVALS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 /// Writes the choices to the API and waits until the claims are bound.
 ///
@@ -126,7 +126,7 @@ async fn wait(
 ) -> Result<(), String> {
     let namespace = pod.namespace().unwrap_or_default();
     let patience_ends = Instant::now() + PATIENCE;
-    let mut pause = LOOK[0];
+    let mut pause = CHECK_INTERVALS[0];
     // The informer may not show the annotation just written yet.
     let mut seen = vec![false; choices.provisioned.len()];
     loop {
@@ -166,7 +166,7 @@ async fn wait(
             return Err("context deadline exceeded".to_owned());
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK[1]);
+        pause = (pause * 2).min(CHECK_INTERVALS[1]);
     }
 }
 

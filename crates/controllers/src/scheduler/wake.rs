@@ -88,8 +88,12 @@ impl Event {
             Self::Storage(_) => storage_hints::PLUGINS.into_iter().collect(),
             Self::Device(_) => device_hints::PLUGINS.into_iter().collect(),
             _ => {
-                let caring = TABLE.iter().filter(|cares| cares.registers(self));
-                caring.map(|cares| cares.plugin).collect()
+                let registrations = TABLE
+                    .iter()
+                    .filter(|registration| registration.registers(self));
+                registrations
+                    .map(|registration| registration.plugin)
+                    .collect()
             }
         }
     }
@@ -179,7 +183,7 @@ impl FromIterator<Plugin> for Plugins {
 }
 
 /// The events that one plugin registers for, and its hints.
-struct Cares {
+struct Registration {
     plugin: Plugin,
     /// The parts of a node whose change matters; a new node always matters.
     node: NodeChanges,
@@ -226,7 +230,7 @@ const NEIGHBOURS: PodChanges = PodChanges {
     deleted: true,
 };
 
-const NEW_NODES_ONLY: Cares = Cares {
+const NEW_NODES_ONLY: Registration = Registration {
     plugin: Plugin::NodeName,
     node: NO_CHANGE,
     node_hint: hints::any_node,
@@ -236,15 +240,15 @@ const NEW_NODES_ONLY: Cares = Cares {
     own_hint: |_, _, _| false,
 };
 
-const TABLE: [Cares; 16] = [
+const TABLE: [Registration; 16] = [
     // The pre-filter narrows the nodes by node affinity to node names.
-    Cares {
+    Registration {
         plugin: Plugin::PreFilter,
         node: LABELS,
         node_hint: hints::affinity_now_fits,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodeUnschedulable,
         node: TAINTS,
         node_hint: hints::now_uncordoned,
@@ -252,25 +256,25 @@ const TABLE: [Cares; 16] = [
         ..NEW_NODES_ONLY
     },
     NEW_NODES_ONLY,
-    Cares {
+    Registration {
         plugin: Plugin::TaintToleration,
         node: TAINTS,
         node_hint: hints::taints_now_tolerated,
         own_hint: hints::tolerations_added,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodeAffinity,
         node: LABELS,
         node_hint: hints::affinity_now_fits,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::OperatingSystem,
         node: LABELS,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodePorts,
         pods: PodChanges {
             deleted: true,
@@ -279,7 +283,7 @@ const TABLE: [Cares; 16] = [
         pod_hint: hints::ports_freed,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodeResourcesFit,
         node: NodeChanges {
             allocatable: true,
@@ -295,7 +299,7 @@ const TABLE: [Cares; 16] = [
         own_hint: hints::scaled_down,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::VolumeRestrictions,
         pods: PodChanges {
             deleted: true,
@@ -304,7 +308,7 @@ const TABLE: [Cares; 16] = [
         pod_hint: |pod, _, event| storage_hints::volume_freed(pod, event),
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodeVolumeLimits,
         pods: PodChanges {
             deleted: true,
@@ -313,17 +317,17 @@ const TABLE: [Cares; 16] = [
         pod_hint: |pod, _, event| storage_hints::place_freed(pod, event),
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::VolumeBinding,
         node: LABELS,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::VolumeZone,
         node: LABELS,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::PodTopologySpread,
         node: NodeChanges {
             labels: true,
@@ -336,7 +340,7 @@ const TABLE: [Cares; 16] = [
         pod_hint: hints::spread_changed,
         own_hint: hints::own_spread_changed,
     },
-    Cares {
+    Registration {
         plugin: Plugin::InterPodAffinity,
         node: LABELS,
         node_hint: hints::neighbourhood_changed,
@@ -345,7 +349,7 @@ const TABLE: [Cares; 16] = [
         own_hint: hints::labels_changed,
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::DynamicResources,
         node: NodeChanges {
             labels: true,
@@ -355,7 +359,7 @@ const TABLE: [Cares; 16] = [
         own_hint: |old, new, _| device_hints::claims_made(old, new),
         ..NEW_NODES_ONLY
     },
-    Cares {
+    Registration {
         plugin: Plugin::NodeDeclaredFeatures,
         node: NodeChanges {
             features: true,
@@ -366,7 +370,7 @@ const TABLE: [Cares; 16] = [
     },
 ];
 
-impl Cares {
+impl Registration {
     fn registers(&self, event: &Event) -> bool {
         match event {
             Event::NodeAdded(_) => true,
@@ -381,7 +385,8 @@ impl Cares {
     }
 }
 
-/// Whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits for its back-off only.
+/// Returns whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits only for its
+/// back-off.
 pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
     match event {
         Event::Storage(event) => return storage_hints::wakes(pod, rejectors, event),
@@ -390,26 +395,32 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> b
     }
     TABLE
         .iter()
-        .filter(|cares| rejectors.contains(cares.plugin) && cares.registers(event))
-        .any(|cares| match event {
-            Event::NodeAdded(node) => (cares.node_hint)(pod, wishes, None, node),
-            Event::NodeUpdated { old, new, .. } => (cares.node_hint)(pod, wishes, Some(old), new),
-            Event::NodeDeleted(node) => cares.node_deleted.is_some_and(|hint| hint(wishes, node)),
+        .filter(|registration| {
+            rejectors.contains(registration.plugin) && registration.registers(event)
+        })
+        .any(|registration| match event {
+            Event::NodeAdded(node) => (registration.node_hint)(pod, wishes, None, node),
+            Event::NodeUpdated { old, new, .. } => {
+                (registration.node_hint)(pod, wishes, Some(old), new)
+            }
+            Event::NodeDeleted(node) => registration
+                .node_deleted
+                .is_some_and(|hint| hint(wishes, node)),
             Event::PodAdded(_)
             | Event::PodLabels { .. }
             | Event::PodScaledDown { .. }
             | Event::PodDeleted(_)
-            | Event::NominationDropped(_) => (cares.pod_hint)(pod, wishes, event),
+            | Event::NominationDropped(_) => (registration.pod_hint)(pod, wishes, event),
             Event::Storage(_) | Event::Device(_) => false,
         })
 }
 
-/// Whether a change of the waiting pod itself may help it; `wishes` are those of its new version.
+/// Returns whether a change of the waiting pod itself may help it. `wishes` are those of the new version.
 pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins, wishes: &Wishes) -> bool {
-    let mut caring = TABLE
+    let mut registrations = TABLE
         .iter()
-        .filter(|cares| rejectors.contains(cares.plugin));
-    caring.any(|cares| (cares.own_hint)(old, new, wishes))
+        .filter(|registration| rejectors.contains(registration.plugin));
+    registrations.any(|registration| (registration.own_hint)(old, new, wishes))
 }
 
 #[cfg(test)]

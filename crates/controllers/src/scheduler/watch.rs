@@ -58,7 +58,7 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
     let is_ours = move |pod: &Pod| names.contains(scheduler_name(pod));
     context.informers.pods.on_change(move |change| {
         // A send fails only when the process stops.
-        let tell = |input| {
+        let report = |input| {
             let _ = inputs.send(input);
         };
         let pod = change.object();
@@ -66,20 +66,20 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
         if convert::node_name(pod).is_some() {
             let was_pending = |old: &Arc<Pod>| convert::node_name(old).is_none();
             if change.previous().is_some_and(was_pending) && is_ours(pod) {
-                tell(Input::Settled(Arc::clone(pod)));
+                report(Input::Settled(Arc::clone(pod)));
             }
             if is_leaving(change) {
-                tell(Input::Leaving(Arc::clone(pod)));
+                report(Input::Leaving(Arc::clone(pod)));
             }
-            bound_pod_events(change, gone, |event| tell(Input::Event(event)));
+            bound_pod_events(change, gone, |event| report(Input::Event(event)));
         } else if is_ours(pod) {
             match change {
-                _ if gone => tell(Input::Settled(Arc::clone(pod))),
+                _ if gone => report(Input::Settled(Arc::clone(pod))),
                 Change::Updated { old, new } if is_same_to_scheduler(old, new) => {}
-                _ => tell(Input::Pending(Arc::clone(pod))),
+                _ => report(Input::Pending(Arc::clone(pod))),
             }
             if let Some(old) = dropped_nomination(change, gone) {
-                tell(Input::Event(Event::NominationDropped(Arc::clone(old))));
+                report(Input::Event(Event::NominationDropped(Arc::clone(old))));
             }
         }
     });
@@ -120,26 +120,27 @@ fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
 }
 
 /// Reports the events that a change of a bound pod means for refused pods; one change may mean several.
-fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut tell: impl FnMut(Event)) {
+fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut report: impl FnMut(Event)) {
     match change {
-        Change::Added(pod) if !gone => tell(Event::PodAdded(Arc::clone(pod))),
+        Change::Added(pod) if !gone => report(Event::PodAdded(Arc::clone(pod))),
         Change::Added(_) => {}
+        // The pod released its resources when it finished; its deletion frees nothing.
         Change::Deleted(pod) if convert::is_finished(pod) => {}
-        Change::Deleted(pod) => tell(Event::PodDeleted(Arc::clone(pod))),
+        Change::Deleted(pod) => report(Event::PodDeleted(Arc::clone(pod))),
         Change::Updated { old, .. } if convert::is_finished(old) => {}
-        Change::Updated { old, .. } if gone => tell(Event::PodDeleted(Arc::clone(old))),
+        Change::Updated { old, .. } if gone => report(Event::PodDeleted(Arc::clone(old))),
         Change::Updated { old, new } if convert::node_name(old).is_none() => {
-            tell(Event::PodAdded(Arc::clone(new)));
+            report(Event::PodAdded(Arc::clone(new)));
         }
         Change::Updated { old, new } => {
             let versions = || (Arc::clone(old), Arc::clone(new));
             if old.metadata.labels != new.metadata.labels {
                 let (old, new) = versions();
-                tell(Event::PodLabels { old, new });
+                report(Event::PodLabels { old, new });
             }
             if hints::scaled_down(old, new, &Wishes::default()) {
                 let (old, new) = versions();
-                tell(Event::PodScaledDown { old, new });
+                report(Event::PodScaledDown { old, new });
             }
         }
     }

@@ -137,6 +137,7 @@ impl Wishes {
         }
         if rejectors.contains(Plugin::PodTopologySpread) {
             wishes.spread = match spec.topology_spread_constraints.as_deref() {
+                // The profile's default constraints apply only to pods without constraints of their own.
                 None | Some([]) => wishes.profile.defaults.clone(),
                 Some(own) => own
                     .iter()
@@ -152,7 +153,7 @@ impl Wishes {
         wishes
     }
 
-    /// Compiles the requirements anew after the pod changed.
+    /// Compiles the requirements again after the pod changed.
     pub(super) fn renewed(&self, pod: &Pod, rejectors: Plugins) -> Self {
         Self::of(pod, rejectors, self.profile.clone())
     }

@@ -1,4 +1,5 @@
-//! Which pods stand behind a Service, and on which ports. Pure.
+//! Selects the pods behind a Service and resolves the ports on which they serve it. Pure functions, shared by the
+//! Endpoints and EndpointSlice controllers.
 
 use k8s_openapi::{
     api::{
@@ -13,7 +14,8 @@ use crate::pods;
 
 pub(super) const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
-/// The selector of a Service whose endpoints are managed here: not of one without selector, nor of an alias.
+/// Returns the selector of a Service whose endpoints are managed here. `None` for a Service without a selector,
+/// whose endpoints a user writes, and for type ExternalName, which is only a DNS alias.
 pub(super) fn selects(service: &Service) -> Option<&std::collections::BTreeMap<String, String>> {
     let spec = service
         .spec
@@ -24,7 +26,7 @@ pub(super) fn selects(service: &Service) -> Option<&std::collections::BTreeMap<S
         .filter(|selector| !selector.is_empty())
 }
 
-/// Whether `service` selects `pod` (of the same namespace).
+/// Returns whether `service` selects `pod`. Both must be in the same namespace; the caller ensures it.
 pub(super) fn matches(service: &Service, pod: &Pod) -> bool {
     let labels = pod.labels();
     selects(service).is_some_and(|selector| {
@@ -34,7 +36,7 @@ pub(super) fn matches(service: &Service, pod: &Pod) -> bool {
     })
 }
 
-/// The Service has no address of its own.
+/// Returns whether the Service has no cluster IP.
 pub(super) fn is_headless(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     matches!(
@@ -43,7 +45,7 @@ pub(super) fn is_headless(service: &Service) -> bool {
     )
 }
 
-/// Pods that are not ready count as if they were.
+/// Returns whether pods that are not ready are published as if they were (`publishNotReadyAddresses`).
 pub(super) fn publishes_unready(service: &Service) -> bool {
     service
         .spec
@@ -52,7 +54,7 @@ pub(super) fn publishes_unready(service: &Service) -> bool {
         .unwrap_or_default()
 }
 
-/// The pod's address in the Service's (first) family. A pod that ended has none.
+/// Returns the pod's address in the given family; `None` for a finished pod, which has given its address up.
 pub(super) fn address(pod: &Pod, ipv6: bool) -> Option<&str> {
     if pods::is_finished(pod) {
         return None;
@@ -68,7 +70,7 @@ pub(super) fn address(pod: &Pod, ipv6: bool) -> Option<&str> {
         .find(|ip| ip.contains(':') == ipv6)
 }
 
-/// Whether the Service's first address family is IPv6.
+/// Returns whether the Service's first address family is IPv6.
 pub(super) fn is_ipv6(service: &Service) -> bool {
     let families = service
         .spec
@@ -79,7 +81,8 @@ pub(super) fn is_ipv6(service: &Service) -> bool {
         .is_some_and(|family| family == "IPv6")
 }
 
-/// The host name under which the pod appears in the Service's domain.
+/// Returns the host name under which the pod appears in the Service's DNS domain: only a pod whose subdomain is the
+/// Service's name has one.
 pub(super) fn hostname(pod: &Pod, service: &Service) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let hostname = spec
@@ -89,7 +92,7 @@ pub(super) fn hostname(pod: &Pod, service: &Service) -> Option<String> {
     (spec.subdomain.as_ref() == service.metadata.name.as_ref()).then(|| hostname.clone())
 }
 
-/// A reference to the pod.
+/// Returns a reference to the pod for an endpoint's `targetRef`.
 pub(super) fn target(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some(Pod::kind(&()).into_owned()),
@@ -100,8 +103,8 @@ pub(super) fn target(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// The ports on which the pod serves the Service, in the Service's order; a named port that the pod does not have is
-/// left out.
+/// Returns the ports on which the pod serves the Service, in the Service's order. A named target port that the pod
+/// does not declare is left out.
 pub(super) fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
     let ports = service
         .spec
@@ -142,7 +145,8 @@ fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     }
 }
 
-/// Containers and sidecars.
+/// Iterates the containers that run as long as the pod: ordinary containers and sidecars, but not other init
+/// containers, which end before the pod serves.
 fn long_running(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.as_ref();
     let init = spec
@@ -189,7 +193,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A running pod `name` with address `ip` whose container port `http` is `port`.
+    /// Returns a running pod `name` with address `ip` whose container port `http` is `port`.
     pub(in crate::service) fn pod(name: &str, ip: &str, ready: bool, port: i32) -> Pod {
         let mut pod = Pod::default();
         pod.metadata.name = Some(name.to_owned());

@@ -1,8 +1,8 @@
-//! The ranges that Services take their addresses from: a ServiceCIDR is ready as soon as it is there, and stays while an address would be left
-//! without a range (kube-controller-manager: service-cidr-controller).
+//! The ServiceCIDR controller: marks a range as ready as soon as it exists, and keeps a deleted range while the
+//! address of a Service would be left without a range (kube-controller-manager: service-cidr-controller).
 //!
-//! Upstream follows every address to know when the last one is gone. Here the addresses are asked for while a range is on its way out, so that
-//! the creation of a Service wakes nobody.
+//! kube-controller-manager watches all IPAddresses to learn when the last one is gone. This controller lists them
+//! only while a range is being deleted, so that creating a Service wakes no controller.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::{Context, Informer, Queue, api_error};
 const WORKERS: usize = 1;
 const MANAGER: &str = "service-cidr-controller";
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// The addresses that go with Services.
+/// Selects the IPAddress objects that the API server allocated for Services.
 const MANAGED: &str = "ipaddress.kubernetes.io/managed-by=ipallocator.k8s.io";
-/// How long after its deletion a range goes at the earliest: addresses may be on their way.
+/// The minimum time between a range's deletion and its removal: a Service may be allocating an address from it.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often it is looked whether addresses still hold a range.
+/// The interval between checks whether IPAddress objects still use the range.
 const RECHECK: Duration = Duration::from_secs(5);
 const READY: &str = "Kubernetes Service CIDR is ready";
 const IN_USE: &str = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
@@ -71,7 +71,7 @@ impl Controller {
             return Ok(());
         };
         let Some(deleted) = &range.metadata.deletion_timestamp else {
-            return self.welcome(&range).await;
+            return self.prepare(&range).await;
         };
         if !is_held(&range) {
             return Ok(());
@@ -91,8 +91,8 @@ impl Controller {
         self.patch(name, &released).await
     }
 
-    /// What a range that stays has: its finalizer and its condition.
-    async fn welcome(&self, range: &ServiceCIDR) -> kube::Result<()> {
+    /// Adds the finalizer and the condition Ready to a range that is not being deleted.
+    async fn prepare(&self, range: &ServiceCIDR) -> kube::Result<()> {
         if !is_held(range) {
             let held = json!({"metadata": {"finalizers": [FINALIZER]}});
             self.patch(&range.name_any(), &held).await?;
@@ -107,7 +107,7 @@ impl Controller {
         api_error::ignore_not_found(patched).map(drop)
     }
 
-    /// Sets the condition Ready of a range unless the range has it already.
+    /// Sets the range's condition Ready unless the range already has it with this status and message.
     async fn set_ready_condition(
         &self,
         range: &ServiceCIDR,
@@ -137,7 +137,7 @@ impl Controller {
         api_error::ignore_not_found(written).map(drop)
     }
 
-    /// Whether an address of a Service would be in no range any more.
+    /// Returns whether removing the range would leave the address of a Service without a range.
     async fn holds_addresses(&self, range: &ServiceCIDR) -> kube::Result<bool> {
         let others = self.other_networks(range);
         let own = networks(range);
@@ -157,7 +157,7 @@ impl Controller {
         Ok(addresses.any(|ip: IpAddr| within(&own, ip) && !within(&others, ip)))
     }
 
-    /// The networks of all other ranges.
+    /// Returns the networks of all other ranges.
     fn other_networks(&self, range: &ServiceCIDR) -> Vec<Network> {
         let all = self.ranges.list();
         let others = all
@@ -182,13 +182,13 @@ fn is_held(range: &ServiceCIDR) -> bool {
     range.finalizers().iter().any(|name| name == FINALIZER)
 }
 
-/// How much of the grace after a deletion is left.
+/// Returns how much of [`GRACE`] is left after a deletion.
 fn remaining(deleted: Timestamp, now: Timestamp) -> Duration {
     let passed = Duration::try_from(now.duration_since(deleted)).unwrap_or_default();
     GRACE.saturating_sub(passed)
 }
 
-/// The networks of a range.
+/// Returns the networks of a range.
 fn networks(range: &ServiceCIDR) -> Vec<Network> {
     let cidrs = range
         .spec
@@ -197,7 +197,7 @@ fn networks(range: &ServiceCIDR) -> Vec<Network> {
     cidrs.filter_map(|cidr| Network::parse(cidr)).collect()
 }
 
-/// A network of either family.
+/// A network of either address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,

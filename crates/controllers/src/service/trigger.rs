@@ -1,7 +1,8 @@
-//! When the change happened that endpoints are written for: the annotation by which programming latency is measured.
+//! Determines the time of the change that causes endpoints to be written, for the annotation from which the network
+//! programming latency is measured.
 //!
-//! The time is that of the earliest new cause: the creation of the Service, or the readiness of a pod that has changed
-//! since the last look (upstream's `TriggerTimeTracker`). A look without a new cause has no time.
+//! The time is that of the earliest new cause: the creation of the Service, or the readiness of a pod that has
+//! changed since the last observation (endpointslice: `TriggerTimeTracker`). Without a new cause there is no time.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +27,13 @@ pub(super) struct TriggerTimes {
 #[derive(Debug, Default)]
 struct ServiceState {
     created: Option<Timestamp>,
-    /// Last transition of the Ready condition, by pod name.
+    /// The last transition of the Ready condition, by pod name.
     pods: FxHashMap<String, Timestamp>,
 }
 
 impl TriggerTimes {
-    /// Looks at a Service and all pods it selects; returns the time of the earliest change since the last look.
+    /// Observes a Service and all pods that it selects. Returns the time of the earliest change since the last
+    /// observation.
     pub(super) fn observe(
         &self,
         key: &Key,
@@ -50,6 +52,7 @@ impl TriggerTimes {
         let mut services = self.lock();
         let before = services.remove(key);
         let now = services.entry(key.clone()).or_insert(state);
+        // The Service is new here: only its creation can be the trigger.
         let Some(before) = before else {
             return created;
         };
@@ -62,7 +65,7 @@ impl TriggerTimes {
         moved.chain(recreated).min()
     }
 
-    /// The Service is gone.
+    /// Forgets a deleted Service.
     pub(super) fn forget(&self, key: &Key) {
         self.lock().remove(key);
     }
@@ -72,7 +75,7 @@ impl TriggerTimes {
     }
 }
 
-/// Writes the time into an object's annotations, or clears what is there if the object is written for another reason.
+/// Sets the annotation to the time, or removes it if the object is written for another reason.
 pub(super) fn annotate(annotations: &mut Option<BTreeMap<String, String>>, at: Option<Timestamp>) {
     match at {
         Some(at) => {

@@ -1,7 +1,7 @@
-//! Which Services a change concerns, and when to look at them.
+//! Decides which Services a change concerns, and when they are synced.
 //!
-//! Only changes that endpoints show wake a Service. As with workloads, the more pods there are behind it, the longer
-//! changes are collected before one sync looks at all of them.
+//! Only changes of facts that endpoints contain wake a Service. As with workloads, the more pods the namespace has,
+//! the longer changes are collected before one sync processes all of them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use super::backend;
 use crate::{Change, Context, Informer, Key, Queue, pods, queue::collect_for};
 
-/// Feeds `queue` with the Services whose endpoints may have to change.
+/// Adds to `queue` the Services whose endpoints may have to change.
 pub(super) fn feed(context: &Context, queue: &Queue<Key>) {
     let services = context.informers.services.clone();
     services.on_change({
@@ -44,14 +44,14 @@ fn pod_changed(
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     for service in services.in_namespace(namespace) {
         if versions.iter().any(|pod| backend::matches(&service, pod)) {
-            // The namespace's pods bound those of the Service, and counting them costs nothing.
+            // The number of the namespace's pods is an upper bound for the Service's, and reading it costs nothing.
             let delay = collect_for(pods.count_in_namespace(namespace));
             queue.add_after(Key::of(&*service), delay);
         }
     }
 }
 
-/// What endpoints show of a pod.
+/// The facts of a pod that endpoints contain.
 #[derive(PartialEq)]
 struct Shown<'a> {
     labels: Option<&'a BTreeMap<String, String>>,

@@ -1,7 +1,7 @@
-//! Remembers what was written until the informer shows it.
+//! Remembers the objects written for a Service until the informer shows them.
 //!
-//! Invariant: while something written for a Service is unseen, no second decision is taken for it, or it would be taken
-//! on the state before the first.
+//! Invariant: while a write for a Service is not yet visible, no other decision is made for that Service; it would
+//! be based on the state before the write.
 
 use std::{
     collections::BTreeMap,
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use crate::Key;
 
-/// Writes that stay unseen for this long were missed by the watch and no longer wait for it.
+/// A write that stays invisible for this long was missed by the watch, and is no longer waited for.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
-/// Objects written but not seen in the informer yet, by Service.
+/// Objects written but not yet seen in the informer, by Service.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     services: Mutex<FxHashMap<Key, Pending>>,
 }
 
-/// By name of the object, with the time of the write.
+/// Writes by the name of the object, with the time of the write.
 type Pending = BTreeMap<String, (Written, Instant)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ enum Written {
 }
 
 impl Writes {
-    /// `object` was created or replaced.
+    /// Records that `object` was created or replaced.
     pub(super) fn note(&self, service: &Key, object: &impl Resource) {
         self.insert(service, object, Written::AtVersion(version(object)));
     }
 
-    /// `object` was deleted.
+    /// Records that `object` was deleted.
     pub(super) fn note_deletion(&self, service: &Key, object: &impl Resource) {
         self.insert(service, object, Written::Deleted);
     }
@@ -51,7 +51,7 @@ impl Writes {
             .insert(object.name_any(), (written, Instant::now()));
     }
 
-    /// Whether `existing` lacks something written.
+    /// Returns whether `existing` does not show all writes for the Service yet.
     pub(super) fn are_unseen(&self, service: &Key, existing: &[Arc<impl Resource>]) -> bool {
         let mut services = self.lock();
         let Some(writes) = services.get_mut(service) else {
@@ -72,7 +72,7 @@ impl Writes {
         !writes.is_empty()
     }
 
-    /// Takes note of an informer's change. Returns whether it is a write of our own coming back.
+    /// Processes a change from the informer. Returns whether it is the echo of this controller's own write.
     pub(super) fn observe(&self, service: &Key, object: &impl Resource, deleted: bool) -> bool {
         let mut services = self.lock();
         let Some(writes) = services.get_mut(service) else {
@@ -93,7 +93,7 @@ impl Writes {
         }
     }
 
-    /// The Service is gone.
+    /// Forgets a deleted Service.
     pub(super) fn forget(&self, service: &Key) {
         self.lock().remove(service);
     }
@@ -103,7 +103,7 @@ impl Writes {
     }
 }
 
-/// Resource versions of one kind are ordered.
+/// Returns the resource version as a number; the versions of one kind are ordered.
 fn version(object: &impl Resource) -> u64 {
     object
         .meta()

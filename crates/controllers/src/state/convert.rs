@@ -1,7 +1,7 @@
-//! Kubernetes objects as the engine's model sees them.
+//! Converts Kubernetes objects to the engine's model.
 //!
-//! Pure and total: what the API server has admitted always converts, and a value that cannot be read counts as absent.
-//! Pods of one template convert to equal [`PodTemplate`]s, on which the engine's speed rests.
+//! Pure and total: every object that the API server has admitted converts, and a value that cannot be parsed counts
+//! as absent. Pods of one template convert to equal [`PodTemplate`]s, which the engine's speed depends on.
 
 mod affinity;
 pub(super) mod status_resources;
@@ -30,7 +30,7 @@ use self::affinity::{affinity, spread};
 use super::{devices, volumes};
 use crate::pods;
 
-/// A node.
+/// Converts a node.
 pub fn node(node: &Node) -> NodeSpec {
     let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
     let image = |image: &api::ContainerImage| ContainerImage {
@@ -59,7 +59,7 @@ pub fn node(node: &Node) -> NodeSpec {
     }
 }
 
-/// A pod.
+/// Converts a pod.
 pub fn pod(pod: &Pod) -> PodSpec {
     let status = pod.status.as_ref();
     let filled = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
@@ -87,14 +87,14 @@ pub fn pod(pod: &Pod) -> PodSpec {
     }
 }
 
-/// Whether kube-scheduler evicted the pod to make room.
+/// Returns whether kube-scheduler evicted the pod by preemption.
 fn is_preempted(pod: &Pod) -> bool {
     pods::condition(pod, "DisruptionTarget").is_some_and(|disruption| {
         disruption.status == "True" && disruption.reason.as_deref() == Some("PreemptionByScheduler")
     })
 }
 
-/// The pod's key in the engine's cluster, without converting the rest of it (see [`PodSpec::key`]).
+/// Returns the pod's key in the engine's cluster without converting the whole pod (see [`PodSpec::key`]).
 pub fn key(pod: &Pod) -> String {
     match &pod.metadata.uid {
         Some(uid) if !uid.is_empty() => uid.clone(),
@@ -105,13 +105,13 @@ pub fn key(pod: &Pod) -> String {
     }
 }
 
-/// The node the pod is bound to.
+/// Returns the node to which the pod is bound.
 pub fn node_name(pod: &Pod) -> Option<&str> {
     let node = pod.spec.as_ref()?.node_name.as_deref()?;
     (!node.is_empty()).then_some(node)
 }
 
-/// Whether the pod has ended and occupies nothing.
+/// Returns whether the pod has finished and occupies nothing.
 pub fn is_finished(pod: &Pod) -> bool {
     matches!(
         pod.status
@@ -121,7 +121,7 @@ pub fn is_finished(pod: &Pod) -> bool {
     )
 }
 
-/// What a pod shares with the others of its template.
+/// Converts the part of a pod that all pods of one template share.
 pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
     let owner = metadata
         .owner_references
@@ -175,12 +175,12 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
             spec,
         ),
         image_volumes: volumes::images_of_pod(spec),
-        // What its claims are called, the pod's status knows.
+        // The names of generated claims are in the pod's status, not in the template.
         claims: None,
     }
 }
 
-/// A namespace.
+/// Converts a namespace.
 pub fn namespace(namespace: &Namespace) -> NamespaceSpec {
     NamespaceSpec {
         name: namespace.metadata.name.clone().unwrap_or_default(),
@@ -188,7 +188,7 @@ pub fn namespace(namespace: &Namespace) -> NamespaceSpec {
     }
 }
 
-/// A service.
+/// Converts a Service.
 pub fn service(service: &Service) -> ServiceSpec {
     let (namespace, name) = named(&service.metadata);
     let selector = service
@@ -203,7 +203,7 @@ pub fn service(service: &Service) -> ServiceSpec {
     }
 }
 
-/// A ReplicaSet, by whose selector its pods are spread.
+/// Converts a ReplicaSet, whose selector determines the default spreading of its pods.
 pub fn replica_set(set: &ReplicaSet) -> WorkloadSpec {
     let (namespace, name) = named(&set.metadata);
     let selector = set
@@ -219,7 +219,7 @@ pub fn replica_set(set: &ReplicaSet) -> WorkloadSpec {
     }
 }
 
-/// A StatefulSet, by whose selector its pods are spread.
+/// Converts a StatefulSet, whose selector determines the default spreading of its pods.
 pub fn stateful_set(set: &StatefulSet) -> WorkloadSpec {
     let (namespace, name) = named(&set.metadata);
     let selector = set.spec.as_ref().map(|spec| label_selector(&spec.selector));
@@ -231,7 +231,7 @@ pub fn stateful_set(set: &StatefulSet) -> WorkloadSpec {
     }
 }
 
-/// A ReplicationController, by whose selector its pods are spread.
+/// Converts a ReplicationController, whose selector determines the default spreading of its pods.
 pub fn replication_controller(set: &ReplicationController) -> WorkloadSpec {
     let (namespace, name) = named(&set.metadata);
     let spec = set.spec.as_ref();
@@ -246,7 +246,7 @@ pub fn replication_controller(set: &ReplicationController) -> WorkloadSpec {
     }
 }
 
-/// A disruption budget.
+/// Converts a PodDisruptionBudget.
 pub fn pdb(pdb: &PodDisruptionBudget) -> PdbSpec {
     let (namespace, name) = named(&pdb.metadata);
     let status = pdb.status.as_ref();
@@ -268,7 +268,7 @@ pub fn pdb(pdb: &PodDisruptionBudget) -> PdbSpec {
     }
 }
 
-/// A taint; nothing if its effect is unknown.
+/// Converts a taint; `None` if its effect is unknown.
 pub fn taint(taint: &api::Taint) -> Option<Taint> {
     let value = taint.value.clone().unwrap_or_default();
     Some(Taint {
@@ -278,7 +278,7 @@ pub fn taint(taint: &api::Taint) -> Option<Taint> {
     })
 }
 
-/// A toleration.
+/// Converts a toleration.
 pub fn toleration(toleration: &api::Toleration) -> Toleration {
     let operator = match toleration.operator.as_deref() {
         Some("Exists") => TolerationOperator::Exists,
@@ -295,7 +295,7 @@ pub fn toleration(toleration: &api::Toleration) -> Toleration {
     }
 }
 
-/// A resource map; amounts that cannot be read are left out.
+/// Converts a resource map; amounts that cannot be parsed are left out.
 pub fn resources(map: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceMap {
     let parse = |(name, quantity): (&String, &ApiQuantity)| {
         Some((name.clone(), quantity.0.parse::<Quantity>().ok()?))
@@ -303,7 +303,7 @@ pub fn resources(map: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceMap {
     map.into_iter().flatten().filter_map(parse).collect()
 }
 
-/// A label selector.
+/// Converts a label selector.
 pub fn label_selector(selector: &ApiLabelSelector) -> LabelSelector {
     let expression = |requirement: &meta::LabelSelectorRequirement| LabelSelectorRequirement {
         key: requirement.key.clone(),
@@ -350,7 +350,8 @@ fn container(container: &api::Container) -> Container {
         Some("Never") => Some(RestartPolicy::Never),
         _ => None,
     };
-    // Ports without a host port do not matter to placement and would only tell equal templates apart.
+    // Ports without a host port do not matter to placement, and would only make templates differ that are otherwise
+    // equal.
     let ports = container.ports.iter().flatten().filter_map(|port| {
         Some(ContainerPort {
             host_port: port.host_port.filter(|port| *port > 0)?,
@@ -388,7 +389,7 @@ mod tests {
 
     use super::*;
 
-    /// The engine reads the API's JSON by itself; both ways must lead to the same model.
+    /// Checks that this conversion and the engine's own reader of the API's JSON produce the same model.
     fn agree(object: Value) {
         let ours = pod(&serde_json::from_value(object.clone()).expect("a pod"));
         let engines: PodSpec = serde_json::from_value(object).expect("a pod");

@@ -1,4 +1,5 @@
-//! Claims of devices as the engine's model has them: those that a pod names, and how far what a claim was given is ready.
+//! Converts claims of devices to the engine's model: those that a pod names, and whether allocated devices are
+//! ready.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::resource_claims::of_pod::{self, Claimed};
 /// How long devices may take to become ready (`bindingTimeout` of DynamicResourcesArgs).
 pub const BINDING_PATIENCE: Duration = Duration::from_secs(600);
 
-/// The claims of a pod; none if it has none.
+/// Returns the claims of a pod; `None` if it has none.
 pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
     let named = |claim: Option<&str>, generated| PodClaim {
         claim: claim.map(str::to_owned),
@@ -42,7 +43,7 @@ pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
     })
 }
 
-/// A claim; nothing if it cannot be read, which the API server rules out.
+/// Converts a claim; `None` if it cannot be parsed, which the API server rules out.
 pub fn claim(claim: &ResourceClaim, now: Timestamp) -> Option<ResourceClaimSpec> {
     let mut spec: ResourceClaimSpec = spec_of(claim)?;
     spec.unready = match readiness(claim) {
@@ -53,18 +54,19 @@ pub fn claim(claim: &ResourceClaim, now: Timestamp) -> Option<ResourceClaimSpec>
     Some(spec)
 }
 
-/// How far the devices of a claim are.
+/// Whether the devices of a claim are ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// They can be used.
+    /// All devices are ready.
     Ready,
-    /// Their drivers have not said so yet.
+    /// The drivers have not reported all devices as ready yet.
     Waits,
-    /// One will not become ready, in the scheduler's words.
+    /// A device will not become ready; the text is the scheduler's message.
     Failed(String),
 }
 
-/// How far the devices that a claim was given are (kube-scheduler: DynamicResources' `isClaimReadyForBinding`).
+/// Returns whether the allocated devices of a claim are ready (kube-scheduler: DynamicResources'
+/// `isClaimReadyForBinding`).
 pub fn readiness(claim: &ResourceClaim) -> Readiness {
     for given in given(claim) {
         let wanted = given.binding_conditions.iter().flatten();
@@ -80,6 +82,7 @@ pub fn readiness(claim: &ResourceClaim) -> Readiness {
             conditions.find(|own| own.type_ == *name && own.status == "True")
         };
         let failing = given.binding_failure_conditions.iter().flatten();
+        // A failure condition counts even if all binding conditions are true.
         if let Some(Condition {
             reason, message, ..
         }) = failing.into_iter().find_map(condition)
@@ -96,7 +99,7 @@ pub fn readiness(claim: &ResourceClaim) -> Readiness {
     Readiness::Ready
 }
 
-/// Whether any of a claim's devices has conditions to wait for.
+/// Returns whether any of a claim's devices has binding conditions.
 pub fn has_conditions(claim: &ResourceClaim) -> bool {
     given(claim).any(|given| {
         given
@@ -106,7 +109,7 @@ pub fn has_conditions(claim: &ResourceClaim) -> bool {
     })
 }
 
-/// Whether the devices of a claim have had all the time they may take.
+/// Returns whether the time in which a claim's devices must become ready has passed.
 pub fn is_overdue(claim: &ResourceClaim, now: Timestamp) -> bool {
     let allocation = claim
         .status

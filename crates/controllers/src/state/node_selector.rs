@@ -1,13 +1,13 @@
 //! Node selectors and required node affinity on the API's own types.
 //!
-//! kube-scheduler's NodeAffinity rule for one pod and one node, for the kubelet's admission; the engine has a compiled
-//! form for placing pods.
+//! This is kube-scheduler's NodeAffinity rule for one pod and one node, for example for the kubelet's admission.
+//! The engine has a compiled form for placing pods.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
-/// Whether the pod's node selector and required node affinity allow `node`.
+/// Returns whether the pod's node selector and required node affinity allow `node`.
 pub fn allows(spec: &PodSpec, node: &Node) -> bool {
     static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&NO_LABELS);

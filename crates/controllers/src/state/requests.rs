@@ -1,6 +1,6 @@
-//! What a pod requests in all: kube-scheduler's NodeResourcesFit sum, in plain numbers.
+//! Sums the requests of a pod as kube-scheduler's NodeResourcesFit does, in plain numbers.
 //!
-//! CPU counts in thousandths of a core, everything else in whole units, both rounded up.
+//! CPU is in millicores, everything else in whole units, both rounded up.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use super::convert::status_resources::StatusResources;
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, i64>;
 
-/// The amount of resource `name` that `quantity` says; nothing if it does not parse, which the API server rules out.
+/// Returns `quantity` of the resource `name` as a number; zero if it does not parse, which the API server rules
+/// out.
 pub fn amount(name: &str, quantity: &ApiQuantity) -> i64 {
     let Ok(quantity) = quantity.0.parse::<Quantity>() else {
         return 0;
@@ -27,7 +28,7 @@ pub fn amount(name: &str, quantity: &ApiQuantity) -> i64 {
     }
 }
 
-/// A resource map in plain numbers.
+/// Converts a resource map to plain numbers.
 pub fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
     map.into_iter()
         .flatten()
@@ -35,13 +36,15 @@ pub fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
         .collect()
 }
 
-/// What the pod's node must set aside for it: the larger of its app containers together and each init container (with
-/// the sidecars started before it), the pod's own requests instead where given, and its overhead.
+/// Returns the requests of a pod that its node must reserve: the larger of the sum of its app containers and each
+/// init container (with the sidecars started before it), replaced by the pod's own requests where set, plus its
+/// overhead.
 pub fn pod_requests(spec: &PodSpec) -> Amounts {
     total(spec, |resources| resources.requests.as_ref())
 }
 
-/// [`pod_requests`] of a pod that may be resized while it runs: the most of what it asks for, what it has and what it was promised.
+/// Returns [`pod_requests`] of a pod that may be in a resize: per resource the largest of its requested, actual and
+/// allocated amounts.
 pub fn held_requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else {
         return Amounts::new();
@@ -70,7 +73,8 @@ pub fn held_requests(pod: &Pod) -> Amounts {
             .and_then(|own| own.requests.as_ref()),
     );
     let mut own = hold(spec.resources.as_ref(), held.of_pod());
-    // Of a pod as a whole only what its spec asks for counts, even if that is nothing now.
+    // Of the amounts for the whole pod, only resources that its spec requests count, even if the actual amount is
+    // zero.
     own.retain(|name, _| asked.contains_key(name));
     for name in asked.keys() {
         own.entry(name.clone()).or_default();
@@ -78,12 +82,12 @@ pub fn held_requests(pod: &Pod) -> Amounts {
     total_of(spec, of, own)
 }
 
-/// Whether a pod holds something else than it asks for.
+/// Returns whether a pod's actual resources differ from those it requests.
 pub fn is_resized(pod: &Pod) -> bool {
     StatusResources::of(pod).is_some()
 }
 
-/// What the pod may use at most, where it is limited: summed as [`pod_requests`].
+/// Returns the limits of a pod, summed as in [`pod_requests`].
 pub fn pod_limits(spec: &PodSpec) -> Amounts {
     total(spec, |resources| resources.limits.as_ref())
 }
@@ -113,6 +117,7 @@ fn total_of(spec: &PodSpec, of: impl Fn(&Container) -> Amounts, own: Amounts) ->
         add(&mut total, &of(container));
     }
     maximize(&mut total, &peak);
+    // The pod-level requests replace the sums of the containers, resource by resource.
     total.extend(own);
     add(&mut total, &amounts(spec.overhead.as_ref()));
     total

@@ -1,11 +1,12 @@
 //! Taints and tolerations on the API's own types.
 //!
-//! The engine decides placements; what is here serves those who act on pods that are placed already (taint eviction,
-//! the kubelet's admission).
+//! The engine decides placements; this module serves controllers that act on placed pods (taint eviction, the
+//! kubelet's admission).
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// Whether `toleration` tolerates `taint` (kube: `Toleration.ToleratesTaint`, comparison operators off).
+/// Returns whether `toleration` tolerates `taint` (Kubernetes: `Toleration.ToleratesTaint` without the comparison
+/// operators).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let effect_fits = given(&toleration.effect).is_none_or(|effect| effect == taint.effect);
@@ -21,7 +22,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     effect_fits && key_fits && value_fits
 }
 
-/// The first of `taints` with one of `effects` that nothing in `tolerations` tolerates.
+/// Returns the first of `taints` that has one of `effects` and that no toleration tolerates.
 pub fn untolerated<'t>(
     taints: &'t [Taint],
     tolerations: &[Toleration],

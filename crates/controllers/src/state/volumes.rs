@@ -1,13 +1,13 @@
-//! Storage as the engine's model has it: the volumes of pods, and the storage kinds.
+//! Converts storage to the engine's model: the volumes of pods, and the storage kinds.
 //!
-//! The storage kinds are read by the engine's own reader of their JSON ([`spec_of`]), so that a live cluster and a file
-//! of objects mean the same. A pod's volumes are taken from the typed pod, since that is done for every pod.
+//! The storage kinds are parsed by the engine's own JSON reader ([`spec_of`]), so that a live cluster and a file of
+//! objects give the same model. A pod's volumes are converted from the typed pod, since every pod needs that.
 
 use k8s_openapi::api::core::v1::{PodSpec, Volume};
 use mullion_engine::model::{Disk, PodVolume};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The volumes that can decide where a pod goes.
+/// Returns the volumes that can affect where a pod is placed.
 pub fn of_pod(name: &str, uid: &str, spec: &PodSpec) -> Vec<PodVolume> {
     let volumes = spec.volumes.iter().flatten();
     volumes
@@ -29,7 +29,7 @@ pub fn of_pod(name: &str, uid: &str, spec: &PodSpec) -> Vec<PodVolume> {
         .collect()
 }
 
-/// The images that a pod mounts.
+/// Returns the images that a pod mounts as volumes.
 pub fn images_of_pod(spec: &PodSpec) -> Vec<String> {
     let volumes = spec.volumes.iter().flatten();
     let images = volumes.filter_map(|volume| volume.image.as_ref());
@@ -83,7 +83,7 @@ fn disk(volume: &Volume) -> Option<Disk> {
     })
 }
 
-/// A storage object as the engine's model has it; nothing if it cannot be read, which the API server rules out.
+/// Converts an object through its JSON; `None` if it cannot be parsed, which the API server rules out.
 pub fn spec_of<K: Serialize, S: DeserializeOwned>(object: &K) -> Option<S> {
     let value = serde_json::to_value(object).ok()?;
     let read = serde_json::from_value(value);

@@ -151,6 +151,7 @@ impl Attacher {
         let volume = informers.volumes.get_key(key);
         let users = volume.as_deref().map(|volume| self.users(volume));
         let users = users.unwrap_or_default();
+        // Detaching comes first, so that a volume for one node can move to another.
         for (node, attachment) in &attachments {
             let going = attachment.metadata.deletion_timestamp.is_some();
             if !users.contains_key(node) && !going {

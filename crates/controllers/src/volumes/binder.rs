@@ -1,9 +1,9 @@
-//! The PersistentVolume controller: binds claims and volumes to each other, and reclaims volumes whose claim is gone
-//! (kube-controller-manager: persistentvolume-binder-controller).
+//! The PersistentVolume controller: binds claims and volumes to each other, and reclaims volumes whose claim is
+//! gone (kube-controller-manager: persistentvolume-binder-controller).
 //!
 //! A binding takes four writes: the volume's `claimRef`, its phase, the claim's `volumeName`, its phase. After an
 //! interruption the next sync continues with the first write that is missing. CSI drivers create and delete volumes
-//! ([`super::driver`]); this controller tells them for which claims.
+//! ([`super::driver`]); this controller annotates the claims for which a driver should create one.
 
 mod volume;
 mod write;
@@ -19,7 +19,7 @@ use kube::{Api, ResourceExt, api::PostParams};
 use super::matching::{self, BOUND_BY_CONTROLLER};
 use crate::{Context, Key, Queue, Recorder, pods};
 
-/// How often claims and volumes that wait are synced again.
+/// The interval at which waiting claims and volumes are synced again.
 const RESYNC: Duration = Duration::from_secs(15);
 
 /// An item of the work queue.
@@ -196,6 +196,7 @@ impl Binder {
                     format!("volume {name:?} already bound to a different claim."),
                 );
             } else {
+                // This should not happen: the controller chose the volume, yet another claim has it.
                 tracing::warn!(claim = %key, volume = name, "volume is bound to another claim");
             }
         }
@@ -237,7 +238,7 @@ impl Binder {
         Ok(())
     }
 
-    /// Records an event about what a claim with WaitForFirstConsumer waits for.
+    /// Records an event that names what a claim with WaitForFirstConsumer is waiting for.
     fn record_wait(&self, claim: &PersistentVolumeClaim) {
         let namespace = claim.namespace().unwrap_or_default();
         let name = claim.name_any();
@@ -310,6 +311,7 @@ impl Binder {
         let provisioner = driver.unwrap_or(plugin);
         let mut changed = claim.clone();
         let annotations = changed.annotations_mut();
+        // Older provisioners read only the beta annotation.
         for key in [
             matching::BETA_STORAGE_PROVISIONER,
             matching::STORAGE_PROVISIONER,

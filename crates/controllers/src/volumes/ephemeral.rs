@@ -1,4 +1,5 @@
-//! Makes the claims of pods' ephemeral volumes, which go with their pod (kube-controller-manager: ephemeral-volume-controller).
+//! Creates the claims of pods' ephemeral volumes; the pod owns them, so they are deleted with it
+//! (kube-controller-manager: ephemeral-volume-controller).
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ pub(super) fn start(context: &Context) {
         let queue = queue.clone();
         move |change| {
             let pod = change.object();
-            let news = change.previous().is_none() && !change.is_deleted();
-            if news && !pods::is_deleting(pod) && volumes_of(pod).next().is_some() {
+            let is_new = change.previous().is_none() && !change.is_deleted();
+            if is_new && !pods::is_deleting(pod) && volumes_of(pod).next().is_some() {
                 queue.add(Key::of(&**pod));
             }
         }
@@ -111,7 +112,7 @@ fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
         .filter(|volume| volume.ephemeral.is_some())
 }
 
-/// The names of the claims a pod mounts, those made for it included.
+/// Iterates the names of the claims that a pod mounts, including those of its ephemeral volumes.
 pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let spec = pod.spec.iter();
     let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());

@@ -239,6 +239,7 @@ fn smallest_match<'a>(
     });
     let (own, others): (Vec<_>, Vec<_>) = open.partition(|volume| is_bound_to(volume, claim));
     let by_name = |volume: &&PersistentVolume| volume.metadata.name.clone();
+    // A volume reserved for the claim is taken whatever its class, labels and phase are.
     if let Some(own) = own.into_iter().min_by_key(by_name) {
         return Some(own);
     }

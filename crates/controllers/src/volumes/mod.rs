@@ -1,11 +1,13 @@
-//! Volumes: claims find volumes or get them made, volumes are attached to nodes, and go when nobody needs them.
+//! The volume controllers: bind claims to volumes, have missing volumes provisioned, attach volumes to nodes, and
+//! reclaim volumes that are no longer used.
 //!
-//! [`binder`] is kube-controller-manager's PersistentVolume controller and [`matching`] its rules; [`ephemeral`] makes
-//! the claims of pods' ephemeral volumes; [`attach`] attaches volumes to the nodes of their pods; [`driver`] simulates
-//! the EBS CSI driver, which makes, resizes and deletes volumes and tells what nodes can attach.
+//! [`binder`] is kube-controller-manager's PersistentVolume controller and [`matching`] its rules; [`ephemeral`]
+//! creates the claims of pods' ephemeral volumes; [`attach`] attaches volumes to the nodes of their pods;
+//! [`driver`] simulates the EBS CSI driver, which creates, resizes and deletes volumes and publishes how many a
+//! node can attach.
 //!
-//! Invariant: all of it is done by writes that carry the version that was read, so two deciders never give one volume
-//! to two claims.
+//! Invariant: every write carries the resource version that was read, so two concurrent decisions never give one
+//! volume to two claims.
 
 pub(crate) mod attach;
 mod binder;
@@ -15,7 +17,8 @@ pub mod matching;
 
 use crate::Context;
 
-/// Starts what every cluster has: binding, ephemeral volumes and attaching. A driver comes apart ([`driver::start`]).
+/// Starts the controllers that every cluster has: binding, ephemeral volumes and attaching. A driver is started
+/// separately ([`driver::start`]).
 pub fn start(context: &Context) {
     binder::start(context);
     ephemeral::start(context);

@@ -1,8 +1,8 @@
-//! What a controller has asked for but not yet seen in its informer.
+//! Records the pod creations and deletions that a controller has requested but not yet seen in its informer.
 //!
-//! Invariant: while an owner has unmet expectations, its controller neither creates nor deletes pods for it, so a view
-//! that lags behind never makes it create twice. Expectations that stay unmet for five minutes are given up: the watch
-//! must have missed something.
+//! Invariant: while an owner has unmet expectations, its controller neither creates nor deletes pods for it, so it
+//! never creates pods twice because the informer lags. Expectations that stay unmet for five minutes are given up:
+//! the watch must have missed something.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -30,7 +30,7 @@ struct Pending {
 }
 
 impl Expectations {
-    /// `owner` is about to create `creations` pods and delete the pods `deletions`.
+    /// Records that `owner` is about to create `creations` pods and delete the pods `deletions`.
     pub(super) fn expect(
         &self,
         owner: &Key,
@@ -45,7 +45,7 @@ impl Expectations {
         self.owners().insert(owner.clone(), pending);
     }
 
-    /// A creation was seen (or failed). Returns whether it was the last thing expected.
+    /// Records that a creation was seen, or failed. Returns whether it was the last one expected.
     pub(super) fn created(&self, owner: &Key) -> bool {
         self.settle(owner, |pending| {
             let expected = pending.creations > 0;
@@ -54,19 +54,19 @@ impl Expectations {
         })
     }
 
-    /// The deletion of `pod` was seen (or failed). Returns whether it was the last thing expected.
+    /// Records that the deletion of `pod` was seen, or failed. Returns whether it was the last one expected.
     pub(super) fn deleted(&self, owner: &Key, pod: &Key) -> bool {
         self.settle(owner, |pending| pending.deletions.remove(pod))
     }
 
-    /// Whether everything expected of `owner` has been seen, or too long ago asked for.
+    /// Returns whether everything expected of `owner` was seen or was requested too long ago.
     pub(super) fn are_met(&self, owner: &Key) -> bool {
         self.owners()
             .get(owner)
             .is_none_or(|pending| pending.is_met() || pending.since.elapsed() > GIVE_UP_AFTER)
     }
 
-    /// Nothing is expected of `owner` any more.
+    /// Removes all expectations of `owner`.
     pub(super) fn forget(&self, owner: &Key) {
         self.owners().remove(owner);
     }

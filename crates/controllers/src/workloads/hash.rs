@@ -1,18 +1,20 @@
-//! The hash of a pod template, as it appears in the names of ReplicaSets and pods.
+//! Computes the hash of a pod template that the names of ReplicaSets and pods contain.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-/// The label that tells the pods of a Deployment's ReplicaSets apart.
+/// The label that distinguishes the pods of a Deployment's ReplicaSets.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Characters that make no words and cannot be mixed up.
+/// Characters that form no words and are not easily confused.
 const SAFE: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// FNV-1a (32 bit) over the template's JSON and the collision count, its decimal digits written in a safe alphabet.
+/// Returns the 32-bit FNV-1a hash of the template's JSON and the collision count, its decimal digits written in a
+/// safe alphabet.
 ///
-/// Algorithm, alphabet and length are kube-controller-manager's; the value is not. It hashes what Go's printer makes of
-/// the whole structure: the names of fields and types, private fields, and a `<nil>` for every field that is not set, so
-/// that the value changes with each release that adds a field. No client can rely on it, and ours does not change.
+/// Algorithm, alphabet and length are kube-controller-manager's; the value is not. kube-controller-manager hashes
+/// what Go's printer prints for the whole structure: the names of fields and types, private fields, and a `<nil>`
+/// for every unset field, so its value changes with each release that adds a field. No client can rely on it; this
+/// value does not change.
 pub fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     // Serializing to memory cannot fail: keys are strings and there is no IO.
     let dump = serde_json::to_vec(template).expect("a pod template serializes");

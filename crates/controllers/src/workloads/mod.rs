@@ -1,8 +1,9 @@
-//! Controllers that keep pods running: Deployment, ReplicaSet, DaemonSet, StatefulSet, Job, CronJob.
+//! The workload controllers: ReplicaSet, Deployment, DaemonSet, ReplicationController, StatefulSet, Job, CronJob,
+//! and the deletion of finished Jobs.
 //!
-//! Each directory separates deciding (pure functions over objects, unit-tested) from doing (one `Controller` with the
-//! client). What they share: [`pod_watch`] turns pod changes into work, [`expectations`] keeps a controller from acting
-//! twice on a stale view, [`pod_control`] creates and deletes pods in bulk.
+//! Each directory separates decisions (pure functions over objects, with unit tests) from effects (one `Controller`
+//! with the client). They share [`pod_watch`], which turns pod changes into work, [`expectations`], which keeps a
+//! controller from acting twice on stale data, and [`pod_control`], which creates and deletes pods in bulk.
 
 pub mod cron_job;
 pub mod daemon_set;
@@ -40,7 +41,7 @@ pub fn start(context: &Context) {
     ttl_after_finished::start(context);
 }
 
-/// Writes the status of an object; one that is gone needs none.
+/// Writes the status of an object. A deleted object is not an error.
 async fn write_status<K>(client: &Client, updated: &K) -> kube::Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -57,12 +58,12 @@ where
     api_error::ignore_not_found(written).map(drop)
 }
 
-/// `Some` unless zero: the API leaves zero counts out.
+/// Returns `None` for zero, because the API omits zero counts.
 fn nonzero(count: i32) -> Option<i32> {
     (count != 0).then_some(count)
 }
 
-/// A number of objects as the API counts them.
+/// Converts a number of objects to the API's integer type.
 pub(crate) fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

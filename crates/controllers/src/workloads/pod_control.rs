@@ -1,7 +1,9 @@
-//! Creates and deletes a workload's pods in bulk, in parallel, with the events that upstream records.
+//! Creates and deletes a workload's pods in bulk and in parallel, with the events that kube-controller-manager
+//! records.
 //!
-//! Pods of one template are one request body sent many times: it is serialized once, and of each answer only the name
-//! is read. Creation starts slowly (1, 2, 4, ... at a time), so that a template the server refuses costs one request.
+//! Pods of one template have one request body that is sent many times: it is serialized once, and only the name is
+//! read from each response. Creation starts slowly (1, 2, 4, ... at a time), so a template that the API server
+//! refuses costs one request.
 
 use std::sync::Arc;
 
@@ -19,7 +21,7 @@ use serde::Deserialize;
 
 use crate::{Recorder, api_error};
 
-/// The little that is read of an answer.
+/// The fields that are read from a response.
 #[derive(Deserialize)]
 struct Created {
     metadata: Named,
@@ -36,19 +38,19 @@ pub(super) struct PodControl {
     pub(super) recorder: Recorder,
 }
 
-/// How a bulk creation went.
+/// The result of a bulk creation.
 #[derive(Debug)]
 pub(super) struct Creations {
-    /// Pods created.
+    /// How many pods were created.
     pub(super) created: usize,
-    /// The first error; nothing was tried after the batch it happened in.
+    /// The first error. Batches after the one with the error were not tried.
     pub(super) error: Option<kube::Error>,
 }
 
 impl PodControl {
     /// Creates one pod per element of `bodies` (see [`pod_body`]) in `namespace` on behalf of `owner`.
     ///
-    /// `failed` is called for every body that did not become a pod. A namespace that is going away is no error.
+    /// Calls `failed` for every body that did not become a pod. A terminating namespace is not an error.
     pub(super) async fn create<O: Resource<DynamicType = ()>>(
         &self,
         owner: &O,
@@ -85,12 +87,13 @@ impl PodControl {
             }
             (rest, batch_size) = (later, batch_size * 2);
         }
+        // Bodies that were not tried any more must not stay expected.
         rest.iter().for_each(|_| failed());
         let error = error.filter(|error| !api_error::is_namespace_terminating(error));
         Creations { created, error }
     }
 
-    /// A task of its own, so that a batch uses every core.
+    /// Creates a pod in a separate task, so that a batch uses all cores.
     async fn spawn_create(&self, namespace: &str, body: &Arc<Vec<u8>>) -> kube::Result<String> {
         let (client, body) = (self.client.clone(), Arc::clone(body));
         let request = Request::new(Pod::url_path(&(), Some(namespace)));
@@ -106,9 +109,9 @@ impl PodControl {
         Ok(created?.metadata.name)
     }
 
-    /// Deletes `pods` on behalf of `owner`. `failed` is called for every pod that was not deleted.
+    /// Deletes `pods` on behalf of `owner`. Calls `failed` for every pod that was not deleted.
     ///
-    /// Returns the first error; that a pod is already gone is none.
+    /// Returns the first error. A pod that is already gone is not an error.
     pub(super) async fn delete<O: Resource<DynamicType = ()>>(
         &self,
         owner: &O,
@@ -151,7 +154,8 @@ impl PodControl {
     }
 }
 
-/// A pod of `template` controlled by `owner`, to be named by the server, passed through `adjust`.
+/// Returns the request body of a pod of `template` that is controlled by the owner and named by the API server.
+/// `adjust` may change the pod.
 pub(super) fn pod_body(
     template: &PodTemplateSpec,
     owner_name: &str,
@@ -179,7 +183,7 @@ pub(super) fn pod_body(
     Arc::new(serde_json::to_vec(&pod).expect("a pod serializes"))
 }
 
-/// `<owner>-`, or the owner's bare name if the dash would make the prefix an invalid name.
+/// Returns `<owner>-`, or the owner's bare name if the dash would make the prefix an invalid name.
 fn generate_name(owner: &str) -> String {
     if owner.len() < 253 {
         format!("{owner}-")

@@ -1,8 +1,8 @@
 //! Turns changes of pods into work for the controllers that own them.
 //!
-//! A busy owner is not worked on for every one of its pods: the more pods it has, the longer changes are collected
-//! (50 µs per pod, at most half a second) before one sync looks at all of them. The change that completes what a
-//! controller waits for is passed on at once.
+//! An owner is not synced for every change of its pods: the more pods it has, the longer changes are collected (50
+//! µs per pod, at most half a second) before one sync processes all of them. The change that completes the owner's
+//! expectations is passed on at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
     Change, Informer, Key, Queue, informers::BY_CONTROLLER, ownership, pods, queue::collect_for,
 };
 
-/// A kind that controls pods.
+/// A kind whose controller creates pods.
 pub(super) trait PodOwner: Resource<DynamicType = ()> + Send + Sync + 'static {
-    /// Which pods it wants; `None` for none.
+    /// Returns the selector of the owner's pods; `None` if it selects none.
     fn selector(&self) -> Option<Selector>;
     fn min_ready_seconds(&self) -> i32;
 }
@@ -53,7 +53,7 @@ impl PodOwner for DaemonSet {
     }
 }
 
-/// Where the changes of pods go.
+/// The destination of pod changes: the queue and expectations of the owners' controller.
 pub(super) struct PodWatch<O> {
     pub(super) owners: Informer<O>,
     pub(super) pods: Informer<Pod>,
@@ -80,14 +80,15 @@ impl<O: PodOwner> PodWatch<O> {
                     self.enqueue(&owner, key, complete);
                 }
             }
-            None => self.enqueue_suitors(pod),
+            None => self.enqueue_matching(pod),
         }
     }
 
     fn updated(&self, old: &Pod, new: &Pod) {
         let labels_changed = old.metadata.labels != new.metadata.labels;
         if pods::is_deleting(new) {
-            // Seen as gone at once: a replacement need not wait for the end of the grace period.
+            // A terminating pod counts as deleted, so that its replacement need not wait for the end of the grace
+            // period.
             self.deleted(new);
             if labels_changed {
                 self.deleted(old);
@@ -108,14 +109,14 @@ impl<O: PodOwner> PodWatch<O> {
                     if !pods::is_ready(old) && pods::is_ready(new) && owner.min_ready_seconds() > 0
                     {
                         let seconds = u64::try_from(owner.min_ready_seconds()).unwrap_or_default();
-                        // One second more: stamps are whole seconds and may be early.
+                        // One second is added because timestamps are whole seconds and may be early.
                         self.queue
                             .add_after(key.clone(), Duration::from_secs(seconds + 1));
                     }
                     self.enqueue(&owner, key, false);
                 }
             }
-            None if labels_changed || controller_changed => self.enqueue_suitors(new),
+            None if labels_changed || controller_changed => self.enqueue_matching(new),
             None => {}
         }
     }
@@ -154,7 +155,7 @@ impl<O: PodOwner> PodWatch<O> {
     }
 
     /// Wakes every owner that might adopt `pod`.
-    fn enqueue_suitors(&self, pod: &Pod) {
+    fn enqueue_matching(&self, pod: &Pod) {
         for owner in self
             .owners
             .in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default())

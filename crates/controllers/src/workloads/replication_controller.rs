@@ -1,7 +1,7 @@
-//! The ReplicationController controller: as many active pods as the spec says, with the ReplicaSet's rules
+//! The ReplicationController controller: keeps as many active pods as the spec says, with the ReplicaSet's rules
 //! (kube-controller-manager: replicationcontroller-controller).
 //!
-//! Nobody makes many of them, so each sync looks at its pods one by one.
+//! Clusters have few ReplicationControllers, so each sync simply lists its pods instead of keeping a census.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{Context, Key, Queue, api_error, ownership, pods};
 
-/// Pods created or deleted per sync at most.
+/// The most pods created or deleted per sync.
 const BURST: usize = 500;
 const WORKERS: usize = 5;
 const FAILURE: &str = "ReplicaFailure";
@@ -131,7 +131,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Creates or deletes pods towards `spec.replicas`; returns the first error.
+    /// Creates or deletes pods towards `spec.replicas`. Returns the first error.
     async fn manage(
         &self,
         key: &Key,

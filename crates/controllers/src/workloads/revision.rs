@@ -1,7 +1,7 @@
-//! ControllerRevisions of pod templates, as DaemonSets and StatefulSets keep them. Pure.
+//! ControllerRevisions of pod templates, as DaemonSets and StatefulSets store them. Pure.
 //!
-//! A revision's data is a strategic merge patch that brings its template back, as `kubectl rollout undo` sends it.
-//! Templates are told apart by that data, never by their hash, which may collide.
+//! A revision's data is the strategic merge patch that restores its template; `kubectl rollout undo` sends it.
+//! Templates are compared by that data, never by their hash, which may collide.
 
 use k8s_openapi::{
     api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
@@ -13,32 +13,33 @@ use serde_json::{Value, json};
 use super::template_hash;
 use crate::ownership;
 
-/// Old revisions kept if the owner does not say.
+/// The number of old revisions kept if the owner sets none.
 pub(super) const DEFAULT_LIMIT: i32 = 10;
 
-/// The patch that brings `template` back.
+/// Returns the patch that restores `template`.
 pub(super) fn data_of(template: Option<&PodTemplateSpec>) -> Value {
     // Serializing to memory cannot fail: keys are strings and there is no IO.
     let mut template = serde_json::to_value(template).expect("a pod template serializes");
-    // Without it, what the present template has and the former had not would stay.
+    // Without this directive the patch would keep fields of the current template that the restored one does not
+    // have.
     template["$patch"] = json!("replace");
     json!({ "spec": { "template": template } })
 }
 
-/// Whether the revision holds the template that `data` is of.
+/// Returns whether the revision holds the template of `data`.
 pub(super) fn holds(revision: &ControllerRevision, data: &Value) -> bool {
     revision.data.as_ref().is_some_and(|held| held.0 == *data)
 }
 
-/// The template that a revision holds.
+/// Returns the template that a revision holds.
 pub(super) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let template = revision.data.as_ref()?.0.pointer("/spec/template")?;
     serde_json::from_value(template.clone()).ok()
 }
 
-/// A revision of `template`, named and labelled (`hash_label`) by its hash, which `collisions` changes.
+/// Returns a revision of `template`, named and labelled (`hash_label`) by its hash, which `collisions` changes.
 ///
-/// It takes the owner's annotations along: `kubectl rollout history` shows the change cause from there.
+/// The revision copies the owner's annotations, from which `kubectl rollout history` shows the change cause.
 pub(super) fn new_revision<O: Resource<DynamicType = ()>>(
     owner: &O,
     template: Option<&PodTemplateSpec>,

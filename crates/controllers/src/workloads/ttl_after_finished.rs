@@ -1,4 +1,5 @@
-//! Deletes Jobs that say how long after their end they are of use (kube-controller-manager: ttl-after-finished-controller).
+//! Deletes finished Jobs after their `ttlSecondsAfterFinished` (kube-controller-manager:
+//! ttl-after-finished-controller).
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ pub fn start(context: &Context) {
     });
 }
 
-/// How long a Job that is over stays, at `now` or from its end on; `None` if it stays for ever, or is going.
+/// Returns how long a finished Job stays, counted from `now`, or from its end if `now` is `None`. Returns `None`
+/// for a Job that stays forever, is not finished, or is being deleted.
 fn left(job: &Job, now: Option<jiff::Timestamp>) -> Option<SignedDuration> {
     let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
     if job.metadata.deletion_timestamp.is_some() {
@@ -59,7 +61,7 @@ async fn sync(context: &Context, queue: &Queue<Key>, key: &Key) -> kube::Result<
         queue.add_after(key.clone(), Duration::try_from(wait).unwrap_or_default());
         return Ok(());
     }
-    // The informer may not know that the time was made longer.
+    // The informer may not show yet that the TTL was extended.
     let api: Api<Job> = Api::namespaced(context.client.clone(), key.namespace());
     let Some(job) = api.get_opt(key.name()).await? else {
         return Ok(());

@@ -1,6 +1,7 @@
-//! What placement writes into a pod: node selector, `spec.os.name`, node affinity, tolerations, and the annotation that says so.
+//! Writes the result of placement into a pod: node selector, `spec.os.name`, node affinity, tolerations, and an
+//! annotation that reports them.
 //!
-//! Every addition looks first whether the pod has it, so that a second call adds nothing.
+//! Every addition is skipped if the pod already has it, so a second call adds nothing.
 
 use mullion_api::labels::{ARCH, OS, PLACED_BY_IMAGE, WINDOWS_BUILD};
 use mullion_engine::{
@@ -16,7 +17,8 @@ use super::{
 };
 use crate::admission::Verdict;
 
-/// How much an own build counts among preferences. A pod that nothing else prefers gets the scorer's full range from any weight.
+/// The weight of the preference for the images' own build. If a pod has no other preference, any weight gives the
+/// scorer's full range.
 const OWN_BUILD_WEIGHT: i64 = 1;
 
 /// Fields of a pod spec that `spec.os.name: windows` forbids.
@@ -49,24 +51,24 @@ const NOT_IN_WINDOWS_CONTAINERS: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// What a placed pod needs.
+/// The inputs of the additions to a placed pod.
 pub(super) struct Additions<'a> {
     pub(super) pod: &'a Value,
     pub(super) containers: &'a [Container<'a>],
-    /// What all containers run on.
+    /// The platforms on which all containers run.
     pub(super) runs: &'a Runs,
     pub(super) allowed: &'a Allowed,
-    /// Where the pod goes.
+    /// The operating system to which the pod is sent.
     pub(super) system: System,
-    /// Taints to tolerate.
+    /// The taints that the pod must tolerate.
     pub(super) taints: Vec<Taint>,
     pub(super) builds: &'a Builds,
 }
 
 impl Additions<'_> {
-    /// Writes what the pod lacks into the verdict.
+    /// Adds the changes that the pod lacks to the verdict.
     pub(super) fn write(&self, verdict: &mut Verdict) {
-        // A pod that has a node already is the scheduler's no longer.
+        // The scheduler does not place a pod that already has a node.
         if self.spec()["nodeName"]
             .as_str()
             .is_some_and(|name| !name.is_empty())
@@ -103,7 +105,7 @@ impl Additions<'_> {
         }
     }
 
-    /// Whether the pod has a field that it could not have if `spec.os.name` named the system.
+    /// Returns whether the pod has a field that validation forbids together with `spec.os.name`.
     fn has_forbidden_field(&self) -> bool {
         let spec = self.spec();
         let context = &spec["securityContext"];
@@ -127,14 +129,15 @@ impl Additions<'_> {
         }
     }
 
-    /// Adds architectures and builds that the pod does not choose itself to every term of its required node affinity.
+    /// Adds the images' architectures and builds, unless the pod chooses them itself, to every term of its required
+    /// node affinity.
     fn require(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
         let shapes = self.runs.shapes(self.system, self.builds);
         let requirements: Vec<_> = shapes
             .iter()
             .map(|shape| self.requirements(shape))
             .collect();
-        // One shape without requirements allows everything.
+        // A shape without requirements allows every node, so nothing has to be required.
         if requirements.iter().any(Vec::is_empty) {
             return;
         }
@@ -190,7 +193,7 @@ impl Additions<'_> {
         list
     }
 
-    /// Prefers hosts of the images' own build, where layers of the base image are on disk already.
+    /// Adds a preference for nodes of the images' own build, which have layers of the base image on disk.
     fn prefer(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
         let field = "preferredDuringSchedulingIgnoredDuringExecution";
         let node_affinity = &self.spec()["affinity"]["nodeAffinity"];
@@ -205,6 +208,7 @@ impl Additions<'_> {
             .into_iter()
             .filter(|b| hosts.contains(b))
             .collect();
+        // If all possible hosts have the images' own build, a preference would change nothing.
         let is_choice = hosts.iter().any(|host| !own.contains(host));
         if own.is_empty() || !is_choice || self.allowed.chooses_build() {
             return;
@@ -222,7 +226,7 @@ impl Additions<'_> {
         }
     }
 
-    /// Returns the builds that every container with a build has an image of.
+    /// Returns the builds for which every container that depends on a build has an image.
     fn own_builds(&self) -> Vec<Build> {
         let builds = self.containers.iter().filter_map(|container| {
             let runs = &container.fact.as_ref()?.runs;
@@ -256,7 +260,8 @@ impl Additions<'_> {
         }
     }
 
-    /// Returns what the annotation says: where the pod was sent, by which images, and what was added for it, earlier calls included.
+    /// Returns the value of the annotation: the operating system, the images that decided it, and what was added,
+    /// including additions of earlier calls.
     fn report(&self, added: Vec<&str>) -> Value {
         let before = self.pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str();
         let before: Value = before
@@ -291,7 +296,7 @@ fn is_in(key: &str, values: Vec<String>) -> Value {
     json!({"key": key, "operator": "In", "values": values})
 }
 
-/// Returns a term with further requirements.
+/// Returns a term with additional requirements.
 fn extended(term: &Value, requirements: &[Value]) -> Value {
     let mut term = term.clone();
     let mut list = items(&term["matchExpressions"]).to_vec();
@@ -300,7 +305,7 @@ fn extended(term: &Value, requirements: &[Value]) -> Value {
     term
 }
 
-/// Returns whether a toleration tolerates a taint, as the scheduler reads it.
+/// Returns whether a toleration tolerates a taint, by the scheduler's rules.
 fn tolerates(toleration: &Value, taint: &Taint) -> bool {
     let text = |field: &str| toleration[field].as_str().unwrap_or_default();
     let effect = matches!(text("effect"), "") || text("effect") == taint.effect;

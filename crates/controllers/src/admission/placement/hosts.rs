@@ -1,7 +1,7 @@
-//! Where a pod's own fields allow it to run, as far as systems, architectures and Windows builds go.
+//! Computes where a pod's own fields allow it to run, by operating system, architecture and Windows build.
 //!
-//! Every kind of host there may be is tried against node selector, required node affinity and `spec.os.name`. Requirements on other labels
-//! may hold on any host, so they exclude none.
+//! Every possible kind of host is checked against node selector, required node affinity and `spec.os.name`.
+//! Requirements on other labels may hold on any host, so they exclude none.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use serde_json::Value;
 use super::{Container, items};
 use crate::admission::{ClusterReader, system};
 
-/// Architectures that nodes have, beside those that images or the pod name.
+/// Architectures of nodes that are always considered, in addition to those that images or the pod name.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-/// One kind of host.
+/// A kind of host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     system: System,
@@ -35,7 +35,8 @@ impl Kind {
         }
     }
 
-    /// Returns the value of one of the labels that tell hosts apart: `Some(None)` if such a host lacks it, `None` for any other label.
+    /// Returns the value of a label that distinguishes kinds of hosts: `Some(None)` if this kind does not have it,
+    /// `None` for any other label.
     fn label(&self, key: &str) -> Option<Option<String>> {
         match key {
             OS | BETA_OS => Some(Some(self.system.as_str().to_owned())),
@@ -46,7 +47,7 @@ impl Kind {
     }
 }
 
-/// The kinds of hosts that a pod allows itself.
+/// The kinds of hosts that a pod's fields allow.
 #[derive(Clone, Debug)]
 pub(super) struct Allowed {
     all: Vec<Kind>,
@@ -54,7 +55,7 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    /// Reads what a pod's spec allows.
+    /// Computes the kinds of hosts that a pod's spec allows.
     pub(super) fn by(
         spec: &Value,
         containers: &[Container<'_>],
@@ -75,12 +76,12 @@ impl Allowed {
         Allowed { all, allowed }
     }
 
-    /// Whether no host can run the pod, whatever its images.
+    /// Returns whether no host can run the pod, whatever its images are.
     pub(super) fn is_empty(&self) -> bool {
         self.allowed.is_empty()
     }
 
-    /// Whether the pod excludes nothing.
+    /// Returns whether the pod's fields exclude no kind of host.
     pub(super) fn is_everything(&self) -> bool {
         self.all.len() == self.allowed.len()
     }
@@ -97,7 +98,7 @@ impl Allowed {
         systems.into_iter().collect()
     }
 
-    /// Whether the pod itself chooses among the architectures of a system.
+    /// Returns whether the pod itself restricts the architectures of an operating system.
     pub(super) fn chooses_architecture(&self, system: System) -> bool {
         let of = |kinds: &[Kind]| -> BTreeSet<String> {
             let of = kinds.iter().filter(|kind| kind.system == system);
@@ -106,7 +107,7 @@ impl Allowed {
         of(&self.all) != of(&self.allowed)
     }
 
-    /// Whether the pod itself chooses among Windows builds.
+    /// Returns whether the pod itself restricts the Windows builds.
     pub(super) fn chooses_build(&self) -> bool {
         let of = |kinds: &[Kind]| -> BTreeSet<Build> {
             kinds.iter().filter_map(|kind| kind.build).collect()
@@ -114,7 +115,7 @@ impl Allowed {
         of(&self.all) != of(&self.allowed)
     }
 
-    /// Returns the hosts in words: `Windows nodes of build 10.0.17763`.
+    /// Returns the allowed hosts as text: `Windows nodes of build 10.0.17763`.
     pub(super) fn description(&self) -> String {
         let systems: BTreeSet<_> = self.allowed.iter().map(|kind| kind.system).collect();
         let words = systems.into_iter().map(|system| {
@@ -142,7 +143,7 @@ impl Allowed {
     }
 }
 
-/// Returns every kind of host: known architectures and builds, and those that images or the pod name.
+/// Returns every kind of host: the known architectures and builds, and those that images or the pod name.
 fn kinds(spec: &Value, containers: &[Container<'_>], builds: &Builds) -> Vec<Kind> {
     let mut architectures: BTreeSet<String> = ARCHITECTURES.map(str::to_owned).into();
     let mut hosts: BTreeSet<Build> = builds.releases().iter().map(|r| r.build).collect();
@@ -175,7 +176,7 @@ fn kinds(spec: &Value, containers: &[Container<'_>], builds: &Builds) -> Vec<Kin
     kinds
 }
 
-/// Returns the labels with the values that the spec names.
+/// Iterates the labels and values that the spec names in its node selector and required node affinity.
 fn named(spec: &Value) -> impl Iterator<Item = (&str, &str)> {
     let selector = spec["nodeSelector"].as_object().into_iter().flatten();
     let selected = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));

@@ -1,7 +1,7 @@
-//! What is known of the images of a pod's containers, and from which source.
+//! The facts about the images of a pod's containers, and their sources.
 //!
-//! Sources in order: the pod's annotation `mullion.dev/runs-on`, the image's registry, the table of usual names and tags. The first two are
-//! certain; the table guesses.
+//! The sources in order of precedence are the pod's annotation `mullion.dev/runs-on`, the image's registry, and the
+//! table of usual names and tags. The first two are certain; the table is a guess.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use serde_json::Value;
 use super::{Facts, items};
 use crate::admission::ClusterReader;
 
-/// Where a fact about an image comes from.
+/// The source of a fact about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The pod's annotation.
     Annotation,
     /// The image's registry.
     Registry,
-    /// The table of usual names and tags; the text says which name or tag.
+    /// The table of usual names and tags; the text names the entry.
     Table(String),
 }
 
 impl Source {
-    /// Whether a pod may be refused because of it.
+    /// Returns whether the source is certain enough to refuse a pod.
     pub fn is_certain(&self) -> bool {
         !matches!(self, Source::Table(_))
     }
 
-    /// Returns the word for it in the annotation `mullion.dev/placed-by-image`.
+    /// Returns the source's name in the annotation `mullion.dev/placed-by-image`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Source::Annotation => "annotation",
@@ -39,28 +39,28 @@ impl Source {
     }
 }
 
-/// What an image runs on.
+/// The platforms on which an image runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// The platforms.
     pub runs: Runs,
-    /// Who says so.
+    /// The source of the fact.
     pub source: Source,
 }
 
-/// A container and what is known of its image.
+/// A container and the fact about its image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container<'a> {
     /// The container's name.
     pub name: &'a str,
-    /// The image as the pod names it.
+    /// The image as written in the pod.
     pub image: &'a str,
-    /// What the image runs on; `None` if nobody knows.
+    /// The platforms on which the image runs; `None` if unknown.
     pub fact: Option<Fact>,
 }
 
 impl Container<'_> {
-    /// Whether what is known is certain.
+    /// Returns whether the fact about the image is known and certain.
     pub fn is_certain(&self) -> bool {
         self.fact
             .as_ref()
@@ -68,7 +68,7 @@ impl Container<'_> {
     }
 }
 
-/// Returns all containers of a pod with what is known of their images.
+/// Returns all containers of a pod with the facts about their images.
 pub fn containers<'a>(
     pod: &'a Value,
     namespace: &str,
@@ -111,7 +111,7 @@ pub fn containers<'a>(
     };
     let container = |(container, is_host_process): (&'a Value, bool)| {
         let mut fact = fact();
-        // A HostProcess container shares the host's system, whatever the build of its image.
+        // A HostProcess container uses the host's system, so the build of its image does not matter.
         if let Some(fact) = fact.as_mut().filter(|_| is_host_process) {
             fact.runs = fact.runs.on_any_build();
         }
@@ -124,7 +124,7 @@ pub fn containers<'a>(
     of(spec).map(container).collect()
 }
 
-/// Returns every container of a pod spec, and whether it is a HostProcess container.
+/// Iterates all containers of a pod spec, with whether each is a HostProcess container.
 pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
     let host_process =
         |owner: &Value| owner["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
@@ -137,8 +137,8 @@ pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
     })
 }
 
-/// Returns the pull secrets that a pod will have: its own, else those of its service account, which kube-apiserver's ServiceAccount plugin
-/// writes into the pod.
+/// Returns the pull secrets that a pod will have: its own, or else those of its service account, which
+/// kube-apiserver's ServiceAccount plugin writes into the pod.
 pub fn pull_secrets(spec: &Value, namespace: &str, cluster: &dyn ClusterReader) -> Vec<Arc<Value>> {
     let own = items(&spec["imagePullSecrets"]);
     let account = spec["serviceAccountName"].as_str().unwrap_or("default");

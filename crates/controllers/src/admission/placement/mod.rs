@@ -1,11 +1,13 @@
-//! Placement from images: a pod that does not say where it runs is sent where its images run.
+//! Placement from images: a pod that does not choose its nodes is sent where its images run.
 //!
-//! The rule intersects what the images of all containers run on ([`images`]) with what the pod's own fields allow ([`hosts`]). A pod that
-//! no node can run is refused where registries said so, and warned about where names of images suggest it. What is left is written into the
-//! pod's own fields ([`additions`]), which the scheduler, the provisioner and the address controller read; nobody else has to know images.
+//! The rule intersects the platforms on which the images of all containers run ([`images`]) with the hosts that the
+//! pod's own fields allow ([`hosts`]). If the intersection is empty, the pod is refused if that follows from
+//! registries, and gets a warning if it is only guessed from image names. Otherwise the result is written into the
+//! pod's own fields ([`additions`]), which the scheduler, the provisioner and the address controller read; no other
+//! component has to know about images.
 //!
-//! Invariants: the pod's own choice is never changed; whoever knows nothing adds nothing; asked again about its own result, the rule adds
-//! nothing.
+//! Invariants: the pod's own choice is never changed; unknown images add nothing; and a call on the rule's own
+//! result adds nothing.
 
 mod additions;
 mod hosts;
@@ -27,18 +29,18 @@ use super::{ClusterReader, Rule, Verdict, Write, system};
 /// A taint of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
-    /// Its key.
+    /// The taint's key.
     pub key: String,
-    /// Its value; may be empty.
+    /// The taint's value; may be empty.
     pub value: String,
-    /// As `NoSchedule`.
+    /// The taint's effect, such as `NoSchedule`.
     pub effect: String,
 }
 
-/// What the rule knows beyond the cluster's objects. Nothing here waits.
+/// The facts of the rule that are not objects in the cluster. No method blocks.
 pub trait Facts: Send + Sync {
-    /// Returns for each image of a pod what its registry has said it runs on, if it has been asked with the pod's pull secrets, which
-    /// `secrets` looks up. Whoever knows no registry leaves this as it is.
+    /// Returns for each image of a pod the platforms from its registry, if the registry was asked with the pod's
+    /// pull secrets, which `secrets` looks up. The default implementation knows no registry.
     fn in_registries(
         &self,
         images: &[Option<ImageRef>],
@@ -48,17 +50,18 @@ pub trait Facts: Send + Sync {
         vec![None; images.len()]
     }
 
-    /// Returns whether one of these images may become known: its registry may be asked and has not refused for good.
+    /// Returns whether one of these images may become known: its registry can be asked and has not finally refused.
     fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
         let _ = (images, secrets);
         false
     }
 
-    /// Returns what [`taints::common`] says, as of a moment ago: to look at all nodes for every pod would cost too much.
+    /// Returns a recent result of [`taints::common`], because visiting all nodes for every pod would be too
+    /// expensive.
     fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint>;
 }
 
-/// Knows no registry, and the taint that Windows nodes have by custom.
+/// Facts without registries, with the taint that Windows nodes have by convention.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFacts;
 
@@ -68,7 +71,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// Returns the taint that Windows nodes have by custom: `os=windows:NoSchedule`.
+/// Returns the taint that Windows nodes have by convention: `os=windows:NoSchedule`.
 pub fn usual_taint() -> Taint {
     Taint {
         key: "os".to_owned(),
@@ -77,23 +80,24 @@ pub fn usual_taint() -> Taint {
     }
 }
 
-/// Sends pods where their images run.
+/// The rule that sends pods where their images run.
 #[derive(Clone)]
 pub struct PlaceByImage {
-    /// What names of images suggest, and which Windows build runs where.
+    /// The guesses from image names, and which Windows build runs on which.
     pub table: Arc<ImageTable>,
-    /// What registries and nodes say.
+    /// The facts from registries and nodes.
     pub facts: Arc<dyn Facts>,
-    /// Whether a pod of unknown images gets the scheduling gate `mullion.dev/image`, which [`crate::image_gate`] removes.
+    /// Whether a pod with unknown images gets the scheduling gate `mullion.dev/image`, which [`crate::image_gate`]
+    /// removes.
     pub gates_unknown: bool,
 }
 
 /// The result of placing a new pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
-    /// Changes, warnings, or the refusal.
+    /// The changes and warnings, or the refusal.
     pub verdict: Verdict,
-    /// The system that the pod goes to; `None` if it is not known.
+    /// The operating system to which the pod is sent; `None` if unknown.
     pub system: Option<System>,
 }
 
@@ -122,7 +126,7 @@ impl Rule for PlaceByImage {
     }
 }
 
-/// A placement that leads to no system.
+/// Converts a verdict without a system.
 impl From<Verdict> for Placement {
     fn from(verdict: Verdict) -> Self {
         Placement {
@@ -132,19 +136,20 @@ impl From<Verdict> for Placement {
     }
 }
 
-/// What all containers together run on.
+/// The platforms on which all containers together run.
 struct Common {
-    /// By all that is known.
+    /// The platforms by all facts.
     runs: Runs,
-    /// By what is certain alone.
+    /// The platforms by certain facts only.
     certain: Runs,
-    /// Whether something is known of every container.
+    /// Whether there is a fact about every container.
     is_complete: bool,
 }
 
 impl PlaceByImage {
-    /// Places the template of a DaemonSet, whose controller chooses nodes by it, as a pod of it would be placed. `write` is the template as a
-    /// pod. A template is never refused, its pods are: what stands against it becomes a warning.
+    /// Places the template of a DaemonSet as a pod of it would be placed, because the DaemonSet controller chooses
+    /// nodes by the template. `write` contains the template as a pod. A template is never refused, only its pods
+    /// are, so a refusal becomes a warning.
     pub fn place_template(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let is_to_be_placed = write.old.is_none_or(|old| is_placed_anew(old, write.pod));
         let write = Write {
@@ -162,7 +167,7 @@ impl PlaceByImage {
         verdict
     }
 
-    /// Adds to a new pod what its images need, or refuses it.
+    /// Adds the fields to a new pod that its images require, or refuses the pod.
     pub fn place(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Placement {
         let containers = self.containers(write, cluster);
         let (mut verdict, found) = self.weigh(write, cluster, &containers);
@@ -172,6 +177,8 @@ impl PlaceByImage {
         let systems = allowed.systems_that_run(&runs, self.table.builds());
         let system = match systems[..] {
             [system] => system,
+            // An unknown image might decide between the two systems, so the default applies only if every image is
+            // known.
             [_, _] if is_complete => default_system(write.namespace, cluster),
             _ => return verdict.into(),
         };
@@ -195,7 +202,8 @@ impl PlaceByImage {
         }
     }
 
-    /// Adds the scheduling gate to a pod whose unknown images may become known, unless the pod itself says where it runs.
+    /// Adds the scheduling gate to a pod whose unknown images may become known, unless the pod itself chooses its
+    /// system.
     fn gate(&self, write: &Write<'_>, cluster: &dyn ClusterReader, verdict: &mut Verdict) {
         let spec = &write.pod["spec"];
         let gates = items(&spec["schedulingGates"]);
@@ -222,14 +230,15 @@ impl PlaceByImage {
         }
     }
 
-    /// Refuses a change of images that leaves the pod no node.
+    /// Refuses a change of images that leaves no node for the pod.
     fn judge(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let containers = self.containers(write, cluster);
         self.weigh(write, cluster, &containers).0
     }
 
-    /// Holds what the images run on against what the pod allows. Without a refusal, and if anything is known, returns also what to place
-    /// the pod by, where the pod allows itself to run, and whether something is known of every container.
+    /// Compares the platforms of the images with the hosts that the pod allows. Without a refusal, and if any image
+    /// is known, it also returns the platforms by which to place the pod, the allowed hosts, and whether every
+    /// image is known.
     fn weigh(
         &self,
         write: &Write<'_>,
@@ -251,6 +260,7 @@ impl PlaceByImage {
         if !fits(&common.certain) {
             return (Verdict::forbidden(sentence(true)), None);
         }
+        // Only a guess about the images conflicts. A guess may be wrong, so it never refuses a pod.
         verdict.warnings.push(sentence(false));
         let is_known = containers.iter().any(Container::is_certain);
         (
@@ -286,7 +296,7 @@ impl PlaceByImage {
     }
 }
 
-/// Returns the images of a pod spec that can be asked for, each once.
+/// Returns the valid images of a pod spec, each once.
 pub fn images_of(spec: &Value) -> Vec<ImageRef> {
     let mut seen = FxHashSet::default();
     images::of(spec)
@@ -295,7 +305,8 @@ pub fn images_of(spec: &Value) -> Vec<ImageRef> {
         .collect()
 }
 
-/// Returns whether placement from images is on for a pod: the label of the pod decides, then the one of its namespace; kube-system is out.
+/// Returns whether placement from images is enabled for a pod: by the pod's label, or else the label of its
+/// namespace. It is disabled in kube-system.
 pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
     let metadata = &write.pod["metadata"];
     if metadata["annotations"]["kubernetes.io/config.mirror"].is_string() {
@@ -316,13 +327,14 @@ pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
         .unwrap_or(write.namespace != "kube-system")
 }
 
-/// Whether a changed template is placed anew: what is learnt of images meanwhile must not start a rollout when something else is written.
+/// Returns whether a changed template is placed again. Facts that were learned about images meanwhile must not
+/// cause a rollout when another field changes.
 fn is_placed_anew(old: &Value, template: &Value) -> bool {
     let was_placed = old["metadata"]["annotations"][labels::PLACED_BY_IMAGE].is_string();
     was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
 }
 
-/// Returns where pods run whose images run on both systems: what the namespace's label says, else Linux.
+/// Returns the operating system of pods whose images run on both: that of the namespace's label, or else Linux.
 fn default_system(namespace: &str, cluster: &dyn ClusterReader) -> System {
     let namespace = cluster.find("", "namespaces", None, namespace);
     let label = namespace

@@ -1,12 +1,12 @@
-//! What the user is told about containers that do not run together, or not where the pod wants to run.
+//! The messages about containers that do not run together, or not where the pod is allowed to run.
 
 use mullion_api::labels;
 use mullion_engine::windows::Builds;
 
 use super::{Container, Source, hosts::Allowed};
 
-/// Returns the sentence about a pod that no allowed host runs, naming each container with what it needs. `certain`: by what is certain
-/// alone; else by guesses too, which the sentence says.
+/// Returns the message about a pod that no allowed host can run, naming each container and what it needs. With
+/// `certain`, only certain facts count; otherwise guesses count too, and the message says so.
 pub(super) fn conflict(
     containers: &[Container<'_>],
     allowed: &Allowed,
@@ -23,7 +23,7 @@ pub(super) fn conflict(
     };
     let counting: Vec<_> = containers.iter().filter(counts).collect();
     let misfits: Vec<_> = counting.iter().copied().filter(|one| !fits(one)).collect();
-    // Where each container alone would run somewhere, it is all of them together that do not.
+    // If each container alone would run somewhere, all of them together are the conflict.
     let named = if misfits.is_empty() {
         counting
     } else {

@@ -1,6 +1,7 @@
-//! The taints that Windows pods have to tolerate: those of every Windows node and pool, and of no Linux one.
+//! Determines the taints that Windows pods have to tolerate: those of every Windows node and pool, and of no Linux
+//! one.
 //!
-//! A taint that only some Windows nodes carry keeps pods away from them on purpose, so it is not tolerated.
+//! A taint of only some Windows nodes deliberately keeps pods away from them, so it is not tolerated.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,15 +11,15 @@ use serde_json::Value;
 use super::{Taint, items, usual_taint};
 use crate::admission::ClusterReader;
 
-/// Beginnings of the keys of taints that come and go with the state of a node.
+/// Prefixes of the keys of taints that change with the state of a node.
 const TRANSIENT: [&str; 3] = [
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
     "karpenter.sh/",
 ];
 
-/// Returns the taints that all Windows nodes and NodePools of the cluster have in common and no Linux one has; the usual taint if there
-/// are none of Windows.
+/// Returns the taints that all Windows nodes and NodePools of the cluster have and no Linux one has, or the usual
+/// taint if there are no Windows nodes and NodePools.
 pub fn common(cluster: &dyn ClusterReader) -> Vec<Taint> {
     let (mut windows, mut linux): (Vec<BTreeSet<Taint>>, Vec<_>) = (Vec::new(), Vec::new());
     let mut sort = |is_windows: bool, taints: &Value| match is_windows {
@@ -62,7 +63,8 @@ fn lasting(taints: &Value) -> BTreeSet<Taint> {
     taints.filter(is_lasting).collect()
 }
 
-/// Returns whether a NodePool buys Windows nodes: by its requirements, else by its EC2NodeClass; `None` if neither says so.
+/// Returns whether a NodePool buys Windows nodes, by its requirements or else by its EC2NodeClass; `None` if
+/// neither decides it.
 fn is_windows_pool(pool: &Value, cluster: &dyn ClusterReader) -> Option<bool> {
     let spec = &pool["spec"]["template"]["spec"];
     let requirements = items(&spec["requirements"]).iter();

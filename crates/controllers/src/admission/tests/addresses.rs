@@ -12,7 +12,7 @@ fn rule() -> WindowsAddresses {
     }
 }
 
-/// A cluster with a Windows node, a Linux node, a RuntimeClass for Windows, and the switch set to `on`.
+/// Returns a cluster with a Windows node, a Linux node, a RuntimeClass for Windows, and the switch set to `on`.
 fn cluster(on: &str) -> Cluster {
     let node = |os: &str| json!({"metadata": {"labels": {"kubernetes.io/os": os}}});
     let class = json!({"handler": "runhcs-wcow-process", "scheduling": {"nodeSelector": {"kubernetes.io/os": "windows"}}});
@@ -27,7 +27,7 @@ fn cluster(on: &str) -> Cluster {
         )
 }
 
-/// A pod with one container and these fields in its spec.
+/// Returns a pod with one container and these fields in its spec.
 fn pod(spec: Value) -> Value {
     let mut pod = json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "image": "iis"}, {"name": "log"}]}});
     for (key, value) in spec.as_object().expect("an object") {
@@ -44,7 +44,7 @@ fn expressions(expressions: Value) -> Value {
     required(json!([{"matchExpressions": expressions}]))
 }
 
-/// Whether a new pod with this spec gets a request and a limit of one address, and nothing else.
+/// Returns whether a new pod with this spec gets a request and a limit of one address, and nothing else.
 fn is_requested(known: &Cluster, spec: Value) -> bool {
     let before = pod(spec);
     let after = create(&rule(), known, before.clone()).expect("it is admitted");
@@ -165,7 +165,7 @@ fn the_switch_decides_and_is_read_as_go_reads_a_boolean() {
     assert!(!is_requested(&legacy, windows()));
 }
 
-/// A pod with this address in its annotation.
+/// Returns a pod with this address in its annotation.
 fn annotated(address: Option<&str>) -> Value {
     let mut pod = pod(json!({}));
     if let Some(address) = address {

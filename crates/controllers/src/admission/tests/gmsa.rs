@@ -8,7 +8,8 @@ const NO_HOST_NAMES: Gmsa = Gmsa {
     random_host_name: false,
 };
 
-/// A cluster whose service account `default/web` may use `webapp1`, and that has another credential spec and one without contents.
+/// Returns a cluster whose service account `default/web` may use `webapp1`, with another credential spec and one
+/// without contents.
 fn cluster() -> Cluster {
     let spec = |name: &str| json!({"DomainJoinConfig": {"Sid": "S-1-5 <&>", "DnsName": name}, "CmsPlugins": ["ActiveDirectory"]});
     Cluster::default()
@@ -43,7 +44,7 @@ fn options(name: Option<&str>, contents: Option<&str>) -> Value {
     json!({ "windowsOptions": options })
 }
 
-/// A pod with these options for the pod, a container and an init container.
+/// Returns a pod with these options for the pod, a container and an init container.
 fn pod(own: &Value, container: &Value, init: &Value) -> Value {
     json!({"metadata": {"name": "web-1"}, "spec": {
         "serviceAccountName": "web",
@@ -53,7 +54,7 @@ fn pod(own: &Value, container: &Value, init: &Value) -> Value {
     }})
 }
 
-/// A pod with these options on one of three levels.
+/// Returns a pod with these options on one of three levels.
 fn at(level: &str, options: &Value) -> Value {
     let none = json!({});
     let of = |wanted: &str| if level == wanted { options } else { &none };
@@ -185,7 +186,7 @@ fn names_and_contents_stay_as_they_are_in_an_update() {
             changed(&at(level, &json!({})), &before),
             refused("name and contents")
         );
-        // Options that are gone altogether are not noticed, as in windows-gmsa.
+        // Options that are removed completely are not compared, as in windows-gmsa.
         assert_eq!(changed(&before, &at(level, &json!({}))), None);
     }
 }

@@ -11,7 +11,7 @@ use crate::admission::{
 
 const IIS: &str = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022";
 
-/// Registries that have answered about a few images.
+/// Registries that have answered for a few images.
 #[derive(Default)]
 struct Answers {
     runs: BTreeMap<String, Runs>,
@@ -41,7 +41,7 @@ impl Facts for Answers {
     }
 }
 
-/// The rule, with what registries have said of images.
+/// Returns the rule with these facts from registries.
 fn rule(answers: &[(&str, &str)]) -> PlaceByImage {
     let runs = answers.iter().map(|(image, runs)| {
         let image = ImageRef::parse(image).expect("the name is valid");
@@ -65,7 +65,7 @@ fn pod(images: &[&str]) -> Value {
     json!({"metadata": {"name": "web"}, "spec": {"containers": containers.collect::<Vec<_>>()}})
 }
 
-/// A pod with these fields in its spec.
+/// Returns a pod with these fields in its spec.
 fn pod_with(images: &[&str], spec: Value) -> Value {
     let mut pod = pod(images);
     for (key, value) in spec.as_object().expect("an object") {
@@ -78,7 +78,7 @@ fn placed(rule: &PlaceByImage, pod: Value) -> Value {
     create(rule, &Cluster::default(), pod).expect("it is admitted")
 }
 
-/// Where a pod with these images goes: the node selector's system, or nothing.
+/// Returns the operating system in the node selector of a pod with these images, or null.
 fn system(rule: &PlaceByImage, images: &[&str]) -> Value {
     placed(rule, pod(images))["spec"]["nodeSelector"]["kubernetes.io/os"].clone()
 }
@@ -168,7 +168,7 @@ fn of_both_systems_linux_is_taken_unless_the_namespace_says_windows() {
 fn what_nobody_knows_adds_nothing() {
     let unknown = pod(&["r.example.com/shop:1"]);
     assert_eq!(placed(&rule(&[]), unknown.clone()), unknown);
-    // Another container's image still decides.
+    // The known image of another container still decides.
     let images = ["r.example.com/shop:1", "envoyproxy/envoy:v1.30"];
     assert_eq!(system(&rule(&[]), &images), "linux");
     let images = [
@@ -216,7 +216,7 @@ fn a_guess_refuses_nothing_and_warns() {
              docker.io/library/nginx) needs Linux (the label mullion.dev/place-by-image: \"false\" turns this check off)"
         )]
     );
-    // A fact beside contradicting guesses still places the pod.
+    // A certain fact still places the pod, although guesses contradict it.
     let rule = rule(&[("nginx:1.27", "linux/amd64")]);
     assert_eq!(system(&rule, &[IIS, "nginx:1.27"]), "linux");
 }
@@ -427,7 +427,7 @@ fn a_pod_of_unknown_images_waits_behind_a_gate_where_that_is_wanted_and_its_regi
     let slow = "slow.example.com/app:1";
     let gate = json!([{"name": "mullion.dev/image"}]);
     assert_eq!(gates(&gating, pod(&[slow])), gate);
-    // What is known leaves both systems: the other image decides.
+    // The known image runs on both systems, so the other image decides.
     assert_eq!(gates(&gating, pod(&["r.example.com/both:1", slow])), gate);
     let others = json!([{"name": "example.com/quota"}]);
     let with_others = gates(

@@ -1,4 +1,5 @@
-//! What comes of wishes over time. A line of a story is a time in seconds, the replicas there are, the wish, and what comes of it.
+//! Tests recommendations over time. A line of a story contains the time in seconds, the present replicas, the
+//! recommendation, and the result.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ fn at(seconds: i64) -> Timestamp {
     start + SignedDuration::from_secs(seconds)
 }
 
-/// As the API server fills it in.
+/// Returns a `behavior` as the API server defaults it.
 fn behavior(up: Value, down: Value) -> HorizontalPodAutoscalerBehavior {
     let policy =
         |kind: &str, value: i64| json!({ "type": kind, "value": value, "periodSeconds": 15 });
@@ -28,7 +29,8 @@ fn behavior(up: Value, down: Value) -> HorizontalPodAutoscalerBehavior {
     serde_json::from_value(whole).expect("a behaviour")
 }
 
-/// Each step scales if it comes to something else; the next one says so itself.
+/// Runs a story. Each line states its present replicas; a step whose result differs from them is recorded as a scale
+/// event.
 fn story(
     behavior: Option<&HorizontalPodAutoscalerBehavior>,
     (min, max): (i32, i32),
@@ -87,7 +89,7 @@ fn bounds_hold_with_and_without_a_behaviour() {
     for behavior in [None, Some(&free)] {
         let said = story(behavior, (2, 6), &[(0, 3, 9, 6)]);
         assert_eq!(said, [("ReadyForNewScale", "TooManyReplicas")]);
-        // The first wish is what there was at the beginning.
+        // The first recommendation is the number of replicas at the beginning.
         let mut history = History::default();
         let bounds = Bounds {
             min: 2,
@@ -118,7 +120,8 @@ fn policies_count_what_was_done_in_their_period() {
             (0, 10, 50, 13),
             (15, 13, 50, 13),
             (61, 13, 50, 16),
-            // A tenth of what there was when the period began: 16 - 3, of which 11 stay.
+            // The policy allows 10 % of the replicas at the beginning of the period, which leaves 16 - 3, of which
+            // 11 stay.
             (76, 16, 1, 11),
             (91, 11, 1, 11),
         ],
@@ -159,7 +162,7 @@ fn windows_hold_back_both_directions() {
         Some(&calm),
         (1, 100),
         &[
-            // It began at 5.
+            // The first recommendation is the 5 replicas at the beginning.
             (0, 5, 8, 5),
             (45, 5, 9, 5),
             (61, 5, 10, 9),

@@ -1,7 +1,8 @@
-//! The cases that kube-controller-manager's own tests decide, and what they leave open.
+//! The cases of kube-controller-manager's own tests, and cases that they leave open.
 //!
-//! A pod is written as its sample in milli-cores (`-` for none) and a letter: `r` ready, `u` not ready since its start, `h` just
-//! started, `p` pending, `f` failed, `d` being deleted. Every pod requests one core unless the case says otherwise.
+//! A pod is written as its sample in millicores (`-` for none) and a letter: `r` ready, `u` not ready since its
+//! start, `h` just started, `p` pending, `f` failed, `d` being deleted. Every pod requests one core unless the case
+//! says otherwise.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -53,7 +54,7 @@ fn case(text: &str, requests: &[&str]) -> Case {
         let (amount, letter) = word.split_at(word.len() - 1);
         let letter = letter.chars().next().expect("a letter");
         let request = requests.get(index).copied().unwrap_or("1");
-        // A sample of a pod that nobody knows any more.
+        // A sample of a pod that no longer exists.
         if letter != 'x' {
             pods.push(Arc::new(pod(index, letter, json!({ "cpu": request }))));
         }
@@ -105,7 +106,7 @@ fn within(
 #[test]
 fn utilization_asks_for_as_many_replicas_as_upstream() {
     let cases = [
-        // It grows, and less where pods are not ready, start, are over or go.
+        // It scales up, and less if pods are not ready, are starting, have ended or are being deleted.
         (3, "300r 500r 700r", 30, (5, 50, 500)),
         (3, "300u 500r 700r", 30, (4, 60, 600)),
         (3, "300h 500r 700r", 30, (4, 60, 600)),
@@ -113,20 +114,21 @@ fn utilization_asks_for_as_many_replicas_as_upstream() {
         (3, "400r 500h 700h", 30, (3, 40, 400)),
         (2, "500r 700r -f -f", 30, (4, 60, 600)),
         (2, "500r 700r -d -d", 30, (4, 60, 600)),
-        // It shrinks, by what the ready ones use.
+        // It scales down by the usage of the ready pods.
         (5, "100r 300r 500r 250r 250r", 50, (3, 28, 280)),
         (5, "100r 300r 500r 250u 250u", 50, (2, 30, 300)),
         (5, "100r 300r 500r 250h 250h", 50, (2, 30, 300)),
         (5, "100r -p -p -p -p", 50, (1, 10, 100)),
         (5, "100r 300r 500r 250r 250r -f -d", 50, (3, 28, 280)),
-        // Samples of pods that are not known do not count, but in how many there are.
+        // Samples of unknown pods count only towards the number of samples.
         (
             4,
             "4000r 9500r 3000r 7000r 3200x 2000x",
             100,
             (24, 587, 5875),
         ),
-        // Pods without a sample use all that they request before it shrinks, and nothing before it grows.
+        // Pods without a sample are assumed to use all their requests before a scale-down, and nothing before a
+        // scale-up.
         (4, "400r 95r -r -r", 100, (3, 24, 247)),
         (2, "1000r -r", 100, (2, 100, 1000)),
         (2, "1900r -r", 100, (2, 190, 1900)),
@@ -135,7 +137,7 @@ fn utilization_asks_for_as_many_replicas_as_upstream() {
         (3, "100h 450r -r", 50, (3, 45, 450)),
         (3, "100u 2000r -r", 50, (4, 200, 2000)),
         (4, "100u 100r 100r -r", 50, (3, 10, 100)),
-        // More pods than replicas, as in a rollout.
+        // More pods than replicas, as during a rollout.
         (2, "100r 100r -r", 50, (2, 10, 100)),
     ];
     for (current, pods, target, expected) in cases {
@@ -176,7 +178,7 @@ fn tolerances_hold_in_their_direction_only() {
 fn an_average_asks_for_as_many_replicas_as_upstream() {
     let cases = [
         ("cpu", 3, "20000r 10000r 30000r", 15_000, (4, 20_000)),
-        // Where no CPU is measured, a pod that has just started counts like any other.
+        // For other metrics than CPU, a pod that has just started counts like any other.
         ("memory", 3, "50000r 10000r 30000h", 15_000, (6, 30_000)),
         ("memory", 3, "50000h 15000r 30000h", 15_000, (7, 31_666)),
         (

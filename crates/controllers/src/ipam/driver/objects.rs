@@ -1,4 +1,4 @@
-//! What nodes and pods say that matters to addresses.
+//! Reads the facts about nodes and pods that concern addresses.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -26,7 +26,7 @@ pub(super) fn is_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Returns how many addresses the node says that it has.
+/// Returns the number of addresses in the node's capacity.
 pub(super) fn capacity(node: &Node) -> Option<u64> {
     let capacity = node.status.as_ref()?.capacity.as_ref()?;
     capacity.get(PRIVATE_IPV4)?.0.parse().ok()
@@ -36,7 +36,7 @@ pub(super) fn uid_of(pod: &Pod) -> Option<PodUid> {
     pod.metadata.uid.as_deref().map(PodUid::from)
 }
 
-/// Returns whether a pod needs or has an address. VRC looks at the requests of the containers only.
+/// Returns whether a pod needs or has an address. Like VRC, it checks only the requests of the ordinary containers.
 pub(super) fn is_concerned(pod: &Pod) -> bool {
     if pods::node_name(pod).is_empty() {
         return false;
@@ -54,14 +54,14 @@ pub(super) fn waits(pod: &Pod) -> bool {
     needs && !pod.annotations().contains_key(PRIVATE_IPV4)
 }
 
-/// Returns a pod as its node's book knows it, with the address that it has by its annotation; `None` if it needs none.
+/// Returns a pod as a member of its node's book, with the address in its annotation; `None` if it needs none.
 pub(super) fn member(pod: &Pod) -> Option<(PodUid, Member, Option<Cidr>)> {
     if !is_concerned(pod) {
         return None;
     }
     let annotation = match pod.annotations().get(PRIVATE_IPV4) {
         Some(text) => Some(text.parse().ok()?),
-        // A pod on its way out starts no container any more.
+        // A pod that is being deleted starts no more containers.
         None if pods::is_deleting(pod) => return None,
         None => None,
     };

@@ -1,4 +1,4 @@
-//! How calls and writes ended that tasks made for the loop.
+//! Processes the results of the calls and writes that tasks made for the loop.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Driver {
-    /// Takes in how a call or a write ended.
+    /// Processes the result of a call or a write.
     pub(super) fn report(&mut self, report: Report) {
         let now = self.now();
         match report {
@@ -62,7 +62,7 @@ impl Driver {
                     book.recorded(succeeded, now);
                     self.touch(&life.node, None, now);
                 } else if self.context.informers.nodes.get("", &life.node).is_none() {
-                    // It may have been written after it was removed.
+                    // The write may have created the CNINode again after it was deleted.
                     self.calls.forget(life.node);
                 }
             }
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// Returns the book of a node if that node still leads the life that a report is about.
+    /// Returns the book of a node, unless the report is about an earlier node of that name.
     fn book(&mut self, life: &Life) -> Option<&mut Book> {
         match self.nodes.get_mut(&life.node) {
             Some(State::Managed(book)) if book.life == *life => Some(book),
@@ -127,7 +127,7 @@ impl Driver {
         self.touch(name, None, now);
     }
 
-    /// Tells the subnet how an assignment ended, whether its node is still there or not.
+    /// Reports the result of an assignment to its subnet, whether or not the node still exists.
     fn assigned(&mut self, begun: &Begun, ended: &Result<Vec<Cidr>, AddressError>, now: u64) {
         let key = (begun.subnet.clone(), begun.kind);
         let subnet = self.subnets.entry(key.clone()).or_default();
@@ -139,13 +139,13 @@ impl Driver {
             Ok(blocks) if blocks.len() as u64 >= u64::from(begun.count) => subnet.succeeded(),
             Err(error) if !none_left(error) => {}
             Err(_) if begun.count == 1 => subnet.refused(begun.at, now),
-            // Fewer are asked for at once.
+            // The next call requests fewer blocks, without a wait.
             Ok(_) | Err(_) => subnet.has_less(begun.count),
         }
         self.open(&key, now);
     }
 
-    /// Lets nodes try again that wait for room in a subnet.
+    /// Wakes the nodes that wait for free addresses in a subnet, because some have become free.
     pub(super) fn room(&mut self, subnet: &Arc<str>, now: u64) {
         for kind in Kind::ALL {
             let key = (subnet.clone(), kind);

@@ -1,11 +1,11 @@
-//! What follows when the controller is switched on or off, or its settings change.
+//! Applies changes of the settings, and starts or stops the assignment of addresses.
 
 use kube::ResourceExt;
 
 use super::{super::book::unsupported, Alarm, Driver, State, objects::is_windows};
 
 impl Driver {
-    /// Steps back from a lease of upstream's controller that is held, and acts when it is not any more.
+    /// Stops assigning addresses while AWS's controller holds its Lease, and resumes when it does not any more.
     pub(super) fn look_at_lease(&mut self) {
         let (has_changed, ends) = self.switches.look_at_lease(self.context.clock.steady());
         self.timers.set(Alarm::Lease, ends);
@@ -32,6 +32,7 @@ impl Driver {
             "addresses of Windows pods: settings read"
         );
         if !self.settings.windows_ipam {
+            // All state is dropped. It is loaded again when addresses are enabled.
             for name in std::mem::take(&mut self.nodes).into_keys() {
                 self.forget_node(&name);
             }

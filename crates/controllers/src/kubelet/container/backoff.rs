@@ -1,14 +1,14 @@
-//! How long a container waits before it is started, or its image pulled, once more: client-go's `flowcontrol.Backoff`.
+//! The back-off before a container is restarted or its image pulled again (client-go: `flowcontrol.Backoff`).
 //!
-//! Invariant: whether a delay is forgotten is judged by the moment of the event it answers (the exit of a container, not
-//! the end of the wait), so that a wait of five minutes is not followed by one of ten seconds.
+//! Invariant: whether a back-off has expired is decided by the time of the event that causes the wait (a
+//! container's exit, not the end of the wait), so a wait of five minutes is not followed by one of ten seconds.
 
 use jiff::{SignedDuration, Timestamp};
 
 const FIRST_S: u16 = 10;
 const LONGEST_S: u16 = 300;
 
-/// A delay that doubles from 10 s to 300 s and is forgotten after twice its maximum without use.
+/// A back-off that doubles from 10 s to 300 s, and expires when it was not used for twice its maximum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::kubelet) struct Backoff {
     delay_s: u16,
@@ -16,12 +16,12 @@ pub(in crate::kubelet) struct Backoff {
 }
 
 impl Backoff {
-    /// The delay in force for what happened at `event`; zero if there is none, or if it is forgotten by then.
+    /// Returns the back-off for an event at `event`; zero if there is none or it has expired by then.
     pub(in crate::kubelet) fn delay(&self, event: Timestamp) -> SignedDuration {
         SignedDuration::from_secs(i64::from(self.in_force(event)))
     }
 
-    /// Makes the delay in force for `event` longer and returns it.
+    /// Lengthens the back-off for an event at `event`, and returns it.
     pub(in crate::kubelet) fn lengthen(
         &mut self,
         event: Timestamp,
@@ -68,7 +68,7 @@ mod tests {
         for n in 1..=6 {
             backoff.lengthen(at(n), at(n));
         }
-        // It ran for 500 s, ended, and waited for 300 s.
+        // The container ran for 500 s, exited, and waited for 300 s.
         assert_eq!(backoff.lengthen(at(506), at(806)).as_secs(), 300);
     }
 }

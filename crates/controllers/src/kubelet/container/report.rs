@@ -1,7 +1,7 @@
-//! The status the kubelet reports of one container.
+//! Builds the status that the kubelet reports for one container.
 //!
-//! Invariant: what was said last about a container that cannot start stays said until it has started, however often it
-//! is tried again in between (upstream's reason cache).
+//! Invariant: the last error of a container that cannot start is reported until the container has started, however
+//! often the start is retried in between (the kubelet's reason cache).
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use mullion_engine::images::ImageRef;
 use super::{Exit, Role, State, Unit};
 use crate::kubelet::ids;
 
-/// What a status says besides what its [`Unit`] remembers.
+/// The inputs of a container's status that its [`Unit`] does not store.
 pub(in crate::kubelet) struct Subject<'a> {
     pub(in crate::kubelet) pod_uid: &'a str,
     /// The container in the pod's spec.
     pub(in crate::kubelet) container: Option<&'a Container>,
-    /// The reason given while it has not been tried.
+    /// The waiting reason of a container that was not started yet.
     pub(in crate::kubelet) untried: &'static str,
 }
 
 impl Unit {
-    /// The status the kubelet reports.
+    /// Returns the status that the kubelet reports.
     pub(in crate::kubelet) fn status(&self, subject: &Subject<'_>) -> ContainerStatus {
         let mut status = ContainerStatus {
             name: self.name.to_string(),
@@ -67,7 +67,7 @@ impl Unit {
                     before,
                 ),
                 (None, before) if self.is_anew() => (waiting(subject.untried, None), before),
-                // Started again at once, it is shown as ended until it runs.
+                // A container that restarts without a wait is shown as terminated until it runs again.
                 (None, Some(exit)) => (self.ended(exit, subject), None),
                 (None, None) => (waiting(subject.untried, None), None),
             },
@@ -96,7 +96,7 @@ impl Unit {
             status.resources = resources;
         }
         if self.role == Role::Ephemeral {
-            // Nobody probes it, and it is given nothing of its own.
+            // An ephemeral container has neither probes nor resources.
             status.started = None;
             (status.allocated_resources, status.resources) = (None, None);
         }
@@ -133,7 +133,7 @@ fn waiting(reason: &str, message: Option<String>) -> ContainerState {
     }
 }
 
-/// What the container was given, which in a simulation is what it asked for.
+/// Returns the resources that the container was given: in a simulation those that it requests.
 fn resources(container: &Container) -> ResourceRequirements {
     let asked = container.resources.clone().unwrap_or_default();
     let filled = |list: Option<BTreeMap<String, Quantity>>| list.filter(|list| !list.is_empty());

@@ -1,9 +1,9 @@
-//! Looks up what pods take from ConfigMaps, Secrets and claims.
+//! Looks up the ConfigMaps, Secrets and claims that pods need.
 //!
-//! Nothing is watched: an object is read when a pod needs it, so a cluster whose pods refer to none pays nothing. Each
-//! question is a task of its own, and only so many of them read at once.
+//! Nothing is watched: an object is read when a pod needs it, so a cluster whose pods refer to none pays nothing.
+//! Each question is answered in a separate task, and a semaphore limits how many of them read at once.
 //!
-//! Invariant: every question is answered once, unless the process stops; a read that fails is repeated.
+//! Invariant: every question is answered once, unless the process stops; a failed read is repeated.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,9 +38,9 @@ use crate::{
     },
 };
 
-/// Questions that are looked up at once.
+/// The number of questions that are looked up at once.
 const READERS: usize = 16;
-/// Pause before a read that failed is repeated.
+/// The pause before a failed read is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
 pub(super) struct Asker {
@@ -62,16 +62,16 @@ impl Asker {
         }
     }
 
-    /// Looks up what `pod` asks for and sends the answer to the driver.
+    /// Looks up the objects that `pod` needs, and sends the answer to the driver.
     pub(super) fn ask(&self, pod: &Arc<Pod>, question: Question) {
         let (pod, client, inputs) = (Arc::clone(pod), self.client.clone(), self.inputs.clone());
         let (readers, shutdown) = (Arc::clone(&self.readers), self.shutdown.clone());
         let answer = async move {
-            // Never closed.
+            // The semaphore is never closed, so this cannot fail.
             let _permit = readers.acquire().await;
             let found = look_up(&client, &pod, question.objects).await;
             let need = question.need;
-            // Closed only when the process stops.
+            // The channel is closed only when the process stops.
             let _ = inputs.send(Input::Answer { pod, need, found });
         };
         self.tasks.spawn(async move {
@@ -125,7 +125,7 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
     found
 }
 
-/// What keeps a claim's volume from being mounted on the pod's node.
+/// Returns why a claim's volume cannot be mounted on the pod's node, or `None` if it can.
 async fn claim_trouble(
     client: &Client,
     pod: &Pod,
@@ -145,6 +145,7 @@ async fn claim_trouble(
     let Some(volume) = read_any::<PersistentVolume>(client, volume).await else {
         return Some(ClaimTrouble::NotBound);
     };
+    // Only CSI volumes have to be attached.
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     let driver = read_any::<CSIDriver>(client, &csi.driver).await;
     if !must_attach(driver.as_ref()) {
@@ -178,7 +179,7 @@ where
         + DeserializeOwned
         + std::fmt::Debug,
 {
-    // Validation lets references without a name pass, and nothing is called so.
+    // Validation accepts a reference without a name, but no object has an empty name.
     if name.is_empty() {
         return None;
     }

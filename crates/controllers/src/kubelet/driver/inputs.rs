@@ -1,7 +1,7 @@
-//! What the driver hears from the informers.
+//! The inputs that the driver receives from the informers.
 //!
-//! Invariant: an update that is only the echo of the kubelet's own write is told apart, so that a pod is stepped for
-//! what others changed.
+//! Invariant: an update that is only the echo of the kubelet's own write is marked as such, so that a pod is
+//! stepped only for changes by other clients.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Input {
     Pod(Arc<Pod>),
-    /// The kubelet's own write came back.
+    /// An update by the kubelet's own write.
     Echo(Arc<Pod>),
     PodGone(Arc<Pod>),
-    /// What a pod asked for was looked up.
+    /// The answer to a pod's question.
     Answer {
         pod: Arc<Pod>,
         need: Need,
@@ -42,7 +42,7 @@ pub(super) fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>
             }
             Change::Added(_) | Change::Updated { .. } => Input::Pod(Arc::clone(pod)),
         };
-        // Closed only when the process stops.
+        // The channel is closed only when the process stops.
         let _ = inputs.send(input);
     });
 }
@@ -61,7 +61,7 @@ pub(super) fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input
     });
 }
 
-/// Whether an update is more than the echo of the kubelet's own status write.
+/// Returns whether an update is more than the echo of the kubelet's own status write.
 fn concerns_kubelet(old: &Pod, new: &Pod) -> bool {
     let gated = new.spec.as_ref().is_some_and(|spec| {
         spec.readiness_gates
@@ -75,7 +75,7 @@ fn concerns_kubelet(old: &Pod, new: &Pod) -> bool {
         || node_of(old) != node_of(new)
 }
 
-/// The node a pod is bound to, or nothing.
+/// Returns the node to which a pod is bound, or an empty string.
 pub(super) fn node_of(pod: &Pod) -> &str {
     pod.spec
         .as_ref()

@@ -1,7 +1,7 @@
-//! One kubelet as the driver knows it: its machine, and what it has told the API server about it.
+//! One kubelet from the driver's point of view: its node, and what it has reported to the API server.
 //!
-//! Invariant: a node's status is written when it is not what its kubelet knows, or when the last report is five minutes old, and at no other
-//! time.
+//! Invariant: a node's status is written only when it differs from the state that the kubelet knows, or when the
+//! last report is five minutes old.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use crate::{
     },
 };
 
-/// A kubelet renews its lease and computes its status this often.
+/// The interval at which a kubelet renews its lease and computes its status.
 const BEAT: SignedDuration = SignedDuration::from_secs(10);
-/// Nodes beat in groups, at the same moment of every round, this far apart: what a group writes goes through the API server and its watches
-/// together, which costs less than half of what as many lone writes do.
+/// The distance between groups of nodes. The nodes of a group beat at the same moment of every round: writing
+/// together costs the API server and its watches less than half of what as many separate writes do.
 const GROUP: SignedDuration = SignedDuration::from_secs(1);
-/// An unchanged status is written this often.
+/// The interval at which an unchanged status is written.
 const STATUS_REPORT: SignedDuration = SignedDuration::from_secs(300);
-/// From the kubelet's start until the network plugin is up, at pace 1.
+/// The time from the kubelet's start until the network plugin is up, at pace 1.
 const NETWORK_LINUX: SignedDuration = SignedDuration::from_secs(8);
 const NETWORK_WINDOWS: SignedDuration = SignedDuration::from_secs(20);
 
-/// A node and what its kubelet has told the API server.
+/// A node, and what its kubelet has reported to the API server.
 pub(super) struct Kubelet {
     pub(super) host: Host,
     pub(super) facts: Arc<NodeFacts>,
@@ -40,16 +40,16 @@ pub(super) struct Kubelet {
     pub(super) talking: bool,
     pub(super) readiness: Readiness,
     recorder: Recorder,
-    /// In steady time.
+    /// The steady time of the last report.
     reported_at: Timestamp,
     reported_images: usize,
     reported: Readiness,
     reported_paging: bool,
-    /// The node whose status was last held against what is so.
+    /// The version of the node whose status was last compared with the actual state.
     compared: Option<Arc<Node>>,
 }
 
-/// How long the network plugin of a node needs, at pace 1.
+/// Returns how long a node's network plugin takes to come up, at pace 1.
 pub(super) fn network_delay(facts: &NodeFacts) -> SignedDuration {
     if facts.is_windows() {
         NETWORK_WINDOWS
@@ -59,7 +59,8 @@ pub(super) fn network_delay(facts: &NodeFacts) -> SignedDuration {
 }
 
 impl Kubelet {
-    /// The kubelet of a machine that has booted, registering now; `now` is the wall time and the steady time.
+    /// Creates the kubelet of a machine that has booted, which registers now. `now` is the wall time, `waited` the
+    /// steady time.
     pub(super) fn new(
         host: Host,
         facts: Arc<NodeFacts>,
@@ -82,18 +83,19 @@ impl Kubelet {
         }
     }
 
-    /// The network is as a kubelet before this one left it.
+    /// Marks the network as up, as a previous kubelet on this node left it.
     pub(super) fn finds_network_up(&mut self) {
         (self.readiness, self.reported) = (Readiness::Ready, Readiness::Ready);
     }
 
-    /// The next report is due at once.
+    /// Makes the next report due at once.
     pub(super) fn report_at_once(&mut self) {
         self.reported_at = Timestamp::MIN;
     }
 
-    /// The write of the node's status, if something in it changed, whoever changed it, or it is old. Nothing is compared while the node
-    /// is the one that was compared before. The report's age is measured by `waited`, the steady time.
+    /// Returns the write of the node's status if the stored status differs from the actual one, whoever changed it,
+    /// or if the last report is too old. A version of the node that was already compared is not compared again.
+    /// `waited` is the steady time, which measures the report's age.
     pub(super) fn report(&mut self, now: Timestamp, waited: Timestamp) -> Option<Write> {
         let node = self.node.clone().filter(|_| self.talking)?;
         let images = self.host.images().count(now);
@@ -125,7 +127,7 @@ impl Kubelet {
         for condition in node_status::turns(&stored, &wanted) {
             self.record_turn(turn(condition));
         }
-        // Whatever is written, the heartbeats go with it.
+        // Every write includes the conditions, so that their heartbeats are renewed.
         status.insert("conditions".to_owned(), json!(wanted.conditions));
         self.reported_at = waited;
         Some(Write::NodeStatus {
@@ -147,7 +149,7 @@ impl Kubelet {
             .record(object, kind, &event.reason, event.message);
     }
 
-    /// Records what a kubelet says when it starts.
+    /// Records the events of a kubelet's start.
     pub(super) fn record_start(&self) {
         self.record_node("Starting", "Starting kubelet.".to_owned());
         for turn in [
@@ -157,7 +159,7 @@ impl Kubelet {
         ] {
             self.record_turn(turn);
         }
-        // Windows has no cgroups to enforce it with.
+        // Windows has no cgroups with which to enforce it.
         if !self.facts.is_windows() {
             self.record_node(
                 "NodeAllocatableEnforced",
@@ -174,7 +176,8 @@ impl Kubelet {
         self.record_node(reason, format!("Node {name} status is now: {reason}"));
     }
 
-    /// An event about the node. The kubelet names its node as uid too, because it may not know the real one.
+    /// Records an event about the node. The kubelet uses the node's name as UID too, because it may not know the
+    /// real one.
     fn record_node(&self, reason: &str, message: String) {
         let node = ObjectReference {
             kind: Some("Node".to_owned()),
@@ -187,7 +190,7 @@ impl Kubelet {
     }
 }
 
-/// The kubelet's word for what a condition says now.
+/// Returns the kubelet's event reason for the present status of a condition.
 fn turn(condition: &NodeCondition) -> &'static str {
     match (&*condition.type_, &*condition.status) {
         ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
@@ -199,7 +202,7 @@ fn turn(condition: &NodeCondition) -> &'static str {
     }
 }
 
-/// Whether a node says that it is ready.
+/// Returns whether a node's condition Ready is True.
 pub(super) fn is_ready(node: &Node) -> bool {
     let mut conditions = node
         .status
@@ -208,7 +211,8 @@ pub(super) fn is_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The next round of the node. Nodes are spread over the groups, so that a thousand nodes do not beat at once.
+/// Returns when the node's next round is. Nodes are spread over the groups, so that a thousand nodes do not beat at
+/// once.
 pub(super) fn next_beat(name: &str, now: Timestamp) -> Timestamp {
     let (beat_ms, group_ms) = (BEAT.as_millis() as i64, GROUP.as_millis() as i64);
     let hash = name

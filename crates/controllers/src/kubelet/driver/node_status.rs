@@ -1,14 +1,15 @@
-//! What a kubelet writes of its node's status: what differs from what it knows, whoever wrote it (upstream: the setters of
-//! pkg/kubelet/nodestatus and nodeStatusHasChanged).
+//! Computes the part of a node's status that a kubelet writes: the fields that differ from what it knows, whoever
+//! wrote them (kubelet: the setters in pkg/kubelet/nodestatus, and `nodeStatusHasChanged`).
 //!
-//! Invariant: what others add is theirs (conditions of other types, capacity of other resources, attached volumes), and only the time of a
+//! Invariant: fields of other clients are not touched (conditions of other types, capacity of other resources,
+//! attached volumes), and a different heartbeat time alone is not a difference.
 //! heartbeat is no difference.
 
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use mullion_engine::model::Quantity;
 use serde_json::{Map, Value, json};
 
-/// The kubelet's own fields beside conditions and resources, which others write to as well.
+/// The fields that only the kubelet writes. Conditions and resources are not among them.
 const OWN: [&str; 7] = [
     "addresses",
     "daemonEndpoints",
@@ -20,7 +21,8 @@ const OWN: [&str; 7] = [
 ];
 const TIME: &str = "lastHeartbeatTime";
 
-/// The fields of a strategic merge patch that makes `stored` say what `wanted` says, without heartbeats that are merely newer.
+/// Returns the strategic merge patch that turns `stored` into `wanted`, without conditions that differ only by
+/// their heartbeat time.
 pub(super) fn difference(stored: &NodeStatus, wanted: &NodeStatus) -> Map<String, Value> {
     let conditions = [stored, wanted].map(|status| status.conditions.as_deref().unwrap_or(&[]));
     let [stored, mut wanted] = [stored, wanted].map(|status| {
@@ -37,7 +39,7 @@ pub(super) fn difference(stored: &NodeStatus, wanted: &NodeStatus) -> Map<String
         }
         let mut value = wanted[field].take();
         match &mut value {
-            // Merged by type, where one type may be there twice.
+            // Addresses are merged by type, but one type may occur twice, so the list is replaced.
             Value::Array(items) if field == "addresses" => {
                 items.insert(0, json!({"$patch": "replace"}));
             }
@@ -67,7 +69,7 @@ pub(super) fn difference(stored: &NodeStatus, wanted: &NodeStatus) -> Map<String
     patch
 }
 
-/// The conditions whose status is another one than what is stored.
+/// Returns the conditions whose status differs from the stored one.
 pub(super) fn turns<'a>(
     stored: &NodeStatus,
     wanted: &'a NodeStatus,
@@ -98,7 +100,7 @@ fn is_same(stored: &NodeCondition, wanted: &NodeCondition) -> bool {
     without_times(stored) == without_times(wanted)
 }
 
-/// Resources that others have added to the capacity are there for pods, too.
+/// Adds resources that other clients added to the capacity to the allocatable ones.
 fn adopt_resources(stored: &Value, wanted: &mut Value) {
     let own = wanted["capacity"].clone();
     let added = stored["capacity"].as_object().into_iter().flatten();
@@ -108,7 +110,8 @@ fn adopt_resources(stored: &Value, wanted: &mut Value) {
     }
 }
 
-/// The amounts that are not as wanted; null for extended resources that `is_bounded` by a capacity that has none of them.
+/// Returns the amounts that differ, and null for extended resources that are not wanted any more if `is_bounded` by
+/// a capacity without them.
 fn differing_amounts(stored: &Value, wanted: &Value, is_bounded: bool) -> Map<String, Value> {
     let mut differing = Map::new();
     for (name, amount) in wanted.as_object().into_iter().flatten() {
@@ -129,7 +132,7 @@ fn is_same_amount(one: &Value, other: &Value) -> bool {
     one == other || matches!((amount(one), amount(other)), (Some(one), Some(other)) if one == other)
 }
 
-/// Takes away what says nothing: JSON of Go's has neither empty texts nor empty lists here.
+/// Removes null, empty texts, lists and objects, which Go omits from this JSON.
 fn prune(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,7 +1,5 @@
-//! Values of the downward API: fields of a pod, resources of a container.
-//!
-//! Upstream: the kubelet's `podFieldSelectorRuntimeValue`, `containerResourceRuntimeValue` and
-//! `defaultPodLimitsForDownwardAPI`.
+//! Values of the downward API: fields of a pod, resources of a container (kubelet: `podFieldSelectorRuntimeValue`,
+//! `containerResourceRuntimeValue` and `defaultPodLimitsForDownwardAPI`).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +9,7 @@ use k8s_openapi::{
 };
 use mullion_engine::model::Quantity;
 
-/// Resources whose limit is what the node has for pods where a container has none.
+/// Resources for which a container without a limit gets the node's allocatable amount.
 const LIMITED_BY_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Returns the value of a field that an environment may take; `None` for a path that validation refuses.
@@ -49,7 +47,7 @@ pub(super) fn of_pod(pod: &Pod, path: &str) -> Option<String> {
     Some(value.unwrap_or_default())
 }
 
-/// Returns how much of a resource a container asks for or may use, in units of the divisor, rounded up.
+/// Returns a container's request or limit of a resource in units of the divisor, rounded up.
 pub(super) fn of_resources(
     pod: &Pod,
     own: &Container,
@@ -75,6 +73,7 @@ pub(super) fn of_resources(
         "limits" => {
             let limits = resources.and_then(|resources| resources.limits.as_ref());
             amount(limits, name)
+                // The kubelet treats a limit of zero as no limit.
                 .filter(|limit| !limit.is_zero())
                 .or_else(|| {
                     let status = node?.status.as_ref()?;
@@ -95,7 +94,7 @@ fn amount(list: Option<&BTreeMap<String, ApiQuantity>>, name: &str) -> Option<Qu
     list?.get(name)?.0.parse().ok()
 }
 
-/// Divides and rounds up; processors are counted in thousandths.
+/// Divides and rounds up; CPU is counted in millicores.
 fn in_units_of(amount: Quantity, divisor: Quantity, is_cpu: bool) -> i64 {
     let counted = |quantity: Quantity| match is_cpu {
         true => quantity.milli_value(),

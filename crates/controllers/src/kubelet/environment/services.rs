@@ -1,6 +1,5 @@
-//! Variables that tell a container which Services it can reach, in the form of Docker's links too.
-//!
-//! Upstream: the kubelet's `getServiceEnvVarMap` and the package envvars.
+//! The variables by which a container finds Services, also in the form of Docker links (kubelet:
+//! `getServiceEnvVarMap` and the package envvars).
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -9,9 +8,9 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 
 use super::Variables;
 
-/// Returns the variables of a container of `pod` that was started at `started_at`: of the Services of its namespace that
-/// were there by then, unless the pod wants none of them, and of `default/kubernetes` unless its namespace has a Service
-/// of that name.
+/// Returns the variables of a container of `pod` that was started at `started_at`. They cover the Services that
+/// existed by then in the pod's namespace, unless the pod disables service links, and `default/kubernetes`, unless
+/// the namespace has a Service of that name.
 pub(super) fn variables(pod: &Pod, services: &[Arc<Service>], started_at: Timestamp) -> Variables {
     let namespace = pod.metadata.namespace.as_deref();
     let spec = pod.spec.as_ref();
@@ -26,6 +25,7 @@ pub(super) fn variables(pod: &Pod, services: &[Arc<Service>], started_at: Timest
             continue;
         }
         if meta.namespace.as_deref() == Some("default") && name == "kubernetes" {
+            // A Service of that name in the pod's own namespace has precedence, whichever of the two comes first.
             by_name.entry(name).or_insert(service);
         } else if meta.namespace.as_deref() == namespace && links {
             by_name.insert(name, service);
@@ -38,7 +38,7 @@ pub(super) fn variables(pod: &Pod, services: &[Arc<Service>], started_at: Timest
     variables
 }
 
-/// The cluster IP of a Service that has one.
+/// Returns the cluster IP of a Service, or `None` if it has none.
 fn address(service: &Service) -> Option<&str> {
     let address = service.spec.as_ref()?.cluster_ip.as_deref()?;
     (!address.is_empty() && address != "None").then_some(address)
@@ -61,6 +61,7 @@ fn add_variables(name: &str, service: &Service, variables: &mut Variables) {
             add(name, port.port.to_string());
         }
     }
+    // From here on the names are those that Docker's container links defined.
     add(format!("{prefix}_PORT"), url(ip, first));
     for port in ports {
         let protocol = protocol(port);
@@ -84,7 +85,7 @@ fn url(ip: &str, port: &ServicePort) -> String {
     format!("{}://{host}:{}", protocol(port).to_lowercase(), port.port)
 }
 
-/// The part of a variable's name that names a Service or a port.
+/// Returns the name of a Service or port as a part of a variable's name.
 fn upper(name: &str) -> String {
     let upper = name.replace(['-', '.'], "_").to_uppercase();
     match upper.starts_with(|c: char| c.is_ascii_digit()) {

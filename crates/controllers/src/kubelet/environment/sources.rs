@@ -1,7 +1,8 @@
-//! The objects that a container's environment is made of, looked up when somebody asks for its log.
+//! The objects from which a container's environment is built. They are looked up when a user reads the container's
+//! log.
 //!
-//! Nothing is kept from the start of a container, so that pods whose logs nobody reads cost nothing; what was changed
-//! since is seen as it is now.
+//! Nothing is stored when a container starts, so pods whose logs nobody reads cost nothing. The environment
+//! therefore shows later changes of these objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,12 +23,12 @@ use crate::{
     pods,
 };
 
-/// What environments are made of.
+/// The objects from which environments are built.
 #[derive(Clone, Debug, Default)]
 pub(in crate::kubelet) struct Sources {
-    /// The data of ConfigMaps of the pod's namespace, by name.
+    /// The data of ConfigMaps in the pod's namespace, by name.
     pub(super) config_maps: BTreeMap<String, BTreeMap<String, String>>,
-    /// The keys of Secrets of the pod's namespace, by name.
+    /// The keys of Secrets in the pod's namespace, by name.
     pub(super) secret_keys: BTreeMap<String, BTreeSet<String>>,
     /// Services of all namespaces.
     pub(super) services: Vec<Arc<Service>>,
@@ -36,8 +37,8 @@ pub(in crate::kubelet) struct Sources {
 }
 
 impl Sources {
-    /// Looks up what the command of a container of `pod` may refer to; nothing if it refers to no variable. What cannot be
-    /// read counts as missing.
+    /// Looks up the objects that the command of a container of `pod` may refer to, or nothing if the command
+    /// contains no variable. An object that cannot be read counts as missing.
     pub(in crate::kubelet) async fn of(
         context: &Context,
         pod: &Pod,
@@ -87,7 +88,7 @@ where
         + DeserializeOwned
         + Debug,
 {
-    // Validation lets references without a name pass, and nothing is called so.
+    // Validation accepts a reference without a name, but no object has an empty name.
     if name.is_empty() {
         return None;
     }

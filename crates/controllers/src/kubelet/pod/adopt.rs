@@ -1,6 +1,6 @@
-//! How a kubelet that was restarted takes back the pods it finds at the API server.
+//! Restores the pods that a restarted kubelet finds at the API server.
 //!
-//! Invariant: nothing that ran is started a second time, and a pod whose status is final is never written again.
+//! Invariant: no container that ran is started a second time, and a pod with a final status is never written again.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl PodSim {
         };
         self.start_time = Some(start.0);
         if let Some("Succeeded" | "Failed") = status.phase.as_deref() {
-            // Its status is final: nothing is written again, only a deletion is carried out.
+            // The status is final, so only a deletion remains to be carried out.
             self.life = Life::Over { why: None };
             self.sealed = true;
             return;
@@ -39,7 +39,8 @@ impl PodSim {
                 parts.addresses.adopt(&self.uid, address);
                 self.ip = Some(address);
             }
-            // The address of such a pod says nothing of its sandbox: it has it from the first moment.
+            // A pod on the host network has its address from the start, so the address does not show that the
+            // sandbox exists; a container ID does.
             _ if self.host_network() && begun => {}
             _ => return,
         }

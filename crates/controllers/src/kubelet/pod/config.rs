@@ -50,7 +50,7 @@ pub struct Question {
 /// The progress of a pod's volumes that are filled from objects.
 #[derive(Clone, Debug)]
 pub(super) enum Volumes {
-    /// No volume has been looked at.
+    /// No volume has been checked yet.
     New,
     /// Some volumes are not filled yet.
     Pending(Box<Pending>),
@@ -102,7 +102,7 @@ impl Volumes {
 }
 
 impl PodSim {
-    /// Stores the answer to a question; the next step uses it. An answer that nobody waits for any more is dropped.
+    /// Stores the answer to a question; the next step uses it. An answer that is no longer awaited is dropped.
     pub fn answer(&mut self, need: Need, found: FoundObjects) {
         match need {
             Need::Volume(index) => {
@@ -164,6 +164,7 @@ impl PodSim {
                 missing.join(" ")
             );
             self.event(true, "FailedMount", message, None);
+            // The kubelet syncs the pod again some time after the error, and only then begins to wait again.
             pending.patience_ends = later(now, sync::RESYNC_AFTER_ERROR + PATIENCE);
         }
         self.volumes = Volumes::Pending(pending);

@@ -1,7 +1,7 @@
-//! The devices that a pod claims: before its sandbox is made, each of its claims must have devices and be reserved for
-//! it (kubelet: `pkg/kubelet/cm/dra`). The nodes have no drivers, so there is nothing more to prepare.
+//! Checks the devices that a pod claims: before its sandbox is created, each of its claims must be allocated and
+//! reserved for it (kubelet: `pkg/kubelet/cm/dra`). Simulated nodes have no drivers, so nothing more is prepared.
 //!
-//! Invariant: a pod that claims nothing never asks.
+//! Invariant: a pod without claims never causes a lookup.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::{
     resource_claims::of_pod::{self, Claimed, Unknown},
 };
 
-/// A kubelet that could not prepare devices goes on as if nothing had failed, and looks at the pod again after as long as
-/// at any other.
+/// The interval after which a pod is synced again whose devices could not be prepared. The kubelet does not treat
+/// this as an error, so it is the ordinary resync interval.
 pub(super) const RESYNC: SignedDuration = SignedDuration::from_mins(1);
 
-/// What is claimed, in the order in which the kubelet goes through it.
+/// Iterates the claims of a pod in the order in which the kubelet prepares them.
 fn claimed(pod: &Pod) -> impl Iterator<Item = Result<Claimed<'_>, Unknown>> {
     let extended = of_pod::extended(pod).map(|name| Ok(Claimed::Named(name)));
     of_pod::entries(pod)
@@ -25,12 +25,12 @@ fn claimed(pod: &Pod) -> impl Iterator<Item = Result<Claimed<'_>, Unknown>> {
         .chain(extended)
 }
 
-/// Whether a pod claims devices.
+/// Returns whether a pod claims devices.
 pub(super) fn any(pod: &Pod) -> bool {
     claimed(pod).next().is_some()
 }
 
-/// The claims that have to be looked up.
+/// Returns the claims to look up.
 pub(super) fn objects(pod: &Pod) -> BTreeSet<Object> {
     claimed(pod)
         .filter_map(|claimed| claimed.ok()?.name())
@@ -38,10 +38,10 @@ pub(super) fn objects(pod: &Pod) -> BTreeSet<Object> {
         .collect()
 }
 
-/// Whether a pod has what it claims, to go by what was found.
+/// Checks that the claims that were found give the pod its devices.
 ///
 /// # Errors
-/// With the kubelet's message about the first claim that the pod may not use.
+/// Returns the kubelet's message about the first claim that the pod may not use.
 pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), String> {
     for claimed in claimed(pod) {
         if let Some(name) = claimed.map_err(|unknown| unknown.to_string())?.name() {
@@ -51,7 +51,7 @@ pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), String> {
     Ok(())
 }
 
-/// What keeps a pod from the devices of a claim that exists.
+/// Returns why a pod may not use the devices of an existing claim.
 pub(in crate::kubelet) fn trouble(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     if claimed(pod).any(|claimed| claimed == Ok(Claimed::Made(name)))

@@ -1,7 +1,8 @@
-//! Containers that are put into a pod that is there, to look at it (`kubectl debug`).
+//! Ephemeral containers, which are added to an existing pod to inspect it (`kubectl debug`).
 //!
-//! They need neither room nor a turn: each is pulled and started as soon as the sandbox is up, beside whatever else comes up. None is
-//! started twice, none is ever taken out, and whether the pod is ready or over is for the others to say.
+//! They need no resources and do not wait for their turn: each is pulled and started as soon as the sandbox is up,
+//! at the same time as other containers. None is started twice or removed, and they do not affect whether the pod
+//! is ready or over.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer};
 
@@ -9,7 +10,7 @@ use super::PodSim;
 use crate::kubelet::container::{Role, Unit};
 
 impl PodSim {
-    /// Takes the containers that have come to the pod; `true` if there are any.
+    /// Adds the ephemeral containers that are new in the pod's spec. Returns `true` if there are any.
     pub(super) fn take_ephemeral(&mut self) -> bool {
         let spec = self.pod.spec.as_ref();
         let asked = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
@@ -30,7 +31,7 @@ impl PodSim {
     }
 }
 
-/// What of it a simulation looks at.
+/// Returns an ephemeral container as a container, with the fields that the simulation reads.
 pub(in crate::kubelet) fn container(ephemeral: &EphemeralContainer) -> Container {
     Container {
         name: ephemeral.name.clone(),

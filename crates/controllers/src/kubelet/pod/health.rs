@@ -1,7 +1,7 @@
-//! What follows from a container's probes: events, readiness, and the restart of one that failed too often.
+//! Acts on the results of a container's probes: records events, and restarts a container that failed too often.
 //!
-//! Upstream: the restart is measured against the exit before, so a container whose liveness probe fails once a minute is
-//! restarted at once until its back-off has grown longer than that.
+//! As in the kubelet, the restart back-off is measured from the previous exit. A container whose liveness probe
+//! fails once a minute is therefore restarted at once until its back-off is longer than that.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,7 @@ use crate::kubelet::{
 };
 
 impl PodSim {
-    /// Probes a running container once, if a probe is due.
+    /// Probes a running container once if a probe is due.
     pub(super) fn probe(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) {
         let State::Running {
             probes: Some(probes),
@@ -33,7 +33,7 @@ impl PodSim {
         }
     }
 
-    /// Makes the plans of what runs anew, because the pod is steered otherwise.
+    /// Plans the present runs again after the simulation annotations changed.
     pub(super) fn plan_anew(&mut self, parts: &Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
             let State::Running {
@@ -57,14 +57,14 @@ impl PodSim {
         }
     }
 
-    /// Whether a container that is stopped for a failed probe is started again.
+    /// Returns whether a container that is stopped because of a failed probe is restarted.
     pub(super) fn restarts_after_failed_probe(&self, index: usize) -> bool {
         let unit = &self.units[index];
         let asks = |container| restart::after_failed_probe(container, self.spec());
         unit.role == Role::Sidecar || self.container(unit).is_some_and(asks)
     }
 
-    /// What follows when a container has stopped that had failed a probe.
+    /// Returns the next state of a container that stopped because of a failed probe.
     pub(super) fn replace_condemned(
         &mut self,
         index: usize,

@@ -3,7 +3,7 @@
 //! A resize that comes meanwhile adds its containers. All of them together are reported once: by the condition
 //! `PodResizeInProgress`, and by one event when they are done.
 //!
-//! Invariant: a container is told to stop once per restart, whatever else is requested before it has started again.
+//! Invariant: a container gets the stop signal once per restart, whatever else is requested before it has started again.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -78,6 +78,8 @@ impl PodSim {
                 replaced.push(Replaced {
                     index,
                     starts: unit.starts,
+                    // A container that is already stopping gets its new resources at its next start, without a
+                    // second signal.
                     stop: if stops_already {
                         Stop::Otherwise
                     } else {

@@ -1,6 +1,6 @@
-//! What a pod's machine reports: the status as the kubelet would write it, and whether it is worth a write.
+//! Builds the status of a pod as the kubelet writes it, and decides whether a write is needed.
 //!
-//! Invariant: the same status is never written twice in a row, and nothing follows the final one.
+//! Invariant: the same status is never written twice in a row, and nothing is written after the final one.
 
 use std::{hash::Hasher, io};
 
@@ -41,7 +41,7 @@ impl PodSim {
         });
     }
 
-    /// The status as the kubelet would write it now.
+    /// Returns the status that the kubelet would write now.
     fn status(&mut self, facts: &NodeFacts, now: Timestamp) -> PodStatus {
         let mut written = PodStatus {
             start_time: self.start_time.map(Time),
@@ -76,7 +76,7 @@ impl PodSim {
         let over = matches!(self.life, Life::Over { .. });
         let derived = || status::phase(&self.units, |unit, code| self.restarts(unit, code), over);
         let phase = match why.map_or_else(derived, |_| "Failed") {
-            // Whatever ends has a terminal phase, even if it never ran.
+            // A pod that is over has a terminal phase, even if it never ran.
             "Pending" | "Running" if over => "Failed",
             phase => phase,
         };
@@ -128,7 +128,7 @@ impl PodSim {
     }
 }
 
-/// Whether the API server says that the pod is ready.
+/// Returns whether the pod's condition Ready is True at the API server.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod
         .status
@@ -137,7 +137,7 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// A number that differs where statuses do.
+/// Returns a hash of the status, by which two statuses are compared.
 fn fingerprint(status: &PodStatus) -> u64 {
     struct Sink(FxHasher);
     impl io::Write for Sink {
@@ -151,7 +151,7 @@ fn fingerprint(status: &PodStatus) -> u64 {
         }
     }
     let mut sink = io::BufWriter::with_capacity(4096, Sink(FxHasher::default()));
-    // Neither plain data nor a hash can fail to be written; if one did, the status would count as changed.
+    // Serializing plain data into a hash cannot fail. If it did, the status would count as changed.
     let _ = serde_json::to_writer(&mut sink, status);
     sink.into_inner()
         .map(|sink| sink.0.finish())

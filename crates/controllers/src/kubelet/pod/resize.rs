@@ -1,6 +1,6 @@
-//! What a kubelet does when the resources of a pod were changed in place, and what it says of it (upstream: pkg/kubelet/allocation and
-//! pkg/kubelet/events/resize.go). A resize for which there is no room waits, and the pod goes on with what it has. In a simulation there is
-//! nothing between a grant and the runtime having done it, so one event follows the other, unless containers have to be started again for it
+//! Resizes pods in place, and reports it (kubelet: pkg/kubelet/allocation and pkg/kubelet/events/resize.go). A
+//! resize without room waits, and the pod keeps its present resources. In a simulation a granted resize takes
+//! effect at once, so both events follow each other, unless containers have to be restarted for it
 //! ([`super::replace`]).
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -17,15 +17,15 @@ use crate::{kubelet::admit::Pending, pods};
 
 /// The condition of a pod whose resize waits.
 const PENDING: &str = "PodResizePending";
-/// The condition of a pod that has been given other resources, and some container runs without them.
+/// The condition of a pod whose resize was granted while some container still runs without the new resources.
 pub(super) const IN_PROGRESS: &str = "PodResizeInProgress";
-/// The conditions that a pod has while there is something to say, in their order.
+/// The conditions about resizes, in the kubelet's order. A pod has them only while they are True.
 pub(in crate::kubelet) const CONDITIONS: [&str; 2] = [PENDING, IN_PROGRESS];
 
-/// A resize that the pod asks for and does not have.
+/// A resize that is requested but not granted yet.
 #[derive(Clone, Debug)]
 pub(super) struct Resize {
-    /// The version of the pod with the resources it has.
+    /// The version of the pod with its present resources.
     has: Arc<Pod>,
     reported: Option<ReportedResize>,
 }
@@ -39,17 +39,17 @@ struct ReportedResize {
 }
 
 impl PodSim {
-    /// The version of the pod whose resources it has: the newest, unless a resize waits.
+    /// Returns the version of the pod with its granted resources: the newest version, unless a resize waits.
     pub fn granted(&self) -> &Arc<Pod> {
         self.resize.as_ref().map_or(&self.pod, |resize| &resize.has)
     }
 
-    /// Whether the pod asks for other resources than it has.
+    /// Returns whether the pod requests other resources than it has.
     pub fn wants_resize(&self) -> bool {
         self.resize.is_some()
     }
 
-    /// Takes note of a version that may ask for other resources than `before`.
+    /// Records a resize if the new version requests other resources than `before`.
     pub(super) fn notice_resize(&mut self, before: Arc<Pod>) {
         if self.life != Life::Active {
             return;
@@ -66,7 +66,8 @@ impl PodSim {
         }
     }
 
-    /// Begins with the resources that its status says a pod had when its kubelet was restarted.
+    /// Restores the present resources of a pod with a waiting resize from its status, after a restart of the
+    /// kubelet.
     pub(super) fn adopt_resize(&mut self) {
         if pods::condition(&self.pod, PENDING).is_none() {
             return;
@@ -90,7 +91,7 @@ impl PodSim {
         self.notice_resize(Arc::new(has));
     }
 
-    /// Gives the pod what it asks for, or says why not. Whether that changed something.
+    /// Grants the waiting resize, or records why it is not granted. Returns whether anything changed.
     pub fn decide_resize(&mut self, verdict: Result<(), Pending>, now: Timestamp) -> bool {
         let generation = self.pod.metadata.generation;
         let Some(resize) = &mut self.resize else {
@@ -105,6 +106,7 @@ impl PodSim {
             return true;
         };
         let reported = resize.reported.as_ref();
+        // A reason is reported once per generation, however often the resize is decided again.
         if reported.is_some_and(|reported| {
             reported.pending == pending && reported.generation == generation
         }) {
@@ -124,13 +126,13 @@ impl PodSim {
         true
     }
 
-    /// Says that the pod has what it was given last, which was of that generation.
+    /// Records the event that the granted resize of that generation is complete.
     pub(super) fn complete_resize(&mut self, generation: Option<i64>) {
         let summary = summary(self.granted(), generation, None);
         self.record_resize_event(false, "ResizeCompleted", "completed", &summary);
     }
 
-    /// The conditions that say why a resize waits and that one is being done. Of a pod that is over there is nothing to say.
+    /// Returns the conditions about a waiting resize and one in progress. A pod that is over has none.
     pub(super) fn resize_conditions(&self) -> impl Iterator<Item = PodCondition> {
         let is_over = matches!(self.life, Life::Over { .. });
         let conditions = [self.pending_condition(), self.progress_condition()];
@@ -150,7 +152,7 @@ impl PodSim {
         })
     }
 
-    /// Whether the API server still says something of a resize that is no more.
+    /// Returns whether the API server still shows a condition of a resize that has ended.
     pub(super) fn is_resize_outdated(&self) -> bool {
         let of = |condition| pods::condition(&self.pod, condition).is_some();
         self.resize.is_none() && of(PENDING) || self.replacing.is_none() && of(IN_PROGRESS)
@@ -182,7 +184,7 @@ fn is_resized(before: &Pod, pod: &Pod) -> bool {
         || containers(init_before.unwrap_or_default(), init.unwrap_or_default())
 }
 
-/// What each container has, in the order of Go's fields.
+/// The containers' resources in an event's message, in the order of the kubelet's Go struct.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
@@ -241,6 +243,6 @@ fn summary(pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
         generation: generation.unwrap_or_default(),
         error,
     };
-    // Plain data, which JSON can always express.
+    // The summary is plain data, which JSON can always express.
     serde_json::to_string(&summary).unwrap_or_default()
 }

@@ -1,8 +1,10 @@
-//! How all containers of a pod start anew because one of them exited as a rule with `RestartAllContainers` says (kubelet:
-//! RestartAllContainersOnContainerExits, on since 1.36). What runs is stopped at once, without hooks and in no order; then the containers
-//! come up from the first init container on, in the sandbox and with the volumes they had.
+//! Restarts all containers of a pod after one of them exited and a rule requests `RestartAllContainers` (kubelet:
+//! RestartAllContainersOnContainerExits, enabled by default since 1.36). Running containers are stopped at once,
+//! without hooks and in no particular order. Then the containers start again from the first init container, in the
+//! same sandbox and with the same volumes.
 //!
-//! Invariant: the container that asked for it waits as long as its own back-off says, so that a pod does not go round in circles.
+//! Invariant: the container that requested it waits for its own back-off, so that a pod does not restart in a tight
+//! loop.
 
 use jiff::Timestamp;
 
@@ -12,17 +14,17 @@ use crate::kubelet::{
     restart,
 };
 
-/// All containers are being stopped to be started again.
+/// The state while all containers are stopped to be restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Restarting {
-    /// The container whose exit asked for it.
+    /// The container whose exit requested it.
     asked: usize,
     /// Whether the stop signal was sent to the other containers.
     signaled: bool,
 }
 
 impl PodSim {
-    /// Notes that all are to start anew if the exit of a container asks for it.
+    /// Starts the restart of all containers if the container's exit requests it. Returns whether it does.
     pub(super) fn asks_for_restart_of_all(&mut self, index: usize, code: i32) -> bool {
         let container = self.container(&self.units[index]);
         let asks = container.is_some_and(|container| restart::of_all(container, code));
@@ -35,7 +37,8 @@ impl PodSim {
         asks
     }
 
-    /// Whether the containers may come up: not while others are being stopped for a new start.
+    /// Advances a restart of all containers. Returns whether containers may start, which they may not while others
+    /// are being stopped.
     pub(super) fn advance_restart(&mut self, parts: &mut Parts<'_>, now: Timestamp) -> bool {
         let Some(Restarting { asked, signaled }) = self.restarting else {
             return true;
@@ -48,7 +51,7 @@ impl PodSim {
             for index in 0..self.units.len() {
                 self.drop_or_stop(index, parts, now);
             }
-            // Those that stop at once have.
+            // Containers that stop without delay have stopped now.
             self.go_on(parts, now);
         }
         if self.units.iter().any(Unit::is_running) {
@@ -61,7 +64,7 @@ impl PodSim {
         true
     }
 
-    /// Stops what runs, and gives up what was about to.
+    /// Stops a running container, and cancels a start in progress.
     fn drop_or_stop(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) {
         let unit = &mut self.units[index];
         if unit.is_coming_up() {
@@ -74,7 +77,7 @@ impl PodSim {
         }
     }
 
-    /// Lets a container that has stopped be started as if it had never run; only its history stays.
+    /// Resets a stopped container so that it starts as if it had never run; only its history is kept.
     fn begin_anew(&mut self, index: usize, asked: bool, now: Timestamp) {
         let unit = &mut self.units[index];
         unit.anew_at = unit.starts;

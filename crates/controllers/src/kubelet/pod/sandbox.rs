@@ -1,7 +1,7 @@
-//! The pause container of a pod and its network: where the address comes from, and what is said when there is none.
-//! Before it, the pod's devices are seen to ([`super::devices`]).
+//! Creates a pod's sandbox: the pause container and its network. Its devices are checked first
+//! ([`super::devices`]).
 //!
-//! A pod on the host's network, which every Windows HostProcess pod is, has the node's address and takes none.
+//! A pod on the host network, which every Windows HostProcess pod is, has the node's address and takes none.
 
 use std::net::Ipv4Addr;
 
@@ -14,16 +14,16 @@ use crate::kubelet::{config::FoundObjects, ids};
 /// How long the network plugin of a Windows node waits for a pod's annotation.
 const ANNOTATION_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 
-/// How soon the kubelet tries again to make a sandbox.
+/// The pause before the kubelet retries to create a sandbox.
 const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
-/// The pause container and its network.
+/// The state of the pause container and its network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::kubelet) enum Sandbox {
     None,
-    /// The claims of the pod are looked up.
+    /// The pod's claims are being looked up.
     Asking,
-    /// The claims of the pod have been looked up.
+    /// The pod's claims have been looked up.
     Answered(Box<FoundObjects>),
     /// The network plugin waits for the annotation with the pod's address.
     Addressing {
@@ -39,7 +39,7 @@ pub(in crate::kubelet) enum Sandbox {
 }
 
 impl Sandbox {
-    /// When there is something to do about it.
+    /// Returns when the sandbox needs the next step.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         match self {
             Self::Creating { until } | Self::Addressing { until } => Some(*until),
@@ -121,7 +121,8 @@ impl PodSim {
         ip.parse().ok()
     }
 
-    /// Takes note that the pod may have its address since it was as `before`. Returns whether its sandbox was waiting for that.
+    /// Processes a new annotation with the pod's address; `before` is the previous version. Returns whether the
+    /// sandbox was waiting for it.
     pub(super) fn notice_address(&mut self, before: &Pod) -> bool {
         let had = before.metadata.annotations.as_ref();
         let had = had.is_some_and(|annotations| annotations.contains_key(WINDOWS_ADDRESS));
@@ -153,7 +154,7 @@ impl PodSim {
         }
     }
 
-    /// Takes an address, or says when to try again.
+    /// Takes an address. Otherwise returns when to try again.
     fn obtain_address(&mut self, parts: &mut Parts<'_>, now: Timestamp) -> Result<(), Timestamp> {
         if self.host_network() {
             return Ok(());

@@ -1,6 +1,6 @@
-//! What goes into a step of a pod's machine and what comes out of it.
+//! The input and output of a step of a pod's state machine.
 //!
-//! [`Parts`] is what a pod shares with its neighbours on the node; a [`Step`] is all that the outside must do, in order.
+//! [`Parts`] is the state that the pods of a node share; a [`Step`] lists what the caller must do, in order.
 
 use std::borrow::Cow;
 
@@ -19,52 +19,52 @@ use crate::kubelet::{
 pub struct Parts<'a> {
     /// The node.
     pub facts: &'a NodeFacts,
-    /// Its images.
+    /// The node's images.
     pub images: &'a mut NodeImages,
-    /// Its pod addresses.
+    /// The node's pod addresses.
     pub addresses: &'a mut Addresses,
-    /// How fast it works.
+    /// The speed of the simulation.
     pub pace: Pace,
-    /// What its work takes.
+    /// The durations of the node's simulated work.
     pub delays: Delays,
 }
 
-/// What a step asks the outside to do, in this order.
+/// An effect that the caller of a step carries out. Effects are carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Record an event on the pod.
     Event(PodEvent),
-    /// Write the status, and the address annotation of a Windows pod with it.
+    /// Write the status, and for a Windows pod the annotation with its address.
     Status {
-        /// All that the kubelet owns of the status.
+        /// The fields of the status that the kubelet owns.
         status: Box<PodStatus>,
-        /// Value for [`super::WINDOWS_ADDRESS`].
+        /// The value of [`super::WINDOWS_ADDRESS`].
         address: Option<String>,
     },
-    /// Look something up and tell [`super::PodSim::answer`].
+    /// Look objects up and pass the answer to [`super::PodSim::answer`].
     Ask(Question),
-    /// Delete the pod with grace period 0 and its uid as precondition.
+    /// Delete the pod with grace period 0 and its UID as precondition.
     Delete,
 }
 
-/// An event the kubelet records.
+/// An event that the kubelet records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
-    /// `Warning` rather than `Normal`.
+    /// Whether the type is `Warning` instead of `Normal`.
     pub warning: bool,
     /// The reason.
     pub reason: Cow<'static, str>,
-    /// The text.
+    /// The message.
     pub message: String,
-    /// The container it is about: `spec.containers{web}`.
+    /// The field of the container that the event concerns: `spec.containers{web}`.
     pub field_path: Option<String>,
 }
 
-/// The answer of a step.
+/// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What to do now.
+    /// The effects to carry out now.
     pub effects: Vec<Effect>,
-    /// When to step again at the latest.
+    /// The latest time of the next step.
     pub wake: Option<Timestamp>,
 }

@@ -1,7 +1,9 @@
-//! How a pod ends: who is told to stop when, who is killed, and what is reported of those that never ran.
+//! Ends a pod: which containers get the stop signal when, which are killed, and what is reported of those that
+//! never ran.
 //!
-//! App containers are told first and sidecars after them; whoever has not obeyed when the grace period ends is killed.
-//! The grace period is real time, obeying is simulated work. Whoever obeys before its work is done does not end well.
+//! App containers get the signal first and sidecars after them. A container that still runs when the grace period
+//! ends is killed. The grace period is real time; the time to obey the signal is simulated work. A container that
+//! obeys before its work is complete exits with an error.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -80,7 +82,7 @@ impl PodSim {
         }
     }
 
-    /// Plans the end of a run that has just been told to stop and is killed at `deadline`.
+    /// Plans the end of a run that has just received the stop signal and is killed at `deadline`.
     pub(super) fn stop_run(
         &mut self,
         index: usize,
@@ -95,6 +97,7 @@ impl PodSim {
         });
         let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
         let obeys_at = parts.pace.after(now, work);
+        // A container that obeys without delay is never killed, even if the deadline is reached.
         let planned = if obeys_at < deadline || obeys_at == now {
             let code = match self.has_work(index) {
                 true => Exit::interrupted(parts.facts.is_windows()),
@@ -108,12 +111,13 @@ impl PodSim {
             }
         };
         if let State::Running { exit, .. } = &mut self.units[index].state {
+            // The container may exit by itself before it obeys.
             let sooner = exit.filter(|own| own.at < planned.at);
             *exit = Some(sooner.unwrap_or(planned));
         }
     }
 
-    /// Whether a container is there for work that comes to an end, not to serve until it is told to stop.
+    /// Returns whether a container works towards an end instead of serving until it is stopped.
     fn has_work(&self, index: usize) -> bool {
         let unit = &self.units[index];
         let steering = self.pod.metadata.annotations.as_ref();
@@ -180,8 +184,8 @@ impl PodSim {
         }
     }
 
-    /// Nothing is started any more: what ended stays ended, and what never ran is reported as not found, unless init
-    /// containers were still in its way.
+    /// Ends all containers for good: exited ones keep their exit, and those that never ran are reported as not
+    /// found, unless init containers had not completed.
     fn settle_for_good(&mut self) {
         let initialized = status::has_initialized(&self.units)
             || !self.units.iter().any(|unit| unit.role.is_of_init());

@@ -1,11 +1,11 @@
-//! The order in which a pod's containers are brought up, and what follows when one of them ends.
+//! Starts a pod's containers in order, and decides what follows when one of them exits.
 //!
-//! Init containers run one after the other, sidecars stay up beside what follows, app containers start in order. As one
-//! worker looks after a pod, containers are brought up one by one, from the pull to the start; what is running may end,
-//! and what was begun may be finished, at any time.
+//! Init containers run one after the other, sidecars keep running beside later containers, and app containers start
+//! in order. In the kubelet one worker syncs a pod, so containers are started one by one, from the pull to the
+//! start. Running containers may exit, and starts in progress may finish, at any time.
 //!
-//! Invariant: after a sync, whatever is due and has not been done is a start, and a start waits only for a container
-//! whose own next change is ahead. So a pod that has work left always has a moment to wake at, and it is in the future.
+//! Invariant: after a sync the only due actions left are starts, and a start waits only for a container whose own
+//! next change is in the future. So a pod with work left always has a next wake time, and that is in the future.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
@@ -20,12 +20,12 @@ use crate::kubelet::{
     status::has_initialized,
 };
 
-/// How long after an exit, or a failed pull, the kubelet looks at the pod again.
+/// The delay of the kubelet's next sync after an exit or a failed pull.
 const RESYNC: SignedDuration = SignedDuration::from_secs(1);
-/// How long after an error that nothing is pulled for the kubelet looks at the pod again.
+/// The delay of the kubelet's next sync after an error without back-off.
 pub(super) const RESYNC_AFTER_ERROR: SignedDuration = SignedDuration::from_secs(10);
 
-/// Whether a container may begin to start now, or only go on with what it is about.
+/// Whether a container may begin to start, or may only continue what it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Has,
@@ -33,7 +33,7 @@ enum Turn {
 }
 
 impl PodSim {
-    /// Does what is due among the containers of a pod whose sandbox is up.
+    /// Carries out what is due for the containers of a pod whose sandbox is up.
     pub(super) fn sync_containers(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         if std::mem::take(&mut self.steered) {
             self.plan_anew(parts, now);
@@ -49,14 +49,14 @@ impl PodSim {
         self.consider_completion(parts, now);
     }
 
-    /// Carries every container on with what it is about.
+    /// Advances every container in what it has begun.
     pub(super) fn go_on(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
             self.drive(index, Turn::Waits, parts, now);
         }
     }
 
-    /// Gives the containers their turn to start, up to the first that takes time or holds up those behind it.
+    /// Lets the containers start in order, up to the first that takes time or blocks those after it.
     fn start_in_order(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
             if self.units[index].role == Role::Ephemeral {
@@ -90,7 +90,7 @@ impl PodSim {
         }
     }
 
-    /// A failed init container, or app containers that have all ended, end the pod.
+    /// Ends the pod if an init container failed or all app containers have ended.
     fn consider_completion(&mut self, parts: &Parts<'_>, now: Timestamp) {
         let ended = |unit: &Unit| matches!(unit.state, State::Ended(_));
         let init_failed = self
@@ -135,6 +135,7 @@ impl PodSim {
             }
             let unit = &mut self.units[index];
             unit.image = wanted;
+            // The back-off was for pulls of the old image.
             unit.pull_backoff = Backoff::default();
             if matches!(unit.state, State::Ended(_)) {
                 continue;
@@ -145,7 +146,7 @@ impl PodSim {
         }
     }
 
-    /// Carries one container through every change that is due at `now`.
+    /// Takes one container through every change that is due at `now`.
     fn drive(&mut self, index: usize, turn: Turn, parts: &mut Parts<'_>, now: Timestamp) {
         let may_start = turn == Turn::Has;
         loop {
@@ -170,6 +171,8 @@ impl PodSim {
                 State::Blocked { retry: Some(retry) }
                     if retry.backing_off_at.is_some_and(|at| at <= now) =>
                 {
+                    // The kubelet reports a failed pull as ErrImagePull first, and as a back-off from its next sync
+                    // on.
                     let again = retry.at;
                     let unit = &self.units[index];
                     let text = format!("Back-off pulling image \"{}\"", unit.image);
@@ -208,6 +211,7 @@ impl PodSim {
                 } if planned.at <= now => {
                     let (code, condemned) = (planned.code, *condemned);
                     let exit = self.units[index].exit_now(code, now);
+                    // A restart for a resize has no back-off.
                     if self.is_replaced(index) {
                         self.units[index].last = Some(exit);
                         State::Idle
@@ -234,6 +238,7 @@ impl PodSim {
                 }
                 State::CrashLoop { until } if may_start && *until <= now => {
                     let unit = &mut self.units[index];
+                    // The back-off is measured from the exit, so that the wait itself does not make it expire.
                     let ended = unit.last.as_ref().and_then(|last| last.finished_at);
                     unit.crash_backoff.lengthen(ended.unwrap_or(now), now);
                     State::Idle
@@ -244,7 +249,7 @@ impl PodSim {
         }
     }
 
-    /// What follows a container's exit: the end, another start, or a wait for one.
+    /// Returns what follows a container's exit: the end, a restart, or a wait for one.
     fn settle(&mut self, index: usize, exit: Box<Exit>, now: Timestamp) -> State {
         if self.restarting.is_some() || self.asks_for_restart_of_all(index, exit.code) {
             return State::Ended(exit);
@@ -256,7 +261,7 @@ impl PodSim {
         self.start_again(index, exit, ended, now)
     }
 
-    /// Another start after `exit`, or a wait for it; the back-off is measured from `event`.
+    /// Restarts a container after `exit`, or makes it wait for that. The back-off is measured from `event`.
     pub(super) fn start_again(
         &mut self,
         index: usize,
@@ -270,6 +275,7 @@ impl PodSim {
         let unit = &mut self.units[index];
         let delay = unit.crash_backoff.delay(event);
         unit.last = Some(exit);
+        // The back-off is already over, so the container restarts without a CrashLoopBackOff state.
         if later(event, delay) <= now {
             unit.crash_backoff.lengthen(event, now);
             return State::Idle;
@@ -287,12 +293,12 @@ impl PodSim {
         }
     }
 
-    /// Remembers why a container does not run.
+    /// Stores why a container does not run.
     pub(super) fn failed(&mut self, index: usize, reason: &'static str, message: String) {
         self.units[index].failure = Some(Box::new(Failure { reason, message }));
     }
 
-    /// The first step towards a start: the image.
+    /// Begins a start by looking for the image, and pulls it if needed.
     fn try_start(&mut self, index: usize, parts: &mut Parts<'_>, now: Timestamp) -> State {
         let name = self.units[index].image.clone();
         let image = match ImageRef::parse(&name) {
@@ -333,7 +339,7 @@ impl PodSim {
                     Some(index),
                 );
                 self.failed(index, "ErrImageNeverPull", message);
-                // Another pod may bring the image.
+                // Another pod may pull the image meanwhile.
                 State::Blocked {
                     retry: Some(Box::new(Retry {
                         backing_off_at: None,
@@ -362,7 +368,7 @@ impl PodSim {
         }
     }
 
-    /// Whether the pod asks for an image that can be had nowhere.
+    /// Returns whether an annotation makes pulls of the container's image fail.
     fn pull_fails(&self, index: usize) -> bool {
         let unit = &self.units[index];
         let steering = self.pod.metadata.annotations.as_ref();
@@ -400,7 +406,7 @@ impl PodSim {
         }
     }
 
-    /// Returns why the runtime cannot start a container that is created.
+    /// Returns why the runtime cannot start a created container, or `None` if it can.
     fn cannot_start(&self, index: usize, parts: &Parts<'_>) -> Option<String> {
         let unit = &self.units[index];
         let container = self.container(unit)?;
@@ -414,7 +420,8 @@ impl PodSim {
                 "failed to start containerd task {id:?}: {why}: unknown"
             ));
         }
-        // Windows itself compares the builds when hcsshim makes the container's compute system; a HostProcess container has none.
+        // Windows compares the builds when hcsshim creates the container's compute system. A HostProcess container
+        // has none.
         let image = ImageRef::parse(&unit.image).ok()?;
         let is_foreign = !identity::is_host_process(&self.pod, container)
             && parts.images.is_of_another_build(&image);

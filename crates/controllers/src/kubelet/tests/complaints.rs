@@ -1,8 +1,8 @@
-//! What is said of simulation annotations that cannot be understood.
+//! Tests the events about simulation annotations that cannot be parsed.
 
 use super::*;
 
-/// What the pod was told is wrong, leaving all else out.
+/// Returns the pod's events about its annotations, and no others.
 fn complaints(scene: &mut Scene) -> Vec<String> {
     let lines = std::mem::take(&mut scene.lines).into_iter();
     lines

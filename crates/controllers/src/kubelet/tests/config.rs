@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets: what is said of those that are missing, and that they are found when they are there.
+//! Tests ConfigMaps and Secrets: the messages about missing ones, and that they are found once they exist.
 
 use super::*;
 use crate::kubelet::config::{Keys, Object};
@@ -21,7 +21,7 @@ fn secret(name: &str) -> Object {
     Object::Secret(name.to_owned())
 }
 
-/// A pod of one container with such an environment.
+/// Returns a pod of one container with this environment.
 fn with_env(env: Value, env_from: Value) -> Value {
     pod(
         json!({ "containers": [{ "name": "web", "image": "app:1", "env": env, "envFrom": env_from }] }),
@@ -35,7 +35,7 @@ fn with_volume(volume: Value) -> Value {
     pod
 }
 
-/// The message a container waits with, once the pod has been given time.
+/// Returns reason and message of the waiting container after some time.
 fn waits_with(scene: &mut Scene, pod: &Value) -> Option<(String, String)> {
     let parsed: Pod = serde_json::from_value(pod.clone()).expect("a pod");
     let mut steps = vec![scene.host.observe_pod(Arc::new(parsed), scene.now)];

@@ -1,4 +1,4 @@
-//! Devices: a pod that claims some starts once it has them, and says what it waits for.
+//! Tests devices: a pod with claims starts once it has them, and reports what it waits for.
 
 use super::*;
 use crate::kubelet::config::{ClaimTrouble, Keys, Object};

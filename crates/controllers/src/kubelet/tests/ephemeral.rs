@@ -1,8 +1,8 @@
-//! Containers that are put into a pod to look at it.
+//! Tests ephemeral containers.
 
 use super::*;
 
-/// A pod with these containers, and these put into it.
+/// Returns a pod with these containers and these ephemeral containers.
 fn with(containers: Value, ephemeral: Value) -> Value {
     let mut pod = pod(json!({"containers": containers}));
     let generation = 1 + ephemeral.as_array().map_or(0, Vec::len);

@@ -1,8 +1,8 @@
-//! The accounts of Windows containers: which the kubelet refuses to create and the runtime to start.
+//! Tests the accounts of Windows containers: which ones the kubelet refuses to create and the runtime to start.
 
 use super::*;
 
-/// What the kubelet says of the container of that pod: the warnings, and its state in the last status.
+/// Returns the warnings about the pod's container, and its state in the last status.
 fn said(mut scene: Scene, pod: &Value) -> Vec<String> {
     let wake = scene.observe(pod);
     scene.run(wake, 5);
@@ -24,7 +24,7 @@ fn windows() -> Scene {
     Scene::windows(Build::SERVER_2022)
 }
 
-/// A pod with these security contexts of its own and of its container.
+/// Returns a pod with these security contexts of the pod and of its container.
 fn secured(own: Value, container: Value) -> Value {
     let containers = json!([{ "name": "web", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022", "securityContext": container }]);
     pod(json!({ "containers": containers, "securityContext": own }))

@@ -1,4 +1,4 @@
-//! Images that cannot be had, or not here.
+//! Tests images that do not exist, or not for this node.
 
 use mullion_engine::images::{ImageRef, ImageRow, ImageTable, Published};
 
@@ -183,7 +183,7 @@ fn a_running_pod_that_is_told_so_finds_its_image_gone_at_its_next_start() {
     );
 }
 
-/// A registry whose images for Windows name no `os.version`, as those that buildx makes.
+/// A registry whose Windows images have no `os.version`, like those that buildx builds.
 #[derive(Debug)]
 struct WithoutVersion;
 
@@ -236,7 +236,7 @@ fn an_image_without_os_version_is_pulled_by_every_build_and_does_not_start_on_a_
         let right = said(Build::SERVER_2019, image, json!({}));
         assert!(right.contains("web=Running+"), "{right}");
     }
-    // Nobody knows its build, so it is taken at its word.
+    // The build is unknown, so the image is assumed to run.
     let unknown = said(Build::SERVER_2022, "r.example.com/app:1", json!({}));
     assert!(unknown.contains("web=Running+"), "{unknown}");
     let options = json!({ "hostProcess": true, "runAsUserName": "NT AUTHORITY\\SYSTEM" });

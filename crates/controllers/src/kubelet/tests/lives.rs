@@ -1,4 +1,4 @@
-//! The way to running and ready, and what a node refuses.
+//! Tests the way to running and ready, and the pods that a node rejects.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Memory on Windows nodes: what goes beyond a limit fails, what goes beyond the node pages.
+//! Tests memory on Windows nodes: allocations beyond a limit fail, and usage beyond the node's memory pages.
 
 use mullion_engine::windows::Build;
 use serde_json::json;
@@ -59,7 +59,7 @@ fn containers_start_slower_on_a_windows_node_whose_pods_need_more_memory_than_it
     assert!(!pages);
     let (pages_now, took_now) = started_at("memory=9Gi");
     assert!(pages_now);
-    // Sandbox 5 s and start 2.5 s, four times as long; the image is there.
+    // Sandbox 5 s and start 2.5 s, four times as long; the image is present.
     assert!(took_now > took + 20.0, "{took} s, then {took_now} s");
 }
 

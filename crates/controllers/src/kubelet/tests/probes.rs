@@ -1,4 +1,4 @@
-//! Probes that fail because an annotation says so, and what a user sees of them.
+//! Tests probes that fail because of an annotation, and what a user sees of it.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_failing_readiness_probe_takes_the_pod_out_of_service_and_back() {
     let wake = scene.run(wake, 3);
     scene.lines.clear();
     let wake = scene.run(wake, 3_600);
-    // It runs since 2.45 s and is probed every five seconds from then on.
+    // The container runs since 2.45 s and is probed every five seconds from then on.
     scene.expect(&[
         "12.45s Warning Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503",
         "17.45s Warning Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503",

@@ -1,7 +1,8 @@
-//! That a kubelet can be driven by what its pods ask for: random pods, changes and restarts, at random moments.
+//! Tests that a kubelet can be driven by the wake times of its pods: random pods, changes and restarts at random
+//! times.
 //!
-//! Each pod is stepped at the moment it reported and at no other, as the driver does. Checked is that this moment is
-//! always ahead, that before it nothing is left undone, and that a second holds only so many of them.
+//! Each pod is stepped only at the time that it reported, as the driver does. The test checks that this time is
+//! always in the future, that nothing is due before it, and that the number of steps per second is bounded.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
@@ -22,15 +23,15 @@ use crate::kubelet::{
     pulls::Knowledge,
 };
 
-/// The story ends this long after its start.
+/// The end of the story, from its start.
 const STORY_S: i64 = 120;
 
-/// ConfigMaps and Secrets come into being this long after it.
+/// The time at which ConfigMaps and Secrets are created, from the start.
 const OBJECTS_AT_S: i64 = 30;
 
-/// Images that are quickly there, take a while, or are asked about at every start.
+/// Images that are quickly present, take a while, or are checked at every start.
 const IMAGES: [&str; 4] = ["app:1", "app", "nginx:1.27", "redis"];
-/// Images that have no platform on one of the nodes, or no valid name.
+/// Images without a variant for one of the nodes, or with an invalid name.
 const BROKEN: [&str; 3] = [
     "mcr.microsoft.com/windows/servercore:ltsc2022",
     "mcr.microsoft.com/windows/nanoserver:ltsc2019",
@@ -48,7 +49,7 @@ enum Happening {
         pod: usize,
         grace_s: i64,
     },
-    /// The kubelets start again and find what the API server has.
+    /// The kubelets restart and read their pods from the API server.
     Restart,
 }
 
@@ -186,7 +187,7 @@ fn story() -> impl Strategy<Value = Story> {
         })
 }
 
-/// A node, the API server's picture of its pods, and the moments they asked for.
+/// A node, the pods at the API server, and the wake times of the pods.
 struct World {
     windows: bool,
     pace: Pace,
@@ -194,7 +195,7 @@ struct World {
     host: Host,
     now: Timestamp,
     pods: Vec<Option<(Value, Option<Timestamp>)>>,
-    /// Steps of each second.
+    /// The number of steps in each second.
     steps: BTreeMap<i64, usize>,
 }
 
@@ -211,8 +212,8 @@ impl World {
         }
     }
 
-    /// What the node's pods can hold in a second: each container changes a handful of times before its back-off, and two
-    /// probes of it may fail every tenth of a second.
+    /// Returns the most steps per second that the node's pods may need: each container changes a few times before
+    /// its back-off, and two of its probes may fail every tenth of a second.
     fn most_steps(&self) -> usize {
         let containers = |pod: &Value| {
             ["initContainers", "containers"]
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// Steps whatever asks for it until `end`.
+    /// Steps every pod that is due until `end`.
     fn run_until(&mut self, end: Timestamp) {
         loop {
             let wakes = self.pods.iter().enumerate();
@@ -297,7 +298,7 @@ impl World {
         }
     }
 
-    /// Between the moments that were asked for, nothing is to be done.
+    /// Checks that nothing is due between the reported wake times.
     fn step_idly(&mut self, next: Timestamp) {
         let half = next.duration_since(self.now) / 2;
         let between = self.now + half;

@@ -1,9 +1,9 @@
-//! Containers that a resize starts again, while that takes time.
+//! Tests containers that a resize restarts, while the restart takes time.
 
 use super::*;
 
-/// A version of a pod with the containers `log` and `web`, whose memory and processors are told in this order. More memory is to be had by
-/// a new start only.
+/// Returns a version of a pod with the containers `log` and `web`, with the given memory and CPU. A change of
+/// memory requires a restart.
 fn version(generation: i64, resources: [(&str, &str); 2]) -> Value {
     let restart = json!({ "resourceName": "memory", "restartPolicy": "RestartContainer" });
     let keep = json!({ "resourceName": "cpu", "restartPolicy": "NotRequired" });
@@ -21,7 +21,7 @@ fn version(generation: i64, resources: [(&str, &str); 2]) -> Value {
 
 const BEFORE: (&str, &str) = ("1Gi", "1");
 
-/// What an event says of a version.
+/// Returns the message of an event about a version.
 fn told(what: &str, generation: i64, resources: [(&str, &str); 2]) -> String {
     let containers = ["log", "web"].into_iter().zip(resources);
     let containers = containers.map(|(name, (memory, cpu))| {
@@ -35,14 +35,14 @@ fn told(what: &str, generation: i64, resources: [(&str, &str); 2]) -> String {
 }
 
 impl Scene {
-    /// Runs to a moment and gives the kubelet a version of the pod then.
+    /// Runs until `at_s` and passes a version of the pod to the kubelet then.
     fn observe_at(&mut self, wake: Option<Timestamp>, at_s: i64, pod: &Value) -> Option<Timestamp> {
         self.run(wake, at_s);
         self.observe(pod)
     }
 }
 
-/// A pod that has been running since 2.6 s at most, and when it is to be stepped next.
+/// Returns a pod that is running after at most 2.6 s, and when it is to be stepped next.
 fn running(pod: &Value) -> (Scene, Option<Timestamp>) {
     let mut scene = Scene::linux(Pace::REAL);
     let wake = scene.observe(pod);

@@ -1,4 +1,4 @@
-//! Pods that are resized in place: what is said, what waits, and what they have meanwhile.
+//! Tests in-place resizes: what is reported, what waits, and which resources pods have meanwhile.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
         &format!("5s Normal ResizeCompleted: Pod resize completed: {summary}"),
         "5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+",
     ]);
-    // Another change of the pod is no resize.
+    // Another change of the pod is not a resize.
     scene.observe(&version(3, "1500m"));
     scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
 }
@@ -76,7 +76,7 @@ fn a_container_is_started_again_where_its_policy_asks_for_that() {
     ]);
 }
 
-/// A pod that asks for this.
+/// Returns a pod that requests this CPU.
 fn version(name: &str, generation: i64, cpu: &str) -> Arc<Pod> {
     let mut pod = pod(json!({
         "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "cpu": cpu } } }],
@@ -87,7 +87,7 @@ fn version(name: &str, generation: i64, cpu: &str) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).expect("a pod"))
 }
 
-/// What is told of a pod: events, and the conditions and resources of statuses.
+/// Returns what is reported about a pod: events, and the conditions and resources of statuses.
 fn told(step: Step) -> Vec<String> {
     let line = |effect| match effect {
         Effect::Event(event) => {
@@ -137,7 +137,7 @@ fn a_resize_without_room_waits_until_others_leave_it() {
     waits(&mut host, 2, "3", "Deferred", message);
     let message = "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000";
     waits(&mut host, 3, "5", "Infeasible", message);
-    // What it has is what counts for others.
+    // The present resources count for other pods, not the requested ones.
     host.observe_pod(version("a", 4, "3"), start());
     let step_resized = |host: &mut Host| {
         for uid in host.take_resized() {
@@ -167,7 +167,7 @@ fn a_resize_without_room_waits_until_others_leave_it() {
             r#"None has Some("3")"#.to_owned(),
         ]
     );
-    // Who changes its mind needs nothing.
+    // A pod that withdraws its resize needs no room.
     host.observe_pod(version("b", 1, "1"), start());
     host.observe_pod(version("a", 5, "4"), start());
     let step = host.observe_pod(version("a", 6, "3"), start());

@@ -1,4 +1,4 @@
-//! What ends and is started again: crashes, back-offs, restart policies, kubelets that were restarted.
+//! Tests exits and restarts: crashes, back-offs, restart policies, and restarted kubelets.
 
 use super::*;
 
@@ -304,7 +304,7 @@ fn a_container_that_waits_to_run_again_keeps_saying_why_until_it_has_started() {
         .filter_map(|line| line.split_once(" status Running 10.0.1.100 "))
         .map(|(_, status)| status)
         .collect();
-    // The image is asked for at every start, which takes a while; nobody sees that.
+    // The registry is asked for the image at every start, which takes a while; the status does not show that.
     assert_eq!(
         statuses,
         [
@@ -344,7 +344,7 @@ fn a_containers_own_rule_restarts_it_for_one_exit_code_in_a_pod_that_never_resta
     }
 }
 
-/// A rule that starts all containers anew when one of them exits with 42.
+/// Returns a rule that restarts all containers when one of them exits with 42.
 fn restarts_all() -> Value {
     json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } })
 }
@@ -391,7 +391,7 @@ fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_contai
         "19.2s status Running 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=Running+x1 watcher=Running+x1",
         "20.05s status Running 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=Completed(0)x1 watcher=Running+x1",
     ]);
-    // The container that asks for it again backs off, the others do not wait for it.
+    // The container that requests it again backs off, and the others do not wait for it.
     scene.run(Some(scene.now + SignedDuration::from_millis(1)), 36);
     let last = scene.lines.iter().rfind(|line| line.contains("status"));
     let last = last.expect("there is one");
@@ -401,7 +401,7 @@ fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_contai
     );
 }
 
-/// What the kubelet says of a condition of a pod with such a rule in its first seconds, one after the other.
+/// Returns the successive values of a condition of a pod with such a rule in its first seconds.
 fn says_of(kind: &str, pod: Value, seconds: i64) -> Vec<(String, Option<String>)> {
     let pod: Pod = serde_json::from_value(pod).expect("a pod");
     let mut host = Scene::linux(Pace::REAL).host;

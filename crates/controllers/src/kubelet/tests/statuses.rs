@@ -1,4 +1,4 @@
-//! What stands in a pod's status besides phase, conditions and states.
+//! Tests the fields of a pod's status other than phase, conditions and states.
 
 use super::*;
 

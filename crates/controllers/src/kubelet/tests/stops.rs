@@ -1,4 +1,4 @@
-//! How a pod that is told to stop ends.
+//! Tests how a pod that is stopped ends.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! `pluginConfig`: the arguments of plugins, with upstream's defaults and validation.
+//! Parses `pluginConfig`, the arguments of plugins, with kube-scheduler's defaults and validation.
 
 use mullion_engine::Profile;
 use mullion_engine::model::{NodeAffinity, TopologySpreadConstraint};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::error::{ConfigError, Fault, Faults, refuse};
 use super::shape;
 
-/// One entry.
+/// The arguments of one plugin.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct PluginConfig {
@@ -103,7 +103,7 @@ struct VolumeBindingArgs {
 }
 
 impl PluginConfig {
-    /// Puts the arguments into a profile.
+    /// Applies the arguments to a profile.
     pub(super) fn apply(self, profile: &mut Profile, path: &str, faults: &mut Faults) {
         let found = shape::ARGUMENTS.iter().find(|(name, _)| *name == self.name);
         let Some((name, shape)) = found else {
@@ -164,6 +164,7 @@ impl PluginConfig {
                 Ok(())
             }
             _ => {
+                // VolumeBinding is the only other plugin in [`shape::ARGUMENTS`]. Its timeout is only checked.
                 let args: VolumeBindingArgs = shape::typed(&args, &path)?;
                 if args.bind_timeout_seconds < 0 {
                     let why = "invalid BindTimeoutSeconds, should not be a negative value";
@@ -184,7 +185,7 @@ fn within(value: i64, least: i64, most: i64, path: &str) -> Result<(), ConfigErr
     Err(refuse(path, Fault::invalid(value, &why)))
 }
 
-/// Every node is tried here, so the numbers are only checked.
+/// Checks the arguments of DefaultPreemption. They have no effect, because preemption tries every node here.
 fn preemption(args: &PreemptionArgs, path: &str) -> Result<(), ConfigError> {
     let percentage = format!("{path}.minCandidateNodesPercentage");
     within(args.min_candidate_nodes_percentage, 0, 100, &percentage)?;
@@ -263,7 +264,7 @@ fn fit(args: FitArgs, path: &str) -> Result<Fit, ConfigError> {
     }
     let mut resources = Vec::new();
     for (index, own) in strategy.resources.into_iter().enumerate() {
-        // No weight told is a weight of 1.
+        // A missing weight means 1.
         let weight = if own.weight == 0 { 1 } else { own.weight };
         if !(1..=100).contains(&weight) {
             let path = format!("{path}.resources[{index}].weight");
@@ -336,7 +337,7 @@ fn spread(args: &SpreadArgs, path: &str) -> Result<DefaultSpread, ConfigError> {
     })
 }
 
-/// Topology key and action of a constraint that may stand as a default.
+/// Returns the topology key and action of a default spread constraint, if it is valid.
 fn default_constraint(own: &Value, path: &str) -> Result<(String, String), ConfigError> {
     let skew = own["maxSkew"].as_i64().unwrap_or(0);
     if skew <= 0 || i32::try_from(skew).is_err() {

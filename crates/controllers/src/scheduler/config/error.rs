@@ -1,26 +1,26 @@
-//! Why a configuration is refused, in the words of apimachinery's `field.Error`.
+//! The errors of a configuration, with the messages of apimachinery's `field.Error`.
 
 use std::fmt;
 
 use serde_json::Value;
 use thiserror::Error;
 
-/// What is wrong and where.
+/// A fault in a configuration, with the path of the field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{path}: {fault}")]
 pub struct ConfigError {
-    /// The field, as in `profiles[0].plugins.score.enabled[1].name`.
+    /// The path of the field, such as `profiles[0].plugins.score.enabled[1].name`.
     pub path: String,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Everything that is wrong with a configuration, in the order in which it was found.
+/// All faults of a configuration, in the order in which they were found.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
-/// What was found wrong so far: reading goes on, so that all of it is told at once.
+/// The faults found so far. Parsing continues after a fault, so that all of them are reported together.
 #[derive(Default)]
 pub(super) struct Faults(Vec<ConfigError>);
 
@@ -29,7 +29,7 @@ impl Faults {
         self.0.push(refuse(path, fault));
     }
 
-    /// What was read, or nothing where that is wrong.
+    /// Returns the value, or records the error and returns `None`.
     pub(super) fn note<T>(&mut self, read: Result<T, ConfigError>) -> Option<T> {
         read.map_err(|error| self.0.push(error)).ok()
     }
@@ -42,7 +42,7 @@ impl Faults {
         self.0.is_empty()
     }
 
-    /// What was read, if nothing is wrong.
+    /// Returns the value if no fault was found.
     pub(super) fn end<T>(self, read: T) -> Result<T, ConfigErrors> {
         match self.0.is_empty() {
             true => Ok(read),
@@ -51,35 +51,35 @@ impl Faults {
     }
 }
 
-/// What is wrong with a field.
+/// The fault of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// There is no such field.
+    /// The field does not exist.
     Unknown {
-        /// Those there are.
+        /// The fields that exist.
         allowed: Vec<&'static str>,
     },
-    /// The value is not what it must be.
+    /// The value is invalid.
     Invalid {
-        /// As JSON.
+        /// The value as JSON.
         value: String,
-        /// What it must be.
+        /// The condition that the value must satisfy.
         why: String,
     },
-    /// None of the values there are.
+    /// The value is not one of the supported ones.
     Unsupported {
-        /// As JSON.
+        /// The value as JSON.
         value: String,
-        /// Those there are.
+        /// The supported values.
         supported: Vec<String>,
     },
-    /// It is not there.
+    /// The field is required but missing.
     Required(String),
-    /// It is there already.
+    /// The value occurs more than once.
     Duplicate(String),
-    /// It may not be there.
+    /// The field must not be set.
     Forbidden(String),
-    /// The scheduler cannot start with it.
+    /// The scheduler cannot start with the value.
     Unusable(String),
 }
 

@@ -1,7 +1,9 @@
-//! Which plugins are on at which extension point (kube-scheduler: `mergePlugins`, `expandMultiPointPlugins`).
+//! Resolves which plugins are enabled at which extension point (kube-scheduler: `mergePlugins`,
+//! `expandMultiPointPlugins`).
 //!
-//! A plugin enabled at multiPoint is on wherever it has something to do, unless it or everything is disabled at that
-//! point; what is enabled at a point itself wins. The default profile is a multiPoint list that a file's list changes.
+//! A plugin that is enabled at multiPoint is enabled at every point that it implements, unless that point disables
+//! it or `*`. Plugins enabled at a point itself have precedence. The default profile is a multiPoint list, which
+//! the file changes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,7 @@ use serde::Deserialize;
 
 use super::error::{Fault, Faults};
 
-/// Everything in this scheduler by name, with what of it the engine decides by.
+/// All plugins of this scheduler by name, with the engine's plugin if the engine implements it.
 const KNOWN: [(&str, Option<Plugin>); 20] = [
     ("SchedulingGates", None),
     ("PrioritySort", None),
@@ -37,10 +39,10 @@ const KNOWN: [(&str, Option<Plugin>); 20] = [
     ("NodeDeclaredFeatures", Some(Plugin::NodeDeclaredFeatures)),
 ];
 
-/// Ours, which a profile has only if its file names it.
+/// The plugin that only this scheduler has. A profile contains it only if its file names it.
 const OPTIONAL: (&str, Plugin) = ("PullTime", Plugin::PullTime);
 
-/// Plugins that were there once.
+/// Plugins of earlier versions of kube-scheduler.
 const GONE: [&str; 4] = [
     "AzureDiskLimits",
     "CinderLimits",
@@ -85,11 +87,11 @@ struct Named {
     weight: i64,
 }
 
-/// What can be on at a point.
+/// An extension point with the plugins that can be enabled at it.
 struct Point<'a> {
     set: &'a PluginSet,
     path: String,
-    /// How upstream calls the interface.
+    /// The name of kube-scheduler's interface, for messages.
     interface: &'static str,
     implemented_by: &'a [Plugin],
 }
@@ -100,17 +102,17 @@ impl PluginSet {
         names.any(|own| own == "*" || own == name)
     }
 
-    /// Whether a plugin is on at this point.
+    /// Returns whether a plugin is enabled at this point.
     fn has(&self, name: &str, everywhere: &[Named]) -> bool {
         let own = self.enabled.iter().any(|own| own.name == name);
         own || !self.disables(name) && everywhere.iter().any(|own| own.name == name)
     }
 
-    /// Refuses plugins that have nothing to do at a point at which a single one has.
+    /// Refuses all plugins but `only` at a point that no other plugin implements.
     fn check_only(&self, path: &str, interface: &str, only: &str, faults: &mut Faults) {
         for (index, own) in self.enabled.iter().enumerate() {
             let name = own.name.as_str();
-            // What is unknown has been refused.
+            // An unknown plugin was already refused.
             if name != only && known(name).is_some() {
                 let why = format!("plugin \"{name}\" does not extend {interface} plugin");
                 let path = format!("{path}.enabled[{index}]");
@@ -119,7 +121,7 @@ impl PluginSet {
         }
     }
 
-    /// Refuses plugins that there are not.
+    /// Refuses plugins that do not exist, are listed twice, or have an invalid weight.
     fn check(&self, path: &str, interface: &str, faults: &mut Faults) {
         let mut seen = BTreeSet::new();
         for (index, own) in self.enabled.iter().enumerate() {
@@ -152,8 +154,9 @@ fn known(name: &str) -> Option<Option<Plugin>> {
 }
 
 impl Point<'_> {
-    /// The plugins that are on in the order in which they are asked, with the weights told at the point (0: none): those of the multiPoint list
-    /// that are told again here come first, then the others of that list, then those told here only.
+    /// Returns the enabled plugins in the order in which they run, each with its weight (0 if none is set): first
+    /// those of the multiPoint list that this point lists again, then the others of that list, then those listed
+    /// only here.
     fn resolve(&self, everywhere: &[Named], faults: &mut Faults) -> Vec<(Plugin, i64)> {
         self.set.check(&self.path, self.interface, faults);
         let mut on: Vec<(Plugin, i64)> = Vec::new();
@@ -171,7 +174,7 @@ impl Point<'_> {
                     };
                     list.push((plugin, own.weight));
                 }
-                // What is unknown has been refused.
+                // An unknown plugin was already refused.
                 None if known(&own.name).is_none() => {}
                 None => {
                     let path = format!("{}.enabled[{index}]", self.path);
@@ -200,10 +203,10 @@ impl Point<'_> {
 }
 
 impl Plugins {
-    /// Turns plugins of the default profile on and off.
+    /// Enables and disables plugins of the default profile.
     pub(super) fn apply(&self, profile: &mut Profile, path: &str, faults: &mut Faults) {
         let everywhere = self.everywhere(path, faults);
-        // Points at which nothing of this scheduler's decisions hangs; still no name may be made up.
+        // These points do not affect the decisions of this scheduler, but their plugin names must be valid.
         for (name, interface, set) in [
             ("preEnqueue", "PreEnqueuePlugin", &self.pre_enqueue),
             ("preScore", "PreScorePlugin", &self.pre_score),
@@ -258,12 +261,12 @@ impl Plugins {
         let scores = Profile::SCORES.iter().map(|(plugin, _)| *plugin);
         let scores: Vec<_> = scores.chain([OPTIONAL.1]).collect();
         let weights = resolve("score", "ScorePlugin", &self.score, &scores);
-        // No weight told is a weight of 1.
+        // A missing weight means 1.
         profile.scores = weights
             .into_iter()
             .map(|(plugin, weight)| (plugin, weight.max(1)))
             .collect();
-        // Totals are sums of at most a hundred times each.
+        // The total score of a node may be a hundred times the sum of the weights, and must fit into 64 bits.
         let most = profile.scores.values().try_fold(0_i64, |sum, weight| {
             weight
                 .checked_mul(100)
@@ -276,7 +279,7 @@ impl Plugins {
         self.check_start(&everywhere, &profile.scheduler_name, path, faults);
     }
 
-    /// Refuses a profile under which no pod could be taken from the queue or bound (kube-scheduler: `NewFramework`).
+    /// Refuses a profile that could not take a pod from the queue or bind it (kube-scheduler: `NewFramework`).
     fn check_start(&self, everywhere: &[Named], scheduler: &str, path: &str, faults: &mut Faults) {
         if !self.queue_sort.has(SORTS, everywhere) {
             let why = format!(
@@ -292,7 +295,7 @@ impl Plugins {
         }
     }
 
-    /// The multiPoint list: the default one, changed.
+    /// Returns the multiPoint list: the default list with the changes from the file.
     fn everywhere(&self, path: &str, faults: &mut Faults) -> Vec<Named> {
         let set = &self.multi_point;
         set.check(&format!("{path}.multiPoint"), "MultiPointPlugin", faults);
@@ -313,7 +316,7 @@ impl Plugins {
             .collect();
         for own in &set.enabled {
             match list.iter_mut().find(|kept| kept.name == own.name) {
-                // Told again without a weight, a plugin weighs 1.
+                // The entry in the file replaces the default one, and with it the default weight.
                 Some(kept) => *kept = own.clone(),
                 None => list.push(own.clone()),
             }

@@ -1,18 +1,18 @@
-//! Which fields a configuration may have, and of which type: checked before anything is read, so that whatever is
-//! refused has a path.
+//! The fields that a configuration may have, and their types. They are checked before anything is parsed, so that
+//! every fault has a path.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::{ConfigError, Fault, Faults, refuse};
 
-/// What may stand somewhere. Null stands for what is absent, everywhere.
+/// The type of a value. Null is allowed everywhere and means that the value is absent.
 pub(super) enum Shape {
     Any,
     Text,
     Integer,
     Boolean,
-    /// Text by any key.
+    /// A map from any key to text.
     Texts,
     List(&'static Shape),
     Fields(&'static [(&'static str, Shape)]),
@@ -99,7 +99,7 @@ const LABEL_SELECTOR: Shape = Fields(&[
 const RESOURCES: Shape = List(&Fields(&[("name", Text), ("weight", Integer)]));
 const CURVE: Shape = List(&Fields(&[("utilization", Integer), ("score", Integer)]));
 
-/// The arguments of the plugins that have some, by plugin.
+/// The arguments of each plugin that has some.
 pub(super) const ARGUMENTS: [(&str, Shape); 7] = [
     (
         "DefaultPreemption",
@@ -195,7 +195,7 @@ pub(super) const ARGUMENTS: [(&str, Shape); 7] = [
     ),
 ];
 
-/// Refuses what may not stand there.
+/// Refuses values that do not have the shape.
 pub(super) fn check(value: &Value, shape: &Shape, path: &str, faults: &mut Faults) {
     let wanted = match (shape, value) {
         (Any, _) | (_, Value::Null) | (Text, Value::String(_)) | (Boolean, Value::Bool(_)) => {
@@ -243,7 +243,7 @@ fn below(path: &str, key: &str) -> String {
     }
 }
 
-/// Reads what [`check`] let through; what is null is absent.
+/// Deserializes a value that passed [`check`]; null fields are treated as absent.
 pub(super) fn typed<T: DeserializeOwned>(value: &Value, path: &str) -> Result<T, ConfigError> {
     let mut value = value.clone();
     drop_nulls(&mut value);

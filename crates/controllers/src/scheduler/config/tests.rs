@@ -1,4 +1,4 @@
-//! Configurations as people write them, and what is said about those that are wrong.
+//! Tests configurations as users write them, and the messages about faulty ones.
 
 use mullion_engine::model::WhenUnsatisfiable;
 use mullion_engine::profile::{DefaultSpread, ScoringStrategy};

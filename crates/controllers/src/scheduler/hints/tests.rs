@@ -55,14 +55,14 @@ fn update(old: &Arc<Node>, new: &Arc<Node>) -> Event {
     Event::NodeUpdated { old, new, changes }
 }
 
-/// Whether a pod that `plugin` refused is woken.
+/// Returns whether the event wakes a pod that `plugin` refused.
 fn helps(waiting: &Pod, plugin: Plugin, event: &Event) -> bool {
     let rejectors = Plugins::from_iter([plugin]);
     let wishes = Wishes::of(waiting, rejectors, ProfileWishes::default());
     wakes(waiting, rejectors, &wishes, event)
 }
 
-/// Whether a pod that `plugin` refused is woken by a change of itself.
+/// Returns whether a change of the pod itself wakes a pod that `plugin` refused.
 fn own_helps(old: &Pod, new: &Pod, plugin: Plugin) -> bool {
     let rejectors = Plugins::from_iter([plugin]);
     let wishes = Wishes::of(new, rejectors, ProfileWishes::default());

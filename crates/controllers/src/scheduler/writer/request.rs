@@ -1,4 +1,4 @@
-//! The requests of the scheduler's writers, whose answers nobody reads.
+//! The requests of the scheduler's writers. Their response bodies are not read.
 
 use kube::{
     Client, Error,
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::unread;
 
-/// Whether a write is done with: accepted (`true`) or refused for good (`false`). Nothing: it is worth repeating.
+/// Returns `true` for an accepted write, `false` for one that was finally refused, and `None` for one to be
+/// repeated.
 pub(super) fn settled(result: Result<(), Error>) -> Option<bool> {
     match result {
         Ok(()) => Some(true),

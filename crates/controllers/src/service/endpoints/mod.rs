@@ -1,4 +1,5 @@
-//! The Endpoints controller: the older form of what [`super::slices`] writes, limited to 1,000 addresses.
+//! The Endpoints controller. Endpoints are the older form of the EndpointSlices that [`super::slices`] writes,
+//! limited to 1,000 addresses.
 
 mod subsets;
 
@@ -26,7 +27,7 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const MANAGED_BY_LABEL: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
 
-/// Why a sync ended early and will be retried.
+/// The reasons for which a sync ends early and is retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -41,7 +42,7 @@ pub fn start(context: &Context) {
     watch::feed(context, &queue);
     context.informers.endpoints.on_change({
         let queue = queue.clone();
-        // What somebody deleted comes back.
+        // An Endpoints object that another client deleted is written again.
         move |change| {
             if change.is_deleted() {
                 queue.add(Key::of(&**change.object()));
@@ -84,6 +85,7 @@ impl Controller {
         let Some(service) = informers.services.get_key(key) else {
             self.writes.forget(key);
             self.triggers.forget(key);
+            // Endpoints have no owner reference, so the garbage collector does not delete them.
             let deleted = api.delete(key.name(), &DeleteParams::default()).await;
             api_error::ignore_not_found(deleted)?;
             return Ok(());
@@ -168,7 +170,7 @@ fn endpoints(
     }
 }
 
-/// Equal in what this controller writes.
+/// Returns whether two Endpoints are equal in the fields that this controller writes.
 fn is_same(current: &Endpoints, wanted: &Endpoints) -> bool {
     let subsets = |endpoints: &Endpoints| endpoints.subsets.clone().unwrap_or_default();
     let over_capacity = |endpoints: &Endpoints| endpoints.annotations().get(OVER_CAPACITY).cloned();

@@ -1,4 +1,4 @@
-//! The subsets of an Endpoints object: addresses with the same ports together. Pure.
+//! Groups the pods of a Service into the subsets of an Endpoints object: addresses that serve the same ports. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,19 @@ use k8s_openapi::api::{
 
 use crate::{pods, service::backend};
 
-/// Addresses an Endpoints object holds at most; more are cut off and annotated.
+/// The most addresses that an Endpoints object may hold; the rest is cut off and the object is annotated.
 pub(super) const CAPACITY: usize = 1000;
 
 /// A port in a form that can be compared: name, number, protocol, application protocol.
 type Port = (String, i32, String, Option<String>);
 
-/// What makes addresses different: IP address and uid of the pod. Addresses are listed in this order.
+/// The identity of an address: IP address and UID of the pod. Addresses are listed in this order.
 type Host = (String, Option<String>);
 
-/// The subsets for the Service's pods: ports that the same pods serve share one, however the pods differ in other ports.
+/// Returns the subsets for the Service's pods. Ports that are served by the same pods share one subset, whatever
+/// other ports these pods serve.
 ///
-/// Upstream orders ports and subsets by the MD5 hash of a dump; here they go by name.
+/// Kubernetes orders ports and subsets by the MD5 hash of a dump of the Go struct; here they are ordered by name.
 pub(super) fn subsets<'a>(
     service: &Service,
     members: impl IntoIterator<Item = &'a Pod>,
@@ -31,7 +32,8 @@ pub(super) fn subsets<'a>(
         .as_ref()
         .is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
     let mut addresses: BTreeMap<Host, EndpointAddress> = BTreeMap::new();
-    // Who serves a port, and whether ready; `None` is the port of a headless Service without ports.
+    // Maps each port to the hosts that serve it and whether they are ready. `None` is the port of a headless
+    // Service without ports.
     let mut by_port: BTreeMap<Option<Port>, BTreeMap<Host, bool>> = BTreeMap::new();
     for pod in members {
         let Some(ip) = backend::address(pod, backend::is_ipv6(service)) else {
@@ -116,8 +118,8 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// Cuts the subsets down to [`CAPACITY`] addresses, each by its share, ready ones kept first. Returns whether anything
-/// was cut.
+/// Cuts the subsets down to [`CAPACITY`] addresses in proportion to their sizes, dropping addresses that are not
+/// ready first. Returns whether any address was cut.
 pub(super) fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
     let len = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
     let ready: usize = subsets.iter().map(|subset| len(&subset.addresses)).sum();
@@ -141,6 +143,7 @@ pub(super) fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
         } else {
             &mut subset.not_ready_addresses
         };
+        // Rounded up, so that a small subset does not lose all its addresses while there is room.
         let share = (len(list) * most).div_ceil(total).min(room);
         if let Some(list) = list {
             list.truncate(share);

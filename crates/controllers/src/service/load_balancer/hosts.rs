@@ -1,7 +1,7 @@
 //! The nodes that load balancers send traffic to.
 //!
-//! A node counts from its creation until its deletion begins, ready or not (upstream's stable node set): health checks,
-//! not membership, keep traffic from nodes that do not answer.
+//! A node counts from its creation until its deletion begins, whether it is ready or not (the stable node set of
+//! cloud-controller-manager): health checks, not membership, keep traffic from nodes that do not answer.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use kube::ResourceExt;
 use crate::Change;
 
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Set by the cluster autoscaler on a node it is about to delete.
+/// The taint that the cluster autoscaler sets on a node that it is about to delete.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Names of nodes with the machines behind them.
+/// Node names with the provider IDs of their machines.
 pub(super) type Hosts = Arc<BTreeMap<String, Option<String>>>;
 
-/// The present hosts.
+/// The current set of hosts.
 #[derive(Debug, Default)]
 pub(super) struct HostSet(Mutex<Hosts>);
 
@@ -29,7 +29,7 @@ impl HostSet {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes note of a change; says whether the set is another one now.
+    /// Updates the set after a node changed. Returns whether the set is different now.
     pub(super) fn observe(&self, change: &Change<'_, Node>) -> bool {
         let node = change.object();
         let machine = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());

@@ -1,8 +1,8 @@
 //! The controller of Services of type LoadBalancer (cloud-controller-manager: service controller).
 //!
-//! Addresses come from a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only generates names. As
-//! in the cloud controller, a finalizer keeps a Service until its address is released. [`update`] decides which changes need
-//! a sync, [`hosts`] which nodes receive traffic.
+//! Addresses come from a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only generates
+//! names. As in the cloud controller, a finalizer keeps a Service until its address is released. [`update`] decides
+//! which changes need a sync, [`hosts`] which nodes receive traffic.
 
 mod hosts;
 mod update;
@@ -159,7 +159,7 @@ struct Controller {
     recorder: Recorder,
     balancers: Arc<dyn LoadBalancers>,
     hosts: HostSet,
-    /// The hosts that each load balancer was last given.
+    /// The hosts that were last passed to each load balancer.
     served: Mutex<FxHashMap<Key, Hosts>>,
 }
 
@@ -200,6 +200,7 @@ impl Controller {
         if api_error::is_not_found(&error) {
             return Ok(());
         }
+        // Another writer was faster. The retry reads the new version, so no event reports a failure.
         if api_error::is_conflict(&error) {
             return Err(error);
         }
@@ -218,6 +219,7 @@ impl Controller {
         if !has_finalizer(service) {
             let mut finalizers = service.finalizers().to_vec();
             finalizers.push(FINALIZER.to_owned());
+            // Written before the load balancer exists: otherwise a deletion in between would leave it behind.
             self.patch_finalizers(service, finalizers).await?;
         }
         let hosts = self.hosts.get();

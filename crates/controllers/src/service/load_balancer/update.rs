@@ -1,27 +1,29 @@
-//! Which changes of a Service concern its load balancer, and which events are recorded about them. Pure (`Controller.needsUpdate`).
+//! Decides which changes of a Service concern its load balancer, and which events are recorded about them. Pure
+//! (cloud-provider: `Controller.needsUpdate`).
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
 use super::wants_one;
 
-/// What a change of a Service means for its load balancer.
+/// The consequence of a Service's change for its load balancer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Update {
-    /// Nothing.
+    /// Nothing is done.
     None,
-    /// It is ensured again.
+    /// The load balancer is ensured again.
     Silent,
-    /// It is ensured again, and an event with this reason and message is recorded.
+    /// The load balancer is ensured again, and an event with this reason and message is recorded.
     Recorded(&'static str, String),
 }
 
-/// Compares two versions of a Service.
+/// Compares two versions of a Service and returns what the load balancer controller does about the difference.
 pub(super) fn between(old: &Service, new: &Service) -> Update {
     let (wanted, wants) = (wants_one(old), wants_one(new));
     let (Some(was), Some(is)) = (&old.spec, &new.spec) else {
         return Update::None;
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    // The order is cloud-provider's, because only the first difference is reported.
     if wanted != wants {
         return Update::Recorded("Type", arrow(text(&was.type_), text(&is.type_)));
     }
@@ -76,7 +78,7 @@ fn arrow(was: String, is: String) -> String {
     format!("{was} -> {is}")
 }
 
-/// The ports as a load balancer sees them.
+/// Returns the ports with only the fields that concern a load balancer: all but `appProtocol`.
 fn ports(spec: &ServiceSpec) -> impl Iterator<Item = ServicePort> + '_ {
     spec.ports.iter().flatten().map(|port| ServicePort {
         app_protocol: None,

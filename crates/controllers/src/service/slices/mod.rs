@@ -1,7 +1,8 @@
-//! The EndpointSlice controller: what kube-proxy and the like read.
+//! The EndpointSlice controller. kube-proxy and other consumers read the slices that it writes.
 //!
-//! [`plan`] decides which slices change and [`hints`] for whom their endpoints are. Between a write and the informer's
-//! copy of it no second decision is taken ([`Writes`]), or endpoints would be written twice.
+//! [`plan`] decides which slices change, and [`hints`] which clients their endpoints are for. After a write the
+//! controller makes no decision for the Service until the informer shows that write ([`Writes`]); otherwise it
+//! would write endpoints twice.
 
 mod hints;
 mod plan;
@@ -32,11 +33,11 @@ use super::{
 use crate::{Change, Context, Key, Queue, Recorder, api_error, informers::BY_SERVICE, pods};
 
 const WORKERS: usize = 5;
-/// Somebody else's change of a slice is looked at after this long.
+/// The delay after which a slice that another client changed is corrected.
 const FOREIGN_CHANGE_DELAY: Duration = Duration::from_secs(1);
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
-/// Why a sync ended early and will be retried.
+/// The reasons for which a sync ends early and is retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("the informer has not seen the last write yet")]
@@ -94,7 +95,7 @@ pub fn start(context: &Context) {
     });
 }
 
-/// Somebody else's change of a slice of ours is undone.
+/// Schedules the Service when another client changed one of its managed slices.
 fn slice_changed(queue: &Queue<Key>, writes: &Writes, change: &Change<'_, EndpointSlice>) {
     let slice = change.object();
     if !is_ours(slice) {
@@ -141,6 +142,7 @@ impl Controller {
         }
         let mut existing = informers.endpoint_slices.by_index(BY_SERVICE, key.as_str());
         existing.retain(|slice| is_ours(slice) && slice.metadata.deletion_timestamp.is_none());
+        // Informers return objects in no particular order, and the plan must not depend on it.
         existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         if self.writes.are_unseen(key, &existing) {
             return Err(Error::Stale);
@@ -163,6 +165,7 @@ impl Controller {
             address_type,
             nodes,
         );
+        // After the hints, which may add slices to the plan.
         for slice in plan.written() {
             trigger::annotate(&mut slice.metadata.annotations, triggered_at);
         }
@@ -181,7 +184,7 @@ impl Controller {
         Err(Error::Reconcile(problems))
     }
 
-    /// The pods that `service` selects, in the order of creation, so that equal clusters get equal slices.
+    /// Returns the pods that `service` selects in the order of creation, so that equal clusters get equal slices.
     fn members(&self, service: &Service) -> Vec<Arc<Pod>> {
         let namespace = service.namespace().unwrap_or_default();
         let mut members = self.context.informers.pods.in_namespace(&namespace);
@@ -193,7 +196,7 @@ impl Controller {
         members
     }
 
-    /// The endpoints of `service`, and what kept pods from becoming endpoints.
+    /// Returns the endpoints of `service`, and messages about pods that could not become endpoints.
     fn wanted(&self, service: &Service, members: &[Arc<Pod>]) -> (EndpointsByPorts, Vec<String>) {
         let ipv6 = backend::is_ipv6(service);
         let (mut wanted, mut problems) = (EndpointsByPorts::new(), Vec::new());
@@ -215,7 +218,7 @@ impl Controller {
                 continue;
             }
             let mut ports = backend::ports(pod, service);
-            // A pod without any of the named ports is an endpoint all the same, in a slice without ports.
+            // A pod that declares none of the named ports is still an endpoint, in a slice without ports.
             port_order::sort(&mut ports);
             let endpoint = endpoint(service, pod, address, node.as_deref().and_then(zone));
             let group = wanted
@@ -226,7 +229,7 @@ impl Controller {
         (wanted, problems)
     }
 
-    /// Writes what is planned, up to the first failure, which is returned in upstream's words.
+    /// Carries out the plan up to the first failure, which is returned with kube-controller-manager's message.
     async fn carry_out(&self, service: &Key, plan: Plan) -> Result<(), String> {
         let api: Api<EndpointSlice> =
             Api::namespaced(self.context.client.clone(), service.namespace());
@@ -234,6 +237,7 @@ impl Controller {
             let error = api_error::message(error);
             format!("failed to {verb} {name}EndpointSlice for Service {service}: {error}")
         };
+        // New slices come before deletions, so that no endpoint is missing in between.
         for slice in plan.create {
             match api.create(&PostParams::default(), &slice).await {
                 Ok(created) => self.writes.note(service, &created),
@@ -259,7 +263,7 @@ impl Controller {
     }
 }
 
-/// Several messages as one, as Go's `NewAggregate` does: each once.
+/// Joins messages as Go's `NewAggregate` does: each distinct message once, in brackets if there are several.
 fn aggregate(mut problems: Vec<String>) -> String {
     let mut seen = std::collections::BTreeSet::new();
     problems.retain(|problem| seen.insert(problem.clone()));

@@ -1,8 +1,8 @@
-//! Fits the endpoints a Service should have into slices, changing as few of them as possible. Pure.
+//! Fits the endpoints that a Service should have into slices, changing as few of them as possible. Pure.
 //!
-//! Invariant: after a [`Plan`] is carried out, the Service's slices together hold each wanted endpoint once, none holds
-//! more than [`MAX_ENDPOINTS`], all endpoints of a slice share its ports, and there is at least one slice. An endpoint
-//! stays in its slice as long as it is wanted (upstream's `endpointslice.Reconciler`).
+//! Invariant: after a [`Plan`] is carried out, the Service's slices together hold each wanted endpoint once, none
+//! holds more than [`MAX_ENDPOINTS`], all endpoints of a slice share its ports, and there is at least one slice. An
+//! endpoint stays in its slice as long as it is wanted (endpointslice: `Reconciler`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,19 +20,19 @@ use kube::ResourceExt;
 
 use crate::{ownership, service::backend};
 
-/// Endpoints per slice.
+/// The most endpoints per slice.
 pub(super) const MAX_ENDPOINTS: usize = 100;
 pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 pub(super) const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
 
-/// Endpoints by the ports they serve on.
+/// Endpoints grouped by the ports on which they serve.
 pub(super) type EndpointsByPorts = BTreeMap<PortKey, (Vec<EndpointPort>, Vec<Endpoint>)>;
 
 /// Ports in a form that can be compared: name, number, protocol, application protocol.
 pub(super) type PortKey = Vec<(String, i32, String, String)>;
 
-/// Changes of slices; `update` holds whole new versions.
+/// The slices to create, update and delete. `update` holds complete new versions.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) create: Vec<EndpointSlice>,
@@ -41,12 +41,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The slices that are written, to be changed further.
+    /// Iterates the slices that the plan writes, so that the caller can change them further.
     pub(super) fn written(&mut self) -> impl Iterator<Item = &mut EndpointSlice> {
         self.create.iter_mut().chain(&mut self.update)
     }
 
-    /// Neither updates nor deletes `slice`.
+    /// Returns whether the plan neither updates nor deletes `slice`.
     pub(super) fn leaves_alone(&self, slice: &EndpointSlice) -> bool {
         let name = &slice.metadata.name;
         !self.update.iter().any(|other| other.metadata.name == *name)
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// The key under which endpoints of these ports are wanted.
+/// Returns the key by which endpoints with these ports are grouped; it does not depend on the order of the ports.
 pub(super) fn port_key(ports: &[EndpointPort]) -> PortKey {
     let mut key: Vec<_> = ports
         .iter()
@@ -72,7 +72,7 @@ pub(super) fn port_key(ports: &[EndpointPort]) -> PortKey {
     key
 }
 
-/// How to get from `existing` to `wanted`.
+/// Returns the changes that turn `existing` into slices that hold `wanted`.
 pub(super) fn plan(
     service: &Service,
     existing: &[Arc<EndpointSlice>],
@@ -105,13 +105,14 @@ pub(super) fn plan(
     keep_a_placeholder(&mut plan, service, existing.len(), address_type);
     recycle(&mut plan, service);
     if service.metadata.deletion_timestamp.is_some() {
-        // The garbage collector would race with new slices.
+        // The garbage collector deletes the slices of a Service that is being deleted, so new ones would only race
+        // with it.
         plan.create.clear();
     }
     plan
 }
 
-/// Not a slice that an earlier Service of the same name left behind.
+/// Returns whether this Service owns the slice. A deleted Service of the same name may have left slices behind.
 fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     let owners = slice.owner_references();
     owners.iter().any(|owner| {
@@ -121,7 +122,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     })
 }
 
-/// Fits endpoints of the same ports into slices of those ports.
+/// Fits endpoints with the same ports into the slices with those ports.
 fn fit(
     plan: &mut Plan,
     slices: &[&Arc<EndpointSlice>],
@@ -158,13 +159,14 @@ fn fit(
     }
     let mut missing = missing.into_values();
 
-    // Slices that are written anyway take what fits, the fullest first.
+    // Slices that are written anyway are filled first, the fullest before the others.
     changed.sort_by_key(|slice| std::cmp::Reverse(endpoints(slice).len()));
     for slice in &mut changed {
         top_up(slice, &mut missing);
     }
     while missing.len() > 0 {
-        // A rest goes whole into the fullest other slice that can hold it, or else into new slices.
+        // The remaining endpoints go together into the fullest other slice that can hold all of them, or else into
+        // new slices.
         let rest = missing.len();
         let roomy = (0..unchanged.len())
             .filter(|&i| endpoints(unchanged[i]).len() + rest <= MAX_ENDPOINTS)
@@ -185,7 +187,8 @@ fn fit(
     plan.update.append(&mut changed);
 }
 
-/// Equal but for hints, which are decided when it is known which slices change.
+/// Returns whether the endpoints are equal apart from hints, which are decided later, when the changed slices are
+/// known.
 fn is_same(wanted: &[Endpoint], present: &[Endpoint]) -> bool {
     let without_hints = |endpoint: &Endpoint| Endpoint {
         hints: None,
@@ -206,7 +209,8 @@ fn top_up(slice: &mut EndpointSlice, missing: &mut impl Iterator<Item = Endpoint
         .extend(missing.take(room));
 }
 
-/// A Service without endpoints has one empty slice, so that clients can tell it from one not looked at yet.
+/// Keeps one empty slice for a Service without endpoints, so that clients can distinguish it from a Service that no
+/// controller has processed yet.
 fn keep_a_placeholder(plan: &mut Plan, service: &Service, existing: usize, address_type: &str) {
     if plan.delete.len() < existing || !plan.create.is_empty() {
         return;
@@ -225,7 +229,7 @@ fn keep_a_placeholder(plan: &mut Plan, service: &Service, existing: usize, addre
     }
 }
 
-/// Creating one slice and deleting another is better done as one update.
+/// Turns pairs of a created and a deleted slice into updates, which saves a write for each pair.
 fn recycle(plan: &mut Plan, service: &Service) {
     let mut deleted = Vec::new();
     for old in std::mem::take(&mut plan.delete) {
@@ -266,7 +270,7 @@ fn new_slice(service: &Service, ports: Vec<EndpointPort>, address_type: &str) ->
     }
 }
 
-/// The Service's labels and those by which its slices are found.
+/// Returns the labels of a slice: those of the Service and those by which the Service's slices are found.
 fn labels_of(service: &Service) -> BTreeMap<String, String> {
     let reserved: BTreeSet<_> = [
         SERVICE_NAME_LABEL,
@@ -289,7 +293,7 @@ fn labels_of(service: &Service) -> BTreeMap<String, String> {
     labels
 }
 
-/// What makes an endpoint the same one although its conditions change.
+/// The fields that identify an endpoint while its conditions change.
 type Identity = (Vec<String>, Option<String>, Option<String>, Option<String>);
 
 fn identity(endpoint: &Endpoint) -> Identity {

@@ -1,19 +1,19 @@
-//! The order in which a slice lists its ports.
+//! Sorts the ports of a slice.
 //!
-//! Upstream sorts them by the FNV-1a hash (128 bit) of a dump of the Go struct, an order that means nothing but is what
-//! `kubectl get endpointslices` prints; here the same dump is hashed.
+//! kube-controller-manager sorts them by the 128-bit FNV-1a hash of a dump of the Go struct. The order has no
+//! meaning, but `kubectl get endpointslices` prints it, so the same dump is hashed here.
 
 use k8s_openapi::api::discovery::v1::EndpointPort;
 
 const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 
-/// Sorts ports as upstream does.
+/// Sorts ports in kube-controller-manager's order.
 pub(super) fn sort(ports: &mut [EndpointPort]) {
     ports.sort_by_cached_key(|port| hash(&dump(port)));
 }
 
-/// The port as Go's dump for hashing writes it.
+/// Formats the port as Go's dump of the struct does.
 fn dump(port: &EndpointPort) -> String {
     let field = |value: Option<String>| value.unwrap_or_else(|| "<nil>".to_owned());
     format!(

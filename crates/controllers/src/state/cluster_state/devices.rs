@@ -1,4 +1,5 @@
-//! Claims of devices, their classes and slices, and what was decided about claims that the watch has not shown yet.
+//! ResourceClaims, DeviceClasses and ResourceSlices in the cluster state, and decisions about claims that the watch
+//! has not shown yet.
 
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -14,24 +15,25 @@ use crate::{
     state::{devices, volumes::spec_of},
 };
 
-/// Claims about which something may be or was decided, by namespace and name.
+/// Unallocated claims and the decisions about claims, by namespace and name.
 #[derive(Debug, Default)]
 pub(super) struct DeviceDecisions {
-    /// Claims as last seen, if they have no devices, with their UIDs.
+    /// Claims without an allocation as last seen, with their UIDs.
     wanting: FxHashMap<(String, String), (String, ResourceClaimSpec)>,
-    /// The devices that claims, by their UIDs, will get, until that is written.
+    /// The allocations that claims will get, until they are written, with the claims' UIDs.
     promised: FxHashMap<(String, String), (String, ClaimAllocation)>,
-    /// UID and version of claims as they were written, until the watch shows it.
+    /// UID and resource version of claims that this process wrote, until the watch shows them.
     written: FxHashMap<(String, String), (String, u64)>,
     /// Claims for extended resources, by the UID of their pod.
     extended: FxHashMap<String, (String, String)>,
 }
 
-/// Claims for extended resources that are not made yet are called so, each with the UID of its pod. No claim can be.
+/// The name prefix of claims for extended resources that are not created yet; the pod's UID follows. No real claim
+/// can have this name.
 const CLAIM_TO_BE: &str = "<extended-resources>";
 
 impl ClusterState {
-    /// A ResourceClaim appeared or changed. What was decided and written about it counts until the watch has come so far.
+    /// Adds or updates a ResourceClaim. Decisions and writes about it stay in effect until the watch shows them.
     pub fn set_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
         let (key, uid, version) = identity(claim);
         if let Some((written, newest)) = self.devices.written.get(&key) {
@@ -43,7 +45,7 @@ impl ClusterState {
         self.take_resource_claim(claim, now);
     }
 
-    /// A ResourceClaim was written by the scheduler: it counts as it is now.
+    /// Updates a ResourceClaim that the scheduler has just written.
     pub fn wrote_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
         let (key, uid, version) = identity(claim);
         self.devices.written.insert(key, (uid, version));
@@ -57,7 +59,7 @@ impl ClusterState {
         let (key, uid, _) = identity(claim);
         if let Some(pod) = extended_for(claim) {
             if spec.allocation.is_some() {
-                // What was promised to the pod is in this claim now.
+                // The claim now contains the allocation that was promised to the pod.
                 self.forget_extended(&key.0, pod);
             }
             self.devices.extended.insert(pod.to_owned(), key.clone());
@@ -80,7 +82,7 @@ impl ClusterState {
         self.cluster.set_resource_claim(&spec);
     }
 
-    /// A ResourceClaim is gone.
+    /// Removes a ResourceClaim.
     pub fn remove_resource_claim(&mut self, claim: &ResourceClaim) {
         let (namespace, name) = name(claim);
         let key = (namespace.to_owned(), name.to_owned());
@@ -95,38 +97,39 @@ impl ClusterState {
         self.cluster.remove_resource_claim(namespace, name);
     }
 
-    /// The claim for extended resources that there is of a pod. A pod without a node should have none: an attempt to place it has left it behind.
+    /// Returns the name of the existing claim for a pod's extended resources. If the pod has no node, a failed
+    /// attempt to schedule it left the claim behind.
     pub fn extended_claim(&self, namespace: &str, pod: &str) -> Option<&str> {
         let (of, name) = self.devices.extended.get(pod)?;
         (of == namespace).then_some(name)
     }
 
-    /// A DeviceClass appeared or changed.
+    /// Adds or updates a DeviceClass.
     pub fn set_device_class(&mut self, class: &DeviceClass) {
         if let Some(spec) = spec_of(class) {
             self.cluster.set_device_class(&spec);
         }
     }
 
-    /// A DeviceClass is gone.
+    /// Removes a DeviceClass.
     pub fn remove_device_class(&mut self, class: &DeviceClass) {
         self.cluster.remove_device_class(name(class).1);
     }
 
-    /// A ResourceSlice appeared or changed.
+    /// Adds or updates a ResourceSlice.
     pub fn set_resource_slice(&mut self, slice: &ResourceSlice) {
         if let Some(spec) = spec_of(slice) {
             self.cluster.set_resource_slice(&spec);
         }
     }
 
-    /// A ResourceSlice is gone.
+    /// Removes a ResourceSlice.
     pub fn remove_resource_slice(&mut self, slice: &ResourceSlice) {
         self.cluster.remove_resource_slice(name(slice).1);
     }
 
-    /// Decides which devices the claims of a pod of `namespace` get on `node` that have none, and its extended resources, and counts them as
-    /// taken (kube-scheduler: DynamicResources' Reserve).
+    /// Chooses devices on `node` for the unallocated claims and the extended resources of a pod in `namespace`, and
+    /// assumes them as allocated (kube-scheduler: DynamicResources' Reserve).
     pub fn reserve_devices(
         &mut self,
         class: PodClassId,
@@ -159,7 +162,7 @@ impl ClusterState {
         choices
     }
 
-    /// Takes back what [`ClusterState::reserve_devices`] counted as taken, as far as it was not written.
+    /// Undoes [`ClusterState::reserve_devices`], except for allocations that were written.
     pub fn release_devices(&mut self, namespace: &str, pod: &str, choices: &DeviceChoices) {
         if choices.extended.is_some() {
             self.forget_extended(namespace, pod);
@@ -180,12 +183,12 @@ impl ClusterState {
     }
 }
 
-/// What a claim for the extended resources of a pod is called until it is made.
+/// Returns the name of the claim for a pod's extended resources until it is created.
 fn name_to_be(pod: &str) -> String {
     format!("{CLAIM_TO_BE}/{pod}")
 }
 
-/// The UID of the pod whose extended resources a claim is for.
+/// Returns the UID of the pod for whose extended resources a claim was created.
 fn extended_for(claim: &ResourceClaim) -> Option<&str> {
     let annotations = claim.metadata.annotations.as_ref()?;
     if annotations.get(EXTENDED).is_none_or(|own| own != "true") {
@@ -196,7 +199,7 @@ fn extended_for(claim: &ResourceClaim) -> Option<&str> {
     Some(&owner.uid)
 }
 
-/// Namespace and name, UID and version of a claim.
+/// Returns namespace and name, UID and resource version of a claim.
 fn identity(claim: &ResourceClaim) -> ((String, String), String, u64) {
     let (namespace, name) = name(claim);
     let version = claim.metadata.resource_version.as_deref();

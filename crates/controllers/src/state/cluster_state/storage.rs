@@ -265,7 +265,7 @@ mod tests {
         state.set_claim(&fresh);
         let choices = reserve(&mut state, &mounting("data"));
         assert_eq!(choices.provisioned, ["data"]);
-        // An older picture does not undo it: only one node is left for others of the claim.
+        // An older version of the claim does not undo it: other pods with the claim have only one node left.
         state.set_claim(&fresh);
         let open = |state: &mut ClusterState| {
             let spec = mounting("data");

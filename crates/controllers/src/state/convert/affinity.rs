@@ -1,4 +1,4 @@
-//! Where a pod wants to be: affinity and spread constraints.
+//! Converts affinity and topology spread constraints.
 
 use k8s_openapi::api::core::v1 as api;
 use mullion_engine::model::{

@@ -1,4 +1,4 @@
-//! The volume's side: whether it is free, whose it is, and what becomes of it when its claim is gone.
+//! Syncs a volume: determines whether it is free and which claim holds it, and reclaims it when its claim is gone.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Binder {
         let found = self.context.informers.claims.get_key(&key_of(reference));
         let claim = match found {
             Some(claim) if claim.metadata.uid.as_deref() == Some(uid) => Some(claim),
-            // The informer may not have a claim that was made a moment ago.
+            // The informer may not have a claim yet that was just created.
             None if !is_let_go(&volume) => self.live_claim(reference, uid).await?.map(Arc::new),
             _ => None,
         };
@@ -91,7 +91,7 @@ impl Binder {
         );
     }
 
-    /// A volume whose claim is gone.
+    /// Releases a volume whose claim is gone, and applies its reclaim policy.
     async fn release(&self, volume: &PersistentVolume) -> kube::Result<()> {
         let mut released = volume.clone();
         if !is_let_go(volume) {
@@ -124,7 +124,7 @@ impl Binder {
         let driver = volume.annotations().get(matching::PROVISIONED_BY);
         let spec = volume.spec.as_ref();
         let is_csi = spec.is_some_and(|spec| spec.csi.is_some());
-        // Whoever made it deletes it.
+        // The driver that provisioned the volume also deletes it.
         if is_csi || driver.is_some_and(|driver| !driver.starts_with("kubernetes.io/")) {
             return Ok(());
         }
@@ -163,7 +163,8 @@ impl Binder {
         Ok(())
     }
 
-    /// Takes a binding back: the volume is free again, or set aside by name as its maker had it.
+    /// Undoes a binding: a volume that the controller bound becomes free, one that a user reserved by name stays
+    /// reserved.
     async fn unbind(&self, volume: &PersistentVolume) -> kube::Result<()> {
         let mut free = volume.clone();
         let by_controller = free.annotations_mut().remove(BOUND_BY_CONTROLLER).is_some();

@@ -7,7 +7,7 @@ use super::{Binder, claim_phase, phase};
 use crate::volumes::matching::{self, BIND_COMPLETED, BOUND_BY_CONTROLLER};
 
 impl Binder {
-    /// Binds both ways, writing only what is not written yet.
+    /// Binds a volume and a claim to each other, skipping the writes that are already done.
     pub(super) async fn bind(
         &self,
         volume: &PersistentVolume,
@@ -83,7 +83,7 @@ impl Binder {
             .await
     }
 
-    /// Sets a claim's phase, with what it got once it is bound.
+    /// Sets the phase of a claim; a bound claim also gets the capacity and access modes of its volume.
     pub(super) async fn write_claim_status(
         &self,
         claim: PersistentVolumeClaim,
@@ -102,7 +102,7 @@ impl Binder {
             }
             Some(spec) => {
                 status.access_modes = spec.access_modes.clone();
-                // Later changes are the resizer's.
+                // After binding, external-resizer owns these fields.
                 if was != "Bound" {
                     status.capacity = spec.capacity.clone();
                     status.current_volume_attributes_class_name =

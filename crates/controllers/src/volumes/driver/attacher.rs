@@ -1,6 +1,7 @@
-//! Carries VolumeAttachments out: attached after a while, detached after a while (external-attacher with its driver).
+//! Attaches and detaches volumes as VolumeAttachments request, each after the simulated time (external-attacher
+//! with its driver).
 //!
-//! It attaches for every driver, since nobody else would: volumes of other drivers than EBS work too.
+//! This attacher serves all drivers, not only EBS, because a simulated cluster has no other attacher.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use mullion_cloud::Speed;
 
 use crate::{Context, Key, Queue, api_error};
 
-/// What attaching a volume takes, and detaching one.
+/// The simulated time to attach or detach a volume.
 const WORK: Duration = Duration::from_millis(1500);
-/// Volumes on their way at once.
+/// The most attachments and detachments in progress at once.
 const WORKERS: usize = 100;
 
 pub(super) fn start(context: &Context, speed: Speed) {
@@ -70,7 +71,8 @@ async fn sync(context: &Context, key: &Key, speed: Speed) -> kube::Result<()> {
         return Ok(());
     };
     if attachment.metadata.deletion_timestamp.is_none() && !is_held(&attachment) {
-        // Held before the work begins: what is half attached is not forgotten.
+        // The finalizer is set before the work begins, so that a half-attached volume cannot disappear from the
+        // API.
         let mut held = VolumeAttachment::clone(&attachment);
         let own = finalizer(&held);
         held.finalizers_mut().push(own);

@@ -1,7 +1,7 @@
-//! Makes, resizes and deletes volumes: external-provisioner and external-resizer with the EBS driver.
+//! Creates, resizes and deletes volumes: external-provisioner and external-resizer with the EBS driver.
 //!
-//! A volume's name and handle follow from its claim's UID, so making it twice makes one. Errors are told as events on
-//! the claim or volume and tried again with the provisioner's back-off.
+//! A volume's name and handle are derived from its claim's UID, so a repeated attempt creates no second volume.
+//! Errors are recorded as events on the claim or volume, and retried with external-provisioner's back-off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,9 +26,9 @@ use crate::{
     volumes::matching::{self, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER},
 };
 
-/// What making a volume takes.
+/// The simulated time to create a volume.
 const WORK: Duration = Duration::from_millis(2000);
-/// Volumes made at once (external-provisioner: `--worker-threads`).
+/// The most volumes created at once (external-provisioner: `--worker-threads`).
 const WORKERS: usize = 100;
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_secs(1),
@@ -89,12 +89,12 @@ pub(super) fn start(context: &Context, speed: Speed) {
     });
 }
 
-/// Why something has to be tried again.
+/// The reasons for which an operation is retried.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// A failure with the message of the event about it.
+    /// A failure, with the message of the event that is recorded about it.
     #[error("{0}")]
     Event(String),
 }
@@ -142,7 +142,7 @@ impl Driver {
             );
             self.recorder
                 .warning(&*claim, "ProvisioningFailed", message);
-            // The scheduler may find another node.
+            // Without the selected node the scheduler may choose another one.
             if selected.is_some() {
                 self.give_node_back(&claim).await?;
                 return Ok(());
@@ -200,7 +200,7 @@ impl Driver {
         api_error::ignore_not_found(patched).map(drop)
     }
 
-    /// Gives a bound claim the size it asks for, and its volume too. A volume never shrinks.
+    /// Grows a bound claim and its volume to the requested size. A volume never shrinks.
     async fn resize(&self, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
         let Some(name) = matching::volume_name(claim).filter(|_| is_too_small(claim)) else {
             return Ok(());
@@ -213,6 +213,8 @@ impl Driver {
             return Ok(());
         }
         let wanted = capacity_for(claim);
+        // The volume grows before the claim: after an interruption the claim is still too small, and the resize is
+        // repeated.
         if matching::capacity(&volume) < matching::quantity(Some(&wanted)) {
             self.resizer.normal(
                 claim,
@@ -245,7 +247,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Deletes what is behind a volume that is not needed any more, and then the volume.
+    /// Deletes the storage behind a volume that is no longer needed, and then the volume.
     async fn sync_volume(&self, key: &Key) -> Result<(), Failure> {
         let latest = || {
             let found = self.context.informers.volumes.get_key(key);
@@ -297,7 +299,7 @@ impl Driver {
     }
 }
 
-/// Whether the driver is asked for the claim's volume.
+/// Returns whether this driver has to provision the claim's volume.
 fn is_ours(claim: &PersistentVolumeClaim) -> bool {
     let annotations = claim.annotations();
     let asked = [STORAGE_PROVISIONER, MIGRATED_TO];
@@ -307,7 +309,7 @@ fn is_ours(claim: &PersistentVolumeClaim) -> bool {
         && matching::volume_name(claim).is_none()
 }
 
-/// Whether a bound claim asks for more than it has.
+/// Returns whether a bound claim requests more storage than it has.
 fn is_too_small(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let capacity = status.and_then(|status| status.capacity.as_ref());
@@ -328,7 +330,7 @@ fn is_to_be_deleted(volume: &PersistentVolume) -> bool {
         .iter()
         .any(|name| name == PROVISIONER_FINALIZER);
     let going = volume.metadata.deletion_timestamp.is_some();
-    // What was set to Retain is only let go of.
+    // With the policy Retain the driver leaves the storage alone.
     let deletes = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
     ours && deletes
         && match phase {

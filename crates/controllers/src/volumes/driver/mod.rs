@@ -1,8 +1,9 @@
-//! The simulated EBS CSI driver: makes, resizes and deletes volumes ([`controller`]), attaches them ([`attacher`]), and
-//! says of every node what it can attach ([`nodes`]).
+//! The simulated EBS CSI driver: creates, resizes and deletes volumes ([`controller`]), attaches them
+//! ([`attacher`]), and publishes how many volumes each node can attach ([`nodes`]).
 //!
-//! It plays the driver with its sidecars (external-provisioner, -attacher, -resizer) and the kubelet's plugin manager.
-//! Invariant: everything it knows of a volume is in the API, so that it goes on after a restart where it was.
+//! This module stands for the driver, its sidecars (external-provisioner, external-attacher, external-resizer) and
+//! the kubelet's plugin manager. Invariant: everything the driver knows about a volume is in the API, so after a
+//! restart it continues where it stopped.
 
 mod attacher;
 mod controller;
@@ -16,12 +17,12 @@ use crate::Context;
 
 /// The driver's name.
 pub const DRIVER: &str = "ebs.csi.aws.com";
-/// The node label by which the driver itself says where a node is.
+/// The node label in which the driver itself publishes a node's zone.
 pub const DRIVER_ZONE: &str = "topology.ebs.csi.aws.com/zone";
-/// The finalizer that keeps a volume until the driver has deleted what is behind it.
+/// The finalizer that keeps a volume until the driver has deleted the storage behind it.
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Starts the driver; `speed` divides what making and attaching a volume takes.
+/// Starts the driver; `speed` divides the simulated time to create and attach a volume.
 pub fn start(context: &Context, speed: Speed) {
     nodes::start(context);
     controller::start(context, speed);

@@ -1,4 +1,4 @@
-//! Says of every EC2 node what the driver is on it: its CSINode with the attach limit, and the driver's zone label.
+//! Publishes the driver on every EC2 node: a CSINode with the attach limit, and the driver's zone label.
 //!
 //! On a real node the kubelet does both when the driver's node plugin registers.
 
@@ -23,7 +23,7 @@ use super::{DRIVER, DRIVER_ZONE};
 use crate::{Context, Key, Queue, api_error};
 
 const WORKERS: usize = 2;
-/// In-tree plugins that CSI drivers stand in for since 1.31, as every kubelet says.
+/// The in-tree plugins that CSI drivers replace since 1.31, as every kubelet lists them.
 const MIGRATED_PLUGINS: &str = "kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,\
                                 kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume";
 
@@ -75,7 +75,8 @@ async fn register(context: &Context, node: &Arc<Node>) -> kube::Result<()> {
     {
         Err(error) if api_error::is_already_exists(&error) => {
             let existing = api.get_opt(&name).await?;
-            // That of an earlier node of the name goes with it; then this one's turn comes.
+            // The CSINode of an earlier node of the same name is garbage collected with that node; the retry then
+            // succeeds.
             match existing {
                 Some(existing) if belongs_to(&existing, node) => Ok(()),
                 _ => Err(error),
@@ -128,8 +129,8 @@ fn csi_node(node: &Node, instance: &str) -> CSINode {
     }
 }
 
-/// How many volumes the driver attaches to an instance: on Nitro 28 slots less one interface, the root volume and local
-/// disks (counted as one); elsewhere 39 less the root volume.
+/// Returns how many volumes the driver attaches to an instance: on Nitro 28 slots less one network interface, the
+/// root volume and the local disks (counted as one); on Xen 39 less the root volume.
 fn attach_limit(kind: &InstanceType) -> i32 {
     if kind.hypervisor == "xen" {
         return 39 - 1;
@@ -137,7 +138,7 @@ fn attach_limit(kind: &InstanceType) -> i32 {
     28 - 1 - 1 - i32::from(kind.local_nvme_gb > 0)
 }
 
-/// `i-...` of `aws:///zone/i-...`.
+/// Returns the instance ID `i-...` of the provider ID `aws:///zone/i-...`.
 fn instance_id(node: &Node) -> Option<String> {
     let id = node.spec.as_ref()?.provider_id.as_deref()?;
     let id = id.strip_prefix("aws://")?.rsplit('/').next()?;

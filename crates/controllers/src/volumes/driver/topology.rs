@@ -1,7 +1,7 @@
-//! In which zone a volume is made (external-provisioner: `GenerateAccessibilityRequirements`). Pure.
+//! Chooses the zone in which a volume is created (external-provisioner: `GenerateAccessibilityRequirements`). Pure.
 //!
-//! A claim whose pod has a node gets its volume in that node's zone. One that is bound at once gets it in a zone of the
-//! cluster chosen by the claim's name, so that the claims of a StatefulSet are spread.
+//! A claim whose pod has a node gets its volume in that node's zone. A claim that is bound immediately gets one in
+//! a zone chosen by the claim's name, so that the claims of a StatefulSet are spread over the zones.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use mullion_api::labels;
 
 use super::DRIVER_ZONE;
 
-/// The zones that a class allows; `None` for all.
+/// Returns the zones that a class allows; `None` if it allows all.
 fn allowed(class: &StorageClass) -> Option<BTreeSet<&str>> {
     let terms = class.allowed_topologies.as_ref()?;
     let expressions = terms
@@ -28,10 +28,10 @@ fn is_zone(key: &str) -> bool {
     [labels::ZONE, labels::BETA_ZONE, DRIVER_ZONE].contains(&key)
 }
 
-/// The zone for the volume of a claim.
+/// Returns the zone for the volume of a claim.
 ///
 /// # Errors
-/// With the provisioner's words, if there is none.
+/// Returns external-provisioner's message if no zone is allowed.
 pub(super) fn zone(
     class: &StorageClass,
     claim: &str,
@@ -50,6 +50,7 @@ pub(super) fn zone(
             )),
         };
     }
+    // Sorted, so that a claim's zone does not depend on the order of the nodes.
     let zones: BTreeSet<String> = match &allowed {
         Some(zones) => zones.iter().map(|zone| (*zone).to_owned()).collect(),
         None => nodes
@@ -68,8 +69,8 @@ pub(super) fn zone(
     Ok(zones.into_iter().nth(index).unwrap_or_default())
 }
 
-/// The FNV-1 hash of a claim's name; of a StatefulSet's claim (`data-web-3`) that of the name without its number, which
-/// is the offset.
+/// Returns the FNV-1 hash of a claim's name and an offset. For a StatefulSet's claim (`data-web-3`) the hash is
+/// that of the name without its number, and the number is the offset.
 fn hash_and_offset(claim: &str) -> (u32, u64) {
     let fnv = |text: &str| {
         text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {

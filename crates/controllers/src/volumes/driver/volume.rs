@@ -1,4 +1,4 @@
-//! What the driver makes of a claim: which volumes EBS can make, and the object that stands for one.
+//! Checks whether EBS can create the volume for a claim, and builds the PersistentVolume that represents it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::volumes::matching::{self, PROVISIONED_BY};
 
 const GIB: i64 = 1 << 30;
 
-/// Whether EBS can make what is asked for.
+/// Checks that EBS supports the requested volume; the error is the driver's message.
 pub(super) fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), String> {
     const KINDS: [&str; 7] = ["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"];
     let parameters = class.parameters.iter().flatten();
@@ -52,13 +52,13 @@ pub(super) fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Resu
     Ok(())
 }
 
-/// What a claim asks for, in whole GiB.
+/// Returns the size that a claim requests, rounded up to whole GiB.
 pub(super) fn capacity_for(claim: &PersistentVolumeClaim) -> Quantity {
     let bytes = matching::requested(claim).value().max(1);
     Quantity(format!("{}Gi", (bytes + GIB - 1) / GIB))
 }
 
-/// The driver's name for a volume: `vol-` and seventeen digits that follow from the claim's UID.
+/// Returns the driver's ID for a volume: `vol-` and seventeen digits derived from the claim's UID.
 pub(super) fn handle(claim: &PersistentVolumeClaim) -> String {
     let uid = claim.uid().unwrap_or_default();
     let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -67,7 +67,7 @@ pub(super) fn handle(claim: &PersistentVolumeClaim) -> String {
     format!("vol-0{hash:016x}")
 }
 
-/// The volume of a claim.
+/// Returns the PersistentVolume for a claim.
 pub(super) fn volume(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,

@@ -1,7 +1,8 @@
-//! The CronJob controller: a Job each time one is due (kube-controller-manager: cronjob-controller v2).
+//! The CronJob controller: creates a Job each time the schedule is due (kube-controller-manager: cronjob-controller
+//! v2).
 //!
-//! [`schedule`] says when. A Job's name follows from the CronJob and the due time, so no time is served twice whatever
-//! happens in between.
+//! [`schedule`] computes the due times. A Job's name is derived from the CronJob and the due time, so no due time
+//! gets two Jobs, whatever is interrupted in between.
 
 mod schedule;
 
@@ -27,9 +28,9 @@ use crate::{
 };
 
 const WORKERS: usize = 5;
-/// The next look is a little later than the due time, as clocks differ.
-const LATER: Duration = Duration::from_millis(100);
-/// On a Job: the time it was due, by the CronJob's clock.
+/// The next sync is planned a little after the due time, because clocks differ.
+const CLOCK_SKEW: Duration = Duration::from_millis(100);
+/// The annotation of a Job with the time at which it was due, in the CronJob's time zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// Starts the controller.
@@ -103,8 +104,8 @@ impl Controller {
         outcome
     }
 
-    /// The CronJob as it is at the API server, if that knows of Jobs that run and the informer's does not yet. What neither
-    /// knows is told.
+    /// Reads the CronJob from the API server if there are running Jobs that the informer's copy does not list as
+    /// active. Returns it if it lists one of them. A running Job that neither copy lists is reported as an event.
     async fn reread(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> kube::Result<Option<CronJob>> {
         let status = cron.status.clone().unwrap_or_default();
         let unknown = |job: &&Arc<Job>| finished(job).is_none() && !is_active(&status, job);
@@ -131,7 +132,7 @@ impl Controller {
         Ok(live.filter(|_| newer))
     }
 
-    /// Keeps `status.active` true to the Jobs there are.
+    /// Removes finished and missing Jobs from `status.active`.
     async fn note_finished(
         &self,
         cron: &CronJob,
@@ -166,7 +167,7 @@ impl Controller {
             if jobs.iter().any(|job| job.metadata.uid == reference.uid) {
                 continue;
             }
-            // The informer may not have what was made a moment ago.
+            // The informer may not have a Job yet that was just created.
             let live = self.jobs(cron).get_opt(&name).await?;
             if live.is_none_or(|live| live.metadata.uid != reference.uid) {
                 forget(status, reference.uid.as_deref());
@@ -188,6 +189,7 @@ impl Controller {
             return Ok(());
         }
         let plan = match schedule::zone(cron) {
+            // An unknown time zone is reported even for a suspended CronJob.
             Ok(_) if cron.spec.suspend == Some(true) => return Ok(()),
             Ok(zone) => Plan::of(cron, zone),
             Err(unknown) => Err(unknown),
@@ -219,12 +221,12 @@ impl Controller {
         let now = self.context.clock.now();
         if let Some(next) = plan.upcoming(cron, last(status), now) {
             let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
-            self.queue.add_after(key.clone(), wait + LATER);
+            self.queue.add_after(key.clone(), wait + CLOCK_SKEW);
         }
         outcome
     }
 
-    /// Starts the Job of a time, unless something is in its way.
+    /// Starts the Job for a due time unless the CronJob or its concurrency policy forbids it.
     async fn start(
         &self,
         cron: &CronJob,
@@ -295,7 +297,8 @@ impl Controller {
                         cron.metadata.uid.as_deref().unwrap_or_default(),
                     )
                 });
-                // Made before a restart, or for another time of the same minute, and not written down.
+                // The Job was created before a restart, or for another due time in the same minute, and the status
+                // does not list it.
                 if let Some(own) = own.filter(|own| !is_active(status, own)) {
                     status.active.get_or_insert_default().push(reference(&own));
                     status.last_schedule_time = Some(Time(due.at));
@@ -344,7 +347,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes a Job, which is active no more then.
+    /// Deletes a Job and removes it from `status.active`.
     async fn delete(
         &self,
         cron: &CronJob,

@@ -1,46 +1,47 @@
-//! When a CronJob was due last, and is next (kube-controller-manager: `mostRecentScheduleTime`). Pure.
+//! Computes when a CronJob was last due and when it is due next (kube-controller-manager:
+//! `mostRecentScheduleTime`). Pure.
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::api::batch::v1::CronJob;
 use mullion_kube_text::cron::Schedule;
 
-/// More missed times than this are told.
+/// The number of missed times beyond which the controller records a warning.
 const MANY: i64 = 100;
 
-/// When a CronJob is due.
+/// A CronJob's schedule in its time zone.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     schedule: Schedule,
-    /// By whose clocks.
+    /// The time zone in which the schedule is read.
     pub(super) zone: TimeZone,
 }
 
-/// The last time that was due.
+/// The most recent due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) at: Timestamp,
-    /// More than a hundred were missed.
+    /// Whether more than [`MANY`] due times were missed.
     pub(super) many_missed: bool,
 }
 
-/// The schedule can be read, but no day is like it (31 February).
+/// The schedule is valid, but no date ever matches it (31 February).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeverDue;
 
-/// How a schedule stands at a moment.
+/// The state of a schedule at a moment.
 struct Recent {
-    /// From when on times count.
+    /// The time after which due times count.
     earliest: Timestamp,
-    /// The last time since.
+    /// The last due time since `earliest`.
     due: Option<Timestamp>,
-    /// About how many times have passed, if more than one has.
+    /// The approximate number of due times that have passed; 0 if at most one has.
     missed: i64,
 }
 
-/// The zone a CronJob names.
+/// Returns the time zone that a CronJob names, or UTC.
 ///
 /// # Errors
-/// With the reason and message of the event that says what is wrong.
+/// Returns the reason and message of the event about an unknown time zone.
 pub(super) fn zone(job: &CronJob) -> Result<TimeZone, (&'static str, String)> {
     let Some(name) = job.spec.time_zone.as_deref() else {
         return Ok(TimeZone::UTC);
@@ -54,10 +55,10 @@ pub(super) fn zone(job: &CronJob) -> Result<TimeZone, (&'static str, String)> {
 }
 
 impl Plan {
-    /// Reads the schedule.
+    /// Parses the CronJob's schedule.
     ///
     /// # Errors
-    /// With the reason and message of the event that says what is wrong.
+    /// Returns the reason and message of the event about an invalid schedule.
     pub(super) fn of(job: &CronJob, zone: TimeZone) -> Result<Self, (&'static str, String)> {
         let text = job.spec.schedule.as_str();
         let schedule = Schedule::parse(text).map_err(|why| {
@@ -69,12 +70,13 @@ impl Plan {
         Ok(Self { schedule, zone })
     }
 
-    /// The first due time after `after`.
+    /// Returns the first due time after `after`.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.schedule.next(after, &self.zone)
     }
 
-    /// The last due time up to `now` that nothing was started for; `last` is when something was.
+    /// Returns the last due time up to `now` for which no Job was started. `last` is the due time of the last
+    /// started Job.
     pub(super) fn due(
         &self,
         job: &CronJob,
@@ -89,7 +91,8 @@ impl Plan {
         }))
     }
 
-    /// The next due time after `now`. That of an interval follows from the last one, not from `now`.
+    /// Returns the next due time after `now`. For an interval (`@every`) it is counted from the last due time, not
+    /// from `now`.
     pub(super) fn upcoming(
         &self,
         job: &CronJob,
@@ -105,7 +108,8 @@ impl Plan {
         self.next(since)
     }
 
-    /// What times there were since the last one or the CronJob's creation, as far back as `deadline` lets them count.
+    /// Computes the due times since the last started Job or the CronJob's creation, but not further back than
+    /// `deadline`.
     fn recent(
         &self,
         job: &CronJob,
@@ -136,7 +140,7 @@ impl Plan {
         }
         let between = second.duration_since(first).as_secs().max(1);
         let missed = now.duration_since(first).as_secs() / between + 1;
-        // Near the end at once, however many there were.
+        // Skips to near the end without visiting every missed time.
         let skipped = SignedDuration::from_secs((missed - 2).max(0) * between);
         let mut due = Some(first);
         let mut next = first.checked_add(skipped).ok().and_then(|at| self.next(at));

@@ -1,6 +1,6 @@
-//! How long a node whose daemon pod failed waits for the next one: 1 s, doubling to 15 minutes.
+//! The back-off before a failed daemon pod on a node is replaced: 1 s, doubling up to 15 minutes.
 //!
-//! Forgotten after twice the longest wait without a failure.
+//! An entry is forgotten after twice the longest wait without a failure.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -13,14 +13,15 @@ use tokio::time::Instant;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 
-/// Failures by DaemonSet uid and node.
+/// The back-off by DaemonSet UID and node: the current wait and when it began.
 #[derive(Debug, Default)]
 pub(super) struct FailureBackoff {
     nodes: Mutex<FxHashMap<(String, String), (Duration, Instant)>>,
 }
 
 impl FailureBackoff {
-    /// `None` if the failed pod may be replaced now (which counts as a failure), else how long to wait.
+    /// Returns `None` if the failed pod may be replaced now, and counts the failure. Otherwise returns the time to
+    /// wait.
     pub(super) fn admit(&self, set_uid: &str, node: &str) -> Option<Duration> {
         let now = Instant::now();
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! On which nodes a DaemonSet runs (`daemon.NodeShouldRunDaemonPod`). Pure.
+//! Decides on which nodes a DaemonSet runs (kube-controller-manager: `NodeShouldRunDaemonPod`). Pure.
 
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -8,16 +8,16 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt;
 
-/// What a node means to a DaemonSet.
+/// Whether a DaemonSet's pod should and may run on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Eligibility {
-    /// A pod belongs here.
+    /// The node should run a pod of the DaemonSet.
     pub(super) should_run: bool,
-    /// A pod that is here may stay.
+    /// A pod that already runs on the node may stay.
     pub(super) may_stay: bool,
 }
 
-/// Judges one node. `tolerations` are those of the DaemonSet's pods, defaults included.
+/// Decides about one node. `tolerations` are those of the DaemonSet's pods, including the default ones.
 pub(super) fn judge(set: &DaemonSet, tolerations: &[Toleration], node: &Node) -> Eligibility {
     let no = Eligibility {
         should_run: false,
@@ -59,7 +59,8 @@ pub(super) fn judge(set: &DaemonSet, tolerations: &[Toleration], node: &Node) ->
     }
 }
 
-/// The tolerations of a DaemonSet's pods: the template's, and those every daemon has.
+/// Returns the tolerations of a DaemonSet's pods: the template's, and those that every daemon pod gets. A default
+/// toleration replaces the template's one for the same taint.
 pub fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     const UNREACHABLE: [(&str, &str); 6] = [
         ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -94,7 +95,7 @@ pub fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     tolerations
 }
 
-/// A daemon on the host's network does not need the pod network.
+/// The taint that daemon pods on the host's network tolerate, since they do not need the pod network.
 const HOST_NETWORK: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -136,7 +137,7 @@ fn matches_required_affinity(affinity: Option<&Affinity>, node: &Node) -> bool {
     })
 }
 
-/// A term without any requirement matches nothing.
+/// Returns whether the term matches the node. A term without any requirement matches no node.
 fn matches_term(term: &NodeSelectorTerm, node: &Node) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What a DaemonSet remembers of its templates: which ControllerRevision is current, what a new one looks like, which
-//! ones are let go. Pure.
+//! Decides about the revision history of a DaemonSet: which ControllerRevision is current, what a new one contains,
+//! and which old ones are deleted. Pure.
 //!
-//! Carried out by [`revisions`](super::revisions).
+//! [`revisions`](super::revisions) carries the decisions out.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,17 +15,17 @@ use serde_json::Value;
 use super::plan::HASH_LABEL;
 use crate::workloads::revision;
 
-/// The patch that brings the DaemonSet's present template back.
+/// Returns the patch that restores the DaemonSet's current template.
 pub(super) fn data_of(set: &DaemonSet) -> Value {
     revision::data_of(set.spec.as_ref().map(|spec| &spec.template))
 }
 
-/// The revisions of one DaemonSet, by whether they hold its present template.
+/// The revisions of one DaemonSet, divided by whether they hold its current template.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct History {
-    /// Holding the present template; more than one only after an adoption.
+    /// Revisions that hold the current template; more than one only after an adoption.
     pub(super) current: Vec<Arc<ControllerRevision>>,
-    /// Holding others.
+    /// Revisions that hold other templates.
     pub(super) old: Vec<Arc<ControllerRevision>>,
 }
 
@@ -36,19 +36,19 @@ impl History {
         Self { current, old }
     }
 
-    /// The number the current revision must have at least: one more than any old one.
+    /// Returns the lowest number that the current revision may have: one more than that of any old revision.
     pub(super) fn number(&self) -> i64 {
         let highest = self.old.iter().map(|revision| revision.revision).max();
         highest.unwrap_or_default().max(0) + 1
     }
 
-    /// The current revision that stays, if there are several.
+    /// Returns the current revision that is kept if there are several: the one with the highest number.
     pub(super) fn kept(&self) -> Option<&Arc<ControllerRevision>> {
         self.current.iter().max_by_key(|revision| revision.revision)
     }
 }
 
-/// What pods of the revision are labelled with.
+/// Returns the hash with which pods of the revision are labelled.
 pub(super) fn hash_of(revision: &ControllerRevision) -> &str {
     revision
         .labels()
@@ -57,7 +57,7 @@ pub(super) fn hash_of(revision: &ControllerRevision) -> &str {
         .unwrap_or_default()
 }
 
-/// A revision of the DaemonSet's present template.
+/// Returns a new revision for the DaemonSet's current template.
 pub(super) fn new_revision(set: &DaemonSet, number: i64) -> ControllerRevision {
     let template = set.spec.as_ref().map(|spec| &spec.template);
     let collisions = set
@@ -67,7 +67,7 @@ pub(super) fn new_revision(set: &DaemonSet, number: i64) -> ControllerRevision {
     revision::new_revision(set, template, HASH_LABEL, number, collisions)
 }
 
-/// The old revisions beyond the DaemonSet's limit, oldest first; those that `pods` still are of stay.
+/// Returns the old revisions beyond the DaemonSet's limit, oldest first. Revisions of existing `pods` are kept.
 pub(super) fn surplus(
     set: &DaemonSet,
     mut old: Vec<Arc<ControllerRevision>>,

@@ -1,9 +1,9 @@
-//! The DaemonSet controller: one pod on every node that should have one, bound there by node affinity.
+//! The DaemonSet controller: one pod on every node that should have one, bound to that node by node affinity.
 //!
-//! The pods are placed by the scheduler; the affinity leaves it no choice. [`eligibility`] says which nodes, [`plan`]
-//! which pods come and go, [`pod`] what they look like; here both are carried out, under the same expectations as a
-//! ReplicaSet's. Every template is remembered as a ControllerRevision ([`history`], [`revisions`]), whose hash its pods
-//! carry.
+//! The scheduler places the pods, but their affinity leaves it only one node. [`eligibility`] decides which nodes
+//! get a pod, [`plan`] which pods are created and deleted, [`pod`] what a pod contains. This module carries both
+//! decisions out, under the same expectations as the ReplicaSet controller. Every template is stored as a
+//! ControllerRevision ([`history`], [`revisions`]), whose hash the pods carry as a label.
 
 mod backoff;
 mod eligibility;
@@ -41,10 +41,10 @@ use crate::{
     Change, Context, Informer, Key, Queue, api_error, ownership, pods, queue::collect_for,
 };
 
-/// Pods created or deleted per sync at most.
+/// The most pods created or deleted per sync.
 const BURST: usize = 250;
 const WORKERS: usize = 2;
-/// The template's generation, kept by the API server.
+/// The annotation with the template's generation, which the API server maintains.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// Starts the controller.
@@ -110,7 +110,7 @@ pub fn start(context: &Context) {
     });
 }
 
-/// Wakes the DaemonSets to which the node means something else than before.
+/// Wakes the DaemonSets whose eligibility changes with the node.
 fn node_changed(
     sets: &Informer<DaemonSet>,
     nodes: &Informer<Node>,
@@ -134,6 +134,7 @@ fn node_changed(
         let tolerations = daemon_tolerations(&set);
         let before = change.previous().map(|old| judge(&set, &tolerations, old));
         let after = judge(&set, &tolerations, node);
+        // A new node on which no pod of the set should run changes nothing.
         if before != Some(after) && (before.is_some() || after.should_run) {
             queue.add_after(Key::of(&*set), collect_for(nodes.len()));
         }
@@ -178,7 +179,7 @@ impl Controller {
         }
         let pods = self.claim(&set, &selector).await?;
         let updated = match self.revisions.update(&set, &selector, &pods).await {
-            // Nothing can be created any more, and the DaemonSet goes soon.
+            // Nothing can be created in a terminating namespace, and the DaemonSet will be deleted soon.
             Err(Error::Api(error)) if api_error::is_namespace_terminating(&error) => return Ok(()),
             outcome => outcome?,
         };
@@ -189,8 +190,8 @@ impl Controller {
         };
 
         let mut outcome = Ok(());
-        // Asked first: what is unseen when the pods are listed must not be acted on. They were listed before that, for
-        // the revisions, but the writes of these take their time.
+        // The expectations are read before the pods are listed: a write that the list does not show yet must not be
+        // repeated. The pods are listed a second time here, because writing the revisions takes time.
         let may_act = self.expectations.are_met(key);
         let pods = self.claim(&set, &selector).await?;
         let mut views = self.view(&set, pods.iter().cloned());
@@ -208,13 +209,13 @@ impl Controller {
         Ok(outcome?)
     }
 
-    /// The DaemonSet's pods, after adopting and releasing what needs to be.
+    /// Returns the DaemonSet's pods after adopting orphans that match and releasing pods that no longer do.
     async fn claim(&self, set: &DaemonSet, selector: &Selector) -> kube::Result<Vec<Arc<Pod>>> {
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         ownership::claim_from(client, set, selector, informer, |_| true).await
     }
 
-    /// The DaemonSet's pods by the node they are meant for, and what it thinks of every node.
+    /// Groups the DaemonSet's pods by the node they are meant for, and judges every node's eligibility.
     fn view(&self, set: &DaemonSet, claimed: impl IntoIterator<Item = Arc<Pod>>) -> Views {
         let tolerations = daemon_tolerations(set);
         let view_of = |node: &Arc<Node>| {
@@ -230,7 +231,7 @@ impl Controller {
         let nodes = self.context.informers.nodes.list();
         let mut views: Views = nodes.iter().map(view_of).collect();
         for pod in claimed {
-            // A finished pod that is on its way out neither serves nor blocks.
+            // A finished pod that is being deleted neither serves nor blocks a new pod.
             if pods::is_finished(&pod) && pods::is_deleting(&pod) {
                 continue;
             }
@@ -310,6 +311,7 @@ impl Controller {
         if plan.create_on.is_empty() && plan.delete.is_empty() {
             return Ok(());
         }
+        // Before the requests, because the watch may report their effects first.
         self.expectations.expect(
             key,
             plan.create_on.len(),
@@ -361,6 +363,7 @@ impl Controller {
             status.desired_number_scheduled += i32::from(should_run);
             let Some(pod) = view.senior() else { continue };
             if !should_run {
+                // A pod for a node that does not exist counts nowhere.
                 status.number_misscheduled += i32::from(view.eligibility.is_some());
                 continue;
             }
@@ -383,6 +386,7 @@ impl Controller {
         status.updated_number_scheduled = nonzero(updated);
         status.number_available = nonzero(available);
         status.number_unavailable = nonzero(status.desired_number_scheduled - available);
+        // A generation counts as observed only if the sync could act on it.
         status.observed_generation = if acted {
             set.metadata.generation
         } else {
@@ -426,7 +430,8 @@ fn updates_by_rolling(set: &DaemonSet) -> bool {
     strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("OnDelete")
 }
 
-/// Nodes that may surge, and nodes that may be without a pod; both round up, and one of them is at least 1.
+/// Returns how many nodes may surge and how many may be without a pod. Both round up, and one of them is at least
+/// 1.
 fn bounds(set: &DaemonSet, desired: i32) -> (usize, usize) {
     if !updates_by_rolling(set) {
         return (0, 0);

@@ -1,7 +1,7 @@
-//! Which daemon pods to create and delete: the steady state and the rolling update. Pure.
+//! Decides which daemon pods to create and delete: the steady state and the rolling update. Pure.
 //!
-//! Input is a [`View`] per node, output a [`Plan`]; what fails is retried from a fresh view. Nodes are looked at in the
-//! order of their names, so equal clusters give equal plans.
+//! The input is a [`View`] per node, the output a [`Plan`]; a failed plan is made again from a fresh view. Nodes
+//! are visited in the order of their names, so equal clusters give equal plans.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,10 +15,10 @@ use crate::pods;
 pub(super) const HASH_LABEL: &str = "controller-revision-hash";
 pub(super) const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// A node and the DaemonSet's pods meant for it.
+/// A node and the DaemonSet's pods that are meant for it.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// `None` for a node that does not exist (any more).
+    /// `None` for a node that does not exist, or no longer.
     pub(super) eligibility: Option<Eligibility>,
     pub(super) pods: Vec<Arc<Pod>>,
 }
@@ -26,7 +26,7 @@ pub(super) struct View {
 /// Views by node name.
 pub(super) type Views = BTreeMap<String, View>;
 
-/// The template a pod should be of.
+/// The template revision that pods should have.
 #[derive(Clone, Debug)]
 pub(super) struct Revision {
     pub(super) hash: String,
@@ -47,26 +47,28 @@ impl Revision {
     }
 }
 
-/// What to do.
+/// The pods to create and delete.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// Nodes that get a pod.
+    /// Nodes on which a pod is created.
     pub(super) create_on: Vec<String>,
     /// Pods to delete.
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Of `delete`: pods that failed on their node, subject to back-off.
+    /// The pods in `delete` that failed, with their node; their deletion is subject to the back-off.
     pub(super) failed: Vec<(String, Arc<Pod>)>,
-    /// Of `delete`: pods that ended although daemons should not.
+    /// The pods in `delete` that succeeded, which a daemon should never do, with their node.
     pub(super) succeeded: Vec<(String, Arc<Pod>)>,
 }
 
-/// Towards one pod on every node that should have one. `surging` keeps an old pod beside a new one for a while.
+/// Plans towards one pod on every node that should have one. With `surging`, an old pod may stay beside a new one
+/// during an update.
 pub(super) fn steady(views: &Views, revision: &Revision, surging: bool, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     for (node, view) in views {
         let living = view.pods.iter().filter(|pod| !pods::is_deleting(pod));
         match view.eligibility {
-            // Bound pods of vanished nodes are the garbage collector's; unbound ones would wait for ever.
+            // The pod garbage collector deletes bound pods of vanished nodes, but an unbound pod would wait for its
+            // node forever.
             None => plan.delete.extend(
                 living
                     .filter(|pod| pods::node_name(pod).is_empty())
@@ -101,13 +103,15 @@ pub(super) fn steady(views: &Views, revision: &Revision, surging: bool, now: Tim
     plan
 }
 
-/// Bound before unbound, then by age, then by name: the first one stays.
+/// Returns the sort key by which the first of several pods on a node is kept: bound before unbound, then older,
+/// then by name.
 fn seniority(pod: &Arc<Pod>) -> (bool, Option<Timestamp>, String) {
     let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     (pods::node_name(pod).is_empty(), created, pod.name_any())
 }
 
-/// Of several pods on a node keeps the oldest new one, and the oldest old one while it serves and the new one does not.
+/// Keeps, of several pods on a node, the oldest new one, and the oldest old one while it serves and the new one
+/// does not.
 fn prune_surge(
     running: Vec<Arc<Pod>>,
     revision: &Revision,
@@ -131,7 +135,8 @@ fn prune_surge(
     }
 }
 
-/// One step of replacing old pods: with surge, new pods come beside old ones; without, old ones go first.
+/// Plans one step of replacing old pods. With surge, new pods are created beside old ones; without, old pods are
+/// deleted first.
 pub(super) fn rolling(
     views: &Views,
     revision: &Revision,
@@ -153,7 +158,7 @@ fn replace(views: &Views, revision: &Revision, most_unavailable: usize, now: Tim
             ByRevision::New(pod) => unavailable += usize::from(!revision.is_available(&pod, now)),
             ByRevision::Old(pod) if revision.is_available(&pod, now) => candidates.push(pod),
             ByRevision::Old(pod) => {
-                // It does not serve: replacing it costs nothing.
+                // The pod does not serve, so replacing it costs nothing.
                 unavailable += 1;
                 at_once.push(pod);
             }
@@ -199,7 +204,8 @@ fn surge_over(views: &Views, revision: &Revision, most_surging: usize, now: Time
     }
     candidates.truncate(most_surging.saturating_sub(surging));
     at_once.append(&mut candidates);
-    // Who surges expects full service: pods on nodes that are no longer wanted stay until others make up for them.
+    // A DaemonSet with surge expects full service: pods on nodes that no longer want one stay until enough others
+    // serve.
     unwanted.truncate(available.saturating_sub(desired));
     delete.append(&mut unwanted);
     Plan {
@@ -217,12 +223,12 @@ enum ByRevision {
         new: Arc<Pod>,
         old: Arc<Pod>,
     },
-    /// More than one of a kind: the steady state has to clean up first.
+    /// More than one new or more than one old pod: the steady state has to delete the surplus first.
     Crowd,
 }
 
 impl ByRevision {
-    /// The pod that a surging node is served by: the old one as long as there is one.
+    /// Returns the pod that serves on a surging node: the old one as long as it exists.
     fn serving(&self) -> Option<&Pod> {
         match self {
             Self::Old(pod) | Self::Both { old: pod, .. } | Self::New(pod) => Some(pod),
@@ -237,7 +243,7 @@ impl View {
             .is_some_and(|eligibility| eligibility.should_run)
     }
 
-    /// Whether a rolling update looks at this node: it should run a pod, or has some.
+    /// Returns whether a rolling update concerns this node: it should run a pod or has one.
     fn concerns_update(&self) -> bool {
         !self.pods.is_empty() || self.should_run()
     }
@@ -262,7 +268,7 @@ impl View {
         }
     }
 
-    /// The pod that speaks for the node in the status.
+    /// Returns the pod that represents the node in the status.
     pub(super) fn senior(&self) -> Option<&Arc<Pod>> {
         self.pods.iter().min_by_key(|pod| seniority(pod))
     }

@@ -1,4 +1,4 @@
-//! What a daemon pod looks like: the template, tied to one node by affinity. Pure.
+//! Builds daemon pods: the template, tied to one node by affinity. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
     plan::{GENERATION_LABEL, HASH_LABEL, Revision},
 };
 
-/// The node a pod runs on, or the one its affinity leaves it.
+/// Returns the node on which a pod runs, or the only one that its affinity allows.
 pub(super) fn target_node(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     if let Some(node) = spec.node_name.as_ref().filter(|node| !node.is_empty()) {
@@ -30,7 +30,7 @@ pub(super) fn target_node(pod: &Pod) -> Option<String> {
     names.find_map(|field| field.values.as_ref()?.first().cloned())
 }
 
-/// The template with what every daemon pod carries.
+/// Returns the template with the labels and tolerations that every daemon pod has.
 pub(super) fn pod_template(template: &PodTemplateSpec, revision: &Revision) -> PodTemplateSpec {
     let mut template = template.clone();
     let labels: &mut BTreeMap<_, _> = template
@@ -47,7 +47,7 @@ pub(super) fn pod_template(template: &PodTemplateSpec, revision: &Revision) -> P
     template
 }
 
-/// Replaces the required node affinity: the template's own was honoured when the node was chosen.
+/// Replaces the required node affinity. The template's own was already honoured when the node was chosen.
 pub(super) fn bind_by_affinity(pod: &mut Pod, node: &str) {
     let by_name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),

@@ -1,7 +1,8 @@
-//! Keeps the ControllerRevisions of DaemonSets as [`history`] says: one per template, the present one's number highest.
+//! Stores the ControllerRevisions that [`history`] decides on: one per template, with the highest number for the
+//! current one.
 //!
-//! The informer may lag behind our own writes. A revision it does not show yet is found when creating it again fails,
-//! and a number is only raised on the version that was read.
+//! The informer may lag behind this controller's own writes. A revision that it does not show yet is found when
+//! creating the revision again fails, and a number is only raised on the version that was read.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::{
     workloads::revision,
 };
 
-/// Why a DaemonSet has no current revision for now; all of it passes when tried again.
+/// The reasons for which a DaemonSet has no current revision yet. All of them disappear when the sync is retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -39,10 +40,10 @@ pub(super) enum Error {
     StaleCollisionCount,
 }
 
-/// What came of [`Revisions::update`].
+/// The result of [`Revisions::update`].
 #[derive(Debug)]
 pub(super) struct Updated {
-    /// What pods of the present template are labelled with.
+    /// The hash with which pods of the current template are labelled.
     pub(super) hash: String,
     /// The revisions of other templates.
     pub(super) old: Vec<Arc<ControllerRevision>>,
@@ -54,7 +55,7 @@ pub(super) struct Revisions {
 }
 
 impl Revisions {
-    /// Wakes DaemonSets through `queue` when something else touches their revisions.
+    /// Creates the store. Changes of revisions by other clients wake their DaemonSets through `queue`.
     pub(super) fn new(context: &Context, queue: &Queue<Key>) -> Self {
         let informer = Informer::new(
             Api::all(context.client.clone()),
@@ -74,7 +75,8 @@ impl Revisions {
         self.informer.synced().await
     }
 
-    /// Makes the present template's revision the newest one, creating it if need be. `pods` are the DaemonSet's.
+    /// Makes the current template's revision the newest one, creating it if needed. `pods` are the DaemonSet's
+    /// pods.
     pub(super) async fn update(
         &self,
         set: &DaemonSet,
@@ -118,7 +120,8 @@ impl Revisions {
         Ok(())
     }
 
-    /// The revision with a hash label. One made by somebody else gets its name for it, which cannot collide.
+    /// Returns the revision with a hash label. A revision that another client created without one is labelled with
+    /// its name, which cannot collide.
     async fn labelled(
         &self,
         revision: Arc<ControllerRevision>,
@@ -133,7 +136,7 @@ impl Revisions {
         Ok(Arc::new(patched))
     }
 
-    /// Leaves `kept` alone of several revisions of the same template; pods of the others become its own.
+    /// Deletes all but `kept` of several revisions of the same template, and relabels the pods of the others.
     async fn drop_twins(
         &self,
         twins: &[Arc<ControllerRevision>],
@@ -160,6 +163,7 @@ impl Revisions {
                 api_error::ignore_not_found(patched)?;
             }
         }
+        // After the pods are relabelled, so that no pod refers to a deleted revision.
         for twin in others {
             self.delete(twin).await?;
         }
@@ -201,7 +205,8 @@ impl Revisions {
         Err(Error::HashCollision(name))
     }
 
-    /// Gives the present template another hash. Only once per collision: the count the hash was made with must still hold.
+    /// Changes the hash of the current template by raising the collision count. It is raised only once per
+    /// collision: the count from which the hash was computed must still be stored.
     async fn count_collision(&self, set: &DaemonSet) -> Result<(), Error> {
         let count = |set: &DaemonSet| set.status.as_ref()?.collision_count;
         let api: Api<DaemonSet> =
@@ -230,7 +235,8 @@ impl Revisions {
     }
 }
 
-/// A new revision is news only if it is an orphan: owned ones are made by the controller itself.
+/// Wakes the DaemonSet of a changed revision. A new revision matters only if it is an orphan, since this controller
+/// creates the owned ones itself.
 fn revision_changed(
     sets: &Informer<DaemonSet>,
     queue: &Queue<Key>,
@@ -238,7 +244,8 @@ fn revision_changed(
 ) {
     let revision = change.object();
     let namespace = revision.metadata.namespace.as_deref().unwrap_or_default();
-    // By name, not uid: a DaemonSet made anew under an old name may be using the old one's revision.
+    // Owners are found by name, not UID: a DaemonSet recreated under an old name may be using the old one's
+    // revision.
     let owner_of = |revision: &ControllerRevision| {
         let owner = ownership::controller_of(revision).filter(|owner| owner.kind == "DaemonSet")?;
         Some(Key::new(namespace, &owner.name))

@@ -1,8 +1,8 @@
 //! The Deployment controller: rolls a template out over ReplicaSets, one per revision.
 //!
-//! Deciding is pure: [`rolling`] (how far sets may move), [`scaling`] (shares during a rollout), [`status`] (counts and
-//! conditions), [`revision`] (annotations). Here is the order of things in one sync; [`rollout`] carries it out.
-//! Nothing is remembered between syncs: the sets and their annotations are the state.
+//! The decisions are pure functions: [`rolling`] (how far sets may move), [`scaling`] (shares during a rollout),
+//! [`status`] (counts and conditions), [`revision`] (annotations). This module orders the steps of one sync;
+//! [`rollout`] carries them out. Nothing is remembered between syncs: the sets and their annotations are the state.
 
 mod revision;
 mod rolling;
@@ -24,7 +24,7 @@ use rollout::Rollout;
 
 const WORKERS: usize = 5;
 
-/// Why a sync ended early and will be retried.
+/// The reasons for which a sync ends early and is retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -90,13 +90,13 @@ fn replica_set_changed(informers: &Informers, queue: &Queue<Key>, change: &Chang
                 .into_iter()
                 .for_each(|before| queue.add(Key::of(&*before)));
             if ownership::controller_of(&**set).is_none() && !change.is_deleted() {
-                enqueue_suitors(informers, queue, set);
+                enqueue_matching(informers, queue, set);
             }
         }
     }
 }
 
-/// A Recreate rollout waits for the last old pod to be gone.
+/// Wakes the Deployment of a deleted pod if its strategy is Recreate, which waits for the last old pod to be gone.
 fn pod_changed(informers: &Informers, queue: &Queue<Key>, change: &Change<'_, Pod>) {
     let Change::Deleted(pod) = change else { return };
     let Some(reference) =
@@ -125,7 +125,7 @@ fn deployment_of(informers: &Informers, set: &ReplicaSet) -> Option<Arc<Deployme
 }
 
 /// Wakes every Deployment that might adopt `set`.
-fn enqueue_suitors(informers: &Informers, queue: &Queue<Key>, set: &ReplicaSet) {
+fn enqueue_matching(informers: &Informers, queue: &Queue<Key>, set: &ReplicaSet) {
     for deployment in informers
         .deployments
         .in_namespace(set.metadata.namespace.as_deref().unwrap_or_default())
@@ -181,6 +181,7 @@ impl Controller {
         if let Some(asked) = revision::rollback_to(&deployment) {
             return rollout.roll_back(asked).await;
         }
+        // Scaling comes before the rollout, so that all sets keep their proportions.
         if rollout.is_being_scaled() {
             return rollout.scale_only().await;
         }

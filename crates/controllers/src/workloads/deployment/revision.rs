@@ -1,4 +1,4 @@
-//! The annotations through which Deployments and their ReplicaSets remember revisions and sizes. Pure.
+//! The annotations in which Deployments and their ReplicaSets store revisions and sizes. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use kube::ResourceExt;
 
 use super::rolling::Limits;
 
-/// Revision of a template, on the ReplicaSet and (the current one) on the Deployment.
+/// The revision of a template: on each ReplicaSet, and on the Deployment the current one.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
-/// Former revisions of a ReplicaSet that was used again, comma-separated.
+/// The former revisions of a ReplicaSet whose template was used again, comma-separated.
 pub(super) const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 /// `spec.replicas` of the Deployment when the ReplicaSet was last sized.
 pub(super) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// That plus surge.
+/// `spec.replicas` of the Deployment plus the surge when the ReplicaSet was last sized.
 pub(super) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
-/// Asks for a rollback to a revision (what `spec.rollbackTo` was in extensions/v1beta1).
+/// The annotation that requests a rollback to a revision (`spec.rollbackTo` in extensions/v1beta1).
 pub(super) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Longest revision history kept, in characters.
+/// The greatest length of the revision history, in characters.
 const HISTORY_LIMIT: usize = 2000;
 
-/// Annotations that stay with the Deployment.
+/// The annotations that are not copied from the Deployment to its ReplicaSets.
 const NOT_COPIED: [&str; 6] = [
     LAST_APPLIED,
     REVISION,
@@ -32,7 +32,7 @@ const NOT_COPIED: [&str; 6] = [
     ROLLBACK_TO,
 ];
 
-/// The revision of a ReplicaSet; 0 if it has none.
+/// Returns the revision of a ReplicaSet; 0 if it has none.
 pub(super) fn revision(set: &ReplicaSet) -> i64 {
     set.annotations()
         .get(REVISION)
@@ -40,18 +40,19 @@ pub(super) fn revision(set: &ReplicaSet) -> i64 {
         .unwrap_or_default()
 }
 
-/// The number of pods an annotation holds; `None` for one that is missing or no such number.
+/// Returns the number of pods in an annotation; `None` if it is missing, negative or not a number.
 pub(super) fn number(set: &ReplicaSet, annotation: &str) -> Option<i32> {
     let number = set.annotations().get(annotation)?.parse().ok();
     number.filter(|&number| number >= 0)
 }
 
-/// The revision that a rollback is asked to, 0 being the one before the present. Anything but a number asks for nothing.
+/// Returns the revision to which a rollback is requested, where 0 means the one before the current. A value that is
+/// not a number requests nothing.
 pub(super) fn rollback_to(deployment: &Deployment) -> Option<i64> {
     deployment.annotations().get(ROLLBACK_TO)?.parse().ok()
 }
 
-/// The highest revision below the highest one: where `undo` goes back to.
+/// Returns the second highest revision: the one to which `undo` goes back.
 pub(super) fn last_revision<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) -> i64 {
     let (mut highest, mut second) = (0, 0);
     for revision in sets.into_iter().map(revision) {
@@ -64,8 +65,8 @@ pub(super) fn last_revision<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) 
     second
 }
 
-/// Copies the Deployment's annotations to its new ReplicaSet and raises the set's revision. Returns whether the set must
-/// be written for it: not if its revision is in somebody else's notation, which is left alone with everything else.
+/// Copies the Deployment's annotations to its new ReplicaSet and raises the set's revision. Returns whether the set
+/// must be written. A set whose revision annotation is not a number is left as it is.
 pub(super) fn annotate_new_set(
     deployment: &Deployment,
     set: &mut ReplicaSet,
@@ -79,6 +80,7 @@ pub(super) fn annotate_new_set(
         Some(text) if text.is_empty() => 0,
         Some(text) => match text.parse::<i64>() {
             Ok(number) => number,
+            // kube-controller-manager also leaves such a set alone.
             Err(_) => return false,
         },
     };
@@ -108,7 +110,7 @@ fn copy_annotations(from: &BTreeMap<String, String>, to: &mut BTreeMap<String, S
     changed
 }
 
-/// `history` with `revision` at its end, without as many of its oldest entries as it takes to fit.
+/// Appends `revision` to `history`, dropping as many of the oldest entries as needed to stay within the limit.
 fn extend_history(history: &str, revision: &str) -> String {
     let mut kept = history;
     while !kept.is_empty() && kept.len() + 1 + revision.len() > HISTORY_LIMIT {
@@ -121,7 +123,7 @@ fn extend_history(history: &str, revision: &str) -> String {
     }
 }
 
-/// Notes what the ReplicaSet is sized for. Returns whether that is new.
+/// Annotates the ReplicaSet with the sizes it was scaled for. Returns whether an annotation changed.
 pub(super) fn annotate_sizes(set: &mut ReplicaSet, limits: Limits) -> bool {
     let noted = [
         (DESIRED_REPLICAS, limits.desired.to_string()),
@@ -135,8 +137,8 @@ pub(super) fn annotate_sizes(set: &mut ReplicaSet, limits: Limits) -> bool {
     is_new
 }
 
-/// The Deployment's annotations after a rollback to `set`: the set's own, and of the Deployment's those that are never
-/// copied.
+/// Returns the Deployment's annotations after a rollback to `set`: those of the set, and of the Deployment those
+/// that are never copied.
 pub(super) fn annotations_after_rollback(
     deployment: &Deployment,
     set: &ReplicaSet,

@@ -1,7 +1,7 @@
-//! The arithmetic of a rolling update: how far each ReplicaSet may grow or shrink now.
+//! Computes how far each ReplicaSet may grow or shrink in one step of a rolling update.
 //!
-//! Pure. Invariant: following [`step`] never has more than `desired + surge` pods, and never takes the number of
-//! available ones below `desired - unavailable` by its own doing.
+//! Pure. Invariant: following [`step`] never results in more than `desired + surge` pods, and never itself takes
+//! the number of available pods below `desired - unavailable`.
 
 use k8s_openapi::{
     api::apps::v1::{Deployment, RollingUpdateDeployment},
@@ -13,9 +13,9 @@ use k8s_openapi::{
 pub(super) struct Limits {
     /// `spec.replicas`.
     pub(super) desired: i32,
-    /// Pods above `desired` that may exist.
+    /// How many pods may exist above `desired`.
     pub(super) surge: i32,
-    /// Pods below `desired` that may be missing.
+    /// How many pods below `desired` may be unavailable.
     pub(super) unavailable: i32,
 }
 
@@ -42,8 +42,8 @@ impl Limits {
         )
     }
 
-    /// Surge rounds up and unavailable down; when both come out as zero, one pod may be unavailable, since otherwise
-    /// nothing could ever move.
+    /// Resolves percentages: surge rounds up and unavailable rounds down. If both are zero, one pod may be
+    /// unavailable, since otherwise the rollout could never move.
     fn resolve(
         desired: i32,
         surge: Option<&IntOrString>,
@@ -61,12 +61,12 @@ impl Limits {
         }
     }
 
-    /// Pods that may exist at once.
+    /// Returns how many pods may exist at once.
     pub(super) fn most(&self) -> i32 {
         self.desired + self.surge
     }
 
-    /// Pods that must be available.
+    /// Returns how many pods must be available.
     pub(super) fn fewest_available(&self) -> i32 {
         self.desired - self.unavailable
     }
@@ -78,7 +78,8 @@ pub(crate) enum Rounding {
     Down,
 }
 
-/// A count, or a percentage of `total`; missing and malformed values (which validation refuses) count as zero.
+/// Resolves a count or a percentage of `total`. A missing or malformed value, which validation refuses, counts as
+/// zero.
 pub(crate) fn scaled(value: Option<&IntOrString>, total: i32, rounding: Rounding) -> i32 {
     match value {
         None => 0,
@@ -100,7 +101,7 @@ pub(crate) fn scaled(value: Option<&IntOrString>, total: i32, rounding: Rounding
     }
 }
 
-/// A ReplicaSet as far as a rollout is concerned.
+/// The sizes of a ReplicaSet that a rollout considers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     /// `spec.replicas`.
@@ -109,18 +110,18 @@ pub(super) struct Size {
     pub(super) available: i32,
 }
 
-/// What to do next; one kind of thing at a time.
+/// The next step of a rollout, of one kind only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Resize the new ReplicaSet.
+    /// Resize the new ReplicaSet to this size.
     New(i32),
-    /// Resize old ReplicaSets, by index, in this order; one may appear twice.
+    /// Resize old ReplicaSets, by index, in this order. An index may appear twice.
     Old(Vec<(usize, i32)>),
-    /// Nothing until something changes.
+    /// Do nothing until something changes.
     Wait,
 }
 
-/// The next step from here; `old` is sorted oldest first.
+/// Returns the next step. `old` is sorted oldest first.
 pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
     let total = new.replicas + old.iter().map(|set| set.replicas).sum::<i32>();
     let target = new_size(limits, new.replicas, total);
@@ -128,7 +129,7 @@ pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
         return Step::New(target);
     }
     let mut old = old.to_vec();
-    // Pods that a set sized to zero still reports are on their way out.
+    // Available pods that a set scaled to zero still reports are about to be deleted.
     old.iter_mut()
         .filter(|set| set.replicas == 0)
         .for_each(|set| set.available = 0);
@@ -145,7 +146,7 @@ pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
     }
 }
 
-/// Size of the new ReplicaSet, given all pods that the specs ask for.
+/// Returns the size of the new ReplicaSet. `total` is the number of pods in the specs of all sets.
 pub(super) fn new_size(limits: Limits, current: i32, total: i32) -> i32 {
     if current > limits.desired {
         limits.desired
@@ -154,8 +155,8 @@ pub(super) fn new_size(limits: Limits, current: i32, total: i32) -> i32 {
     }
 }
 
-/// Old pods that do not serve anyway go first. Returns whether the counts can be trusted for more: a set that reports
-/// more available pods than it asks for has not caught up with its last resize.
+/// Scales down old pods that do not serve. Returns whether the counts can be used for more: a set that reports more
+/// available pods than its spec has replicas has not caught up with its last resize.
 fn drop_unavailable(old: &mut [Size], mut room: i32, resizes: &mut Vec<(usize, i32)>) -> bool {
     for (index, set) in old.iter_mut().enumerate() {
         let drop = room.min(set.replicas - set.available);
@@ -171,7 +172,7 @@ fn drop_unavailable(old: &mut [Size], mut room: i32, resizes: &mut Vec<(usize, i
     true
 }
 
-/// Old pods that serve go as far as enough others do.
+/// Scales down old pods that serve as far as enough others are available.
 fn drop_available(
     limits: Limits,
     old: &mut [Size],

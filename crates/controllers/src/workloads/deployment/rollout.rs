@@ -1,10 +1,10 @@
-//! One sync of one Deployment: reads its ReplicaSets, takes the next step, reports.
+//! Runs one sync of one Deployment: reads its ReplicaSets, takes the next step, and reports the status.
 //!
-//! The steps are here; how sets are sized is in [`resize`], how the set of the present template comes to be in
-//! [`revise`], how an older template comes back in [`roll_back`].
+//! The steps are in this file. [`resize`] scales sets, [`revise`] finds or creates the set of the current template,
+//! and [`roll_back`] restores an older template.
 //!
-//! Invariant: every write carries the version it was decided on, so a decision on a stale view fails as a conflict and
-//! is made again.
+//! Invariant: every write carries the resource version on which it was decided, so a decision based on stale data
+//! fails as a conflict and is made again.
 
 mod resize;
 mod revise;
@@ -33,11 +33,11 @@ pub(super) struct Rollout<'a> {
     deployment: Deployment,
     limits: Limits,
     new: Option<Arc<ReplicaSet>>,
-    /// Oldest first.
+    /// The ReplicaSets of older templates, oldest first.
     old: Vec<Arc<ReplicaSet>>,
 }
 
-/// Whether all old pods must be gone before new ones come.
+/// Returns whether all old pods must be gone before new ones are created.
 pub(super) fn is_recreate(deployment: &Deployment) -> bool {
     let strategy = deployment
         .spec
@@ -72,7 +72,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Notes that the spec was seen, and nothing else.
+    /// Records in the status that the spec was observed, and does nothing else.
     pub(super) async fn observe_generation(mut self) -> Result<(), Error> {
         let mut status = self.deployment.status.clone().unwrap_or_default();
         if status.observed_generation < self.deployment.metadata.generation {
@@ -82,13 +82,14 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// For a Deployment that is being deleted.
+    /// Updates the status of a Deployment that is being deleted, without scaling anything.
     pub(super) async fn report_only(mut self) -> Result<(), Error> {
         self.sync_revision(false).await?;
         self.report_counts().await
     }
 
-    /// Says that a rollout was paused or resumed, so that the time in between does not count.
+    /// Records in the conditions that a rollout was paused or resumed, so that the paused time does not count
+    /// towards the progress deadline.
     pub(super) async fn check_paused_condition(&mut self) -> Result<(), Error> {
         if status::deadline(&self.deployment).is_none() {
             return Ok(());
@@ -113,7 +114,7 @@ impl<'a> Rollout<'a> {
         self.write_status(new_status).await
     }
 
-    /// The next step of a rolling update. Returns when to look again if nothing changes until then.
+    /// Takes the next step of a rolling update. Returns when to sync again if nothing changes until then.
     pub(super) async fn roll(mut self) -> Result<Option<SignedDuration>, Error> {
         self.sync_revision(true).await?;
         let Some(new) = &self.new else {
@@ -132,7 +133,7 @@ impl<'a> Rollout<'a> {
         self.report().await
     }
 
-    /// The next step of a Recreate rollout. Returns when to look again if nothing changes until then.
+    /// Takes the next step of a Recreate rollout. Returns when to sync again if nothing changes until then.
     pub(super) async fn recreate(mut self) -> Result<Option<SignedDuration>, Error> {
         self.sync_revision(false).await?;
         let mut scaled_down = false;
@@ -181,14 +182,14 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Deletes the oldest revisions beyond the history limit.
+    /// Deletes the ReplicaSets of the oldest revisions beyond the history limit.
     async fn clean_up(&mut self) -> Result<(), Error> {
         let limit = self
             .deployment
             .spec
             .as_ref()
             .and_then(|spec| spec.revision_history_limit);
-        // Unlimited is spelled as the largest number.
+        // The largest number means unlimited.
         let Some(limit) = limit.filter(|&limit| limit != i32::MAX) else {
             return Ok(());
         };

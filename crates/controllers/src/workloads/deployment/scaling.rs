@@ -1,4 +1,4 @@
-//! Scaling a Deployment in the middle of a rollout: every ReplicaSet keeps its share. Pure.
+//! Scales a Deployment in the middle of a rollout: every ReplicaSet keeps its share. Pure.
 
 use std::cmp::Reverse;
 
@@ -6,19 +6,20 @@ use jiff::Timestamp;
 
 use super::rolling::Limits;
 
-/// An active ReplicaSet whose size is to follow the Deployment's.
+/// An active ReplicaSet that is scaled with its Deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// `spec.replicas`.
     pub(super) replicas: i32,
-    /// Most pods of the whole Deployment when the set was last sized (its max-replicas annotation).
+    /// The most pods that the whole Deployment could have when the set was last scaled (its max-replicas
+    /// annotation).
     pub(super) most_before: Option<i32>,
-    /// Creation time and name: older sets come first.
+    /// Creation time and name, by which older sets come first.
     pub(super) age: (Option<Timestamp>, String),
 }
 
-/// The new sizes of `sets`, by index and in the order they are to be written; `status_replicas` stands in for sets that do
-/// not say what they were sized for.
+/// Returns the new sizes of `sets`, by index and in the order in which they are written. `status_replicas` replaces
+/// the missing annotation of a set that does not say what it was scaled for.
 pub(super) fn proportional(
     limits: Limits,
     status_replicas: i32,
@@ -27,7 +28,7 @@ pub(super) fn proportional(
     let mut order: Vec<_> = (0..sets.len()).collect();
     let allowed = if limits.desired > 0 { limits.most() } else { 0 };
     let to_add = allowed - sets.iter().map(|set| set.replicas).sum::<i32>();
-    // Biggest first; of equals the newer grows first and the older shrinks first.
+    // The biggest set comes first. Of equal sets the newer one grows first, and the older one shrinks first.
     match to_add.signum() {
         1 => order.sort_by_key(|&i| (Reverse(sets[i].replicas), Reverse(&sets[i].age))),
         -1 => order.sort_by_key(|&i| (Reverse(sets[i].replicas), &sets[i].age)),
@@ -48,7 +49,7 @@ pub(super) fn proportional(
         sizes.push((index, set.replicas + change));
         added += change;
     }
-    // What rounding left over is the biggest set's, as far as it has pods.
+    // The remainder of the rounding goes to the biggest set, as far as it has pods.
     if let Some((_, size)) = sizes.first_mut() {
         *size = (*size + to_add - added).max(0);
     }
@@ -67,7 +68,7 @@ fn fair_change(limits: Limits, status_replicas: i32, set: &Share) -> i32 {
         return 0;
     }
     let size = f64::from(set.replicas) * f64::from(limits.most()) / f64::from(before);
-    // Bounded by i32 in practice; a cast of a float saturates.
+    // The value is within i32 in practice, and a cast of a float saturates.
     size.round() as i32 - set.replicas
 }
 
@@ -94,7 +95,7 @@ mod tests {
         }
     }
 
-    /// The new sizes in the order of `sets`.
+    /// Returns the new sizes in the order of `sets`.
     fn sizes(limits: Limits, status_replicas: i32, sets: &[Share]) -> Vec<i32> {
         let mut sizes = proportional(limits, status_replicas, sets);
         sizes.sort_unstable();
@@ -103,7 +104,8 @@ mod tests {
 
     #[test]
     fn sets_grow_in_proportion_to_their_size() {
-        // The documented example: 10 replicas with surge 3, rolled out as 8 old and 5 new, scaled to 15.
+        // The example in the Kubernetes documentation: 10 replicas with surge 3, rolled out as 8 old and 5 new,
+        // scaled to 15.
         let sets = [share(8, 13, 1), share(5, 13, 2)];
         assert_eq!(sizes(limits(15, 3), 13, &sets), [11, 7]);
     }

@@ -1,7 +1,8 @@
-//! What a Deployment reports: counts, and the conditions that `kubectl rollout status` reads. Pure.
+//! Computes the status of a Deployment: counts, and the conditions that `kubectl rollout status` reads. Pure.
 //!
-//! Conditions follow upstream's two rules: one whose status and reason stay the same is left untouched, and one that
-//! changes moves to the end of the list, keeping its transition time while its status stays.
+//! Conditions follow kube-controller-manager's two rules. A condition whose status and reason stay the same is not
+//! touched. A condition that changes moves to the end of the list, and keeps its transition time if its status is
+//! the same.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -30,10 +31,10 @@ pub(super) const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 pub(super) const PAUSED: &str = "DeploymentPaused";
 pub(super) const RESUMED: &str = "DeploymentResumed";
 
-/// `spec.progressDeadlineSeconds` that means none.
+/// The value of `spec.progressDeadlineSeconds` that means no deadline.
 const NO_DEADLINE: i32 = i32::MAX;
 
-/// A condition with both times at `now`.
+/// Returns a condition with both times set to `now`.
 pub(super) fn condition(
     kind: &str,
     status: &str,
@@ -52,7 +53,7 @@ pub(super) fn condition(
     }
 }
 
-/// The condition of a type.
+/// Returns the condition of a type.
 pub(super) fn find<'a>(
     status: &'a DeploymentStatus,
     kind: &str,
@@ -64,7 +65,8 @@ pub(super) fn find<'a>(
         .find(|condition| condition.type_ == kind)
 }
 
-/// Puts `condition` in, by upstream's rules.
+/// Sets a condition. One with the same status and reason is left untouched; a changed one moves to the end of the
+/// list, and keeps its transition time if its status is the same.
 pub(super) fn set(status: &mut DeploymentStatus, mut condition: DeploymentCondition) {
     if let Some(current) = find(status, &condition.type_) {
         if current.status == condition.status && current.reason == condition.reason {
@@ -78,7 +80,7 @@ pub(super) fn set(status: &mut DeploymentStatus, mut condition: DeploymentCondit
     status.conditions.get_or_insert_default().push(condition);
 }
 
-/// Takes the condition of a type out.
+/// Removes the condition of a type.
 pub(super) fn remove(status: &mut DeploymentStatus, kind: &str) {
     if let Some(conditions) = &mut status.conditions {
         conditions.retain(|condition| condition.type_ != kind);
@@ -88,13 +90,13 @@ pub(super) fn remove(status: &mut DeploymentStatus, kind: &str) {
     }
 }
 
-/// `spec.progressDeadlineSeconds`, unless there is none.
+/// Returns `spec.progressDeadlineSeconds`, or `None` if there is no deadline.
 pub(super) fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
     let seconds = deployment.spec.as_ref()?.progress_deadline_seconds?;
     (seconds != NO_DEADLINE).then(|| SignedDuration::from_secs(seconds.into()))
 }
 
-/// Counts and availability, with the other conditions as they are.
+/// Computes the counts and the condition Available, and keeps the other conditions.
 pub(super) fn counts(
     deployment: &Deployment,
     sets: &[&ReplicaSet],
@@ -141,7 +143,7 @@ pub(super) fn counts(
     status
 }
 
-/// Unknown as soon as a ReplicaSet that was synced does not report it.
+/// Returns the number of terminating pods, or `None` if a ReplicaSet that was already synced does not report it.
 fn terminating(sets: &[&ReplicaSet]) -> Option<i32> {
     sets.iter().try_fold(0, |sum, set| {
         let status = set.status.as_ref();
@@ -159,7 +161,7 @@ fn terminating(sets: &[&ReplicaSet]) -> Option<i32> {
     })
 }
 
-/// The whole status in the course of a rollout.
+/// Computes the whole status during a rollout.
 pub(super) fn rollout(
     deployment: &Deployment,
     sets: &[&ReplicaSet],
@@ -191,7 +193,8 @@ pub(super) fn rollout(
                 if let Some(current) = current.filter(|current| current.status == "True") {
                     renewed.last_transition_time = current.last_transition_time.clone();
                 }
-                // Replaced even if nothing but its update time changes: the deadline counts from there.
+                // The condition is replaced even if only its update time changes, because the deadline counts from
+                // that time.
                 remove(&mut status, PROGRESSING);
                 set(&mut status, renewed);
             } else if has_timed_out(&status, deadline, now) {
@@ -210,7 +213,7 @@ pub(super) fn rollout(
     status
 }
 
-/// Every pod is of the new template and available.
+/// Returns whether every pod has the new template and is available.
 pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let desired = Limits::of(deployment).desired;
     [
@@ -250,7 +253,7 @@ fn has_timed_out(status: &DeploymentStatus, deadline: SignedDuration, now: Times
     }
 }
 
-/// How long until a rollout that does not move must be looked at again.
+/// Returns the time until a rollout that makes no progress must be synced again.
 pub(super) fn until_deadline(
     deployment: &Deployment,
     status: &DeploymentStatus,
@@ -262,7 +265,7 @@ pub(super) fn until_deadline(
         return None;
     }
     let waited = now.duration_since(current.last_update_time.as_ref()?.0);
-    // One second more, since stamps are whole seconds.
+    // One second is added because timestamps are whole seconds.
     Some((deadline - waited).max(SignedDuration::ZERO) + SignedDuration::from_secs(1))
 }
 

@@ -1,5 +1,5 @@
-//! The back-off of a Job before it replaces a failed pod: 10 s, doubling up to 10 min. Pure except for [`Records`], which
-//! remembers failures of pods that may be gone.
+//! The back-off before a Job replaces a failed pod: 10 s, doubling up to 10 min. Pure except for [`Records`], which
+//! remembers failures of pods that may already be gone.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,7 +24,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Adds pods that have finished since, each only once, including failures that a policy ignores.
+    /// Returns the record with the pods that have finished since, including failures that a policy ignores. The
+    /// caller passes each pod only once.
     #[must_use]
     pub(super) fn with(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finish_time(pod)).max();
@@ -104,7 +105,7 @@ fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     last
 }
 
-/// The records of all Jobs, kept in memory only, as kube-controller-manager does.
+/// The records of all Jobs, kept in memory only, as in kube-controller-manager.
 #[derive(Debug, Default)]
 pub(super) struct Records(Mutex<FxHashMap<Key, Record>>);
 

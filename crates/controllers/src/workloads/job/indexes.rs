@@ -1,4 +1,4 @@
-//! Sets of a Job's indexes, in the form the API keeps them: `1,3-5,7`. Pure.
+//! Sets of a Job's indexes, in the notation of the API: `1,3-5,7`. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 pub(super) struct Indexes(pub(super) BTreeSet<i32>);
 
 impl Indexes {
-    /// Reads a set; what is not below `completions`, or cannot be read, is left out.
+    /// Parses a set. Indexes that are not below `completions`, and parts that are invalid, are left out.
     pub(super) fn parse(text: &str, completions: i32) -> Self {
         let mut indexes = BTreeSet::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -19,7 +19,7 @@ impl Indexes {
         Self(indexes)
     }
 
-    /// How many there are.
+    /// Returns the number of indexes in the set.
     pub(super) fn count(&self) -> i32 {
         i32::try_from(self.0.len()).unwrap_or(i32::MAX)
     }

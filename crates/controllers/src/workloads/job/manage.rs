@@ -1,7 +1,7 @@
-//! Brings the number of a Job's pods to what it should be (upstream: `manageJob`).
+//! Creates and deletes pods until a Job has the right number of active ones (kube-controller-manager: `manageJob`).
 //!
-//! Invariant: a pod that is taken away because it is not wanted loses its finalizer before it is deleted, so whatever
-//! becomes of it is not the Job's. Only the pods of a Job that is over are deleted with it, and counted.
+//! Invariant: a surplus pod loses its finalizer before it is deleted, so however it ends, the Job does not count
+//! it. Only the pods of a Job that is over are deleted with the finalizer, and counted.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,11 +22,11 @@ use crate::{
     workloads::{count, replica_set},
 };
 
-/// Pods created or deleted per sync at most.
+/// The most pods created or deleted per sync.
 const BURST: usize = 500;
 
 impl Controller {
-    /// Deletes the pods of a Job that is over, which are still counted; returns the first error.
+    /// Deletes the active pods of a Job that is over; they are still counted. Returns the first error.
     pub(super) async fn delete_all(&self, view: &View<'_>, may_act: bool) -> Option<kube::Error> {
         if !may_act || view.tally.active.is_empty() {
             return None;
@@ -43,7 +43,8 @@ impl Controller {
         self.pods.delete(job, doomed, failed).await
     }
 
-    /// Deletes pods that are not wanted and count for nothing; gives how many are active then, and the first error.
+    /// Deletes surplus pods, which are not counted. Returns how many pods are active afterwards, and the first
+    /// error.
     async fn dismiss(&self, view: &View<'_>, doomed: Vec<Arc<Pod>>) -> (i32, Option<kube::Error>) {
         let active = count(view.tally.active.len());
         let freed = join_all(doomed.iter().map(|pod| async {
@@ -66,7 +67,7 @@ impl Controller {
         (active - count(free.len()), first.or(error))
     }
 
-    /// Creates or deletes pods; gives how many are active then, and the first error.
+    /// Creates or deletes pods. Returns how many are active afterwards, and the first error.
     pub(super) async fn manage(&self, view: &View<'_>) -> (i32, Option<kube::Error>) {
         let View {
             key,
@@ -84,8 +85,10 @@ impl Controller {
         let mut doomed = surplus_pods(spec, tally, surplus);
         doomed.truncate(BURST);
         if !doomed.is_empty() {
+            // A sync either deletes or creates pods; the next one continues.
             return self.dismiss(view, doomed).await;
         }
+        // With the replacement policy Failed, a terminating pod keeps its place until it has ended.
         let held = match tally::replaces_failed_only(spec) {
             true => tally.terminating,
             false => 0,
@@ -105,6 +108,7 @@ impl Controller {
         if bodies.is_empty() {
             return (active, None);
         }
+        // Before the requests, because the watch may report the pods first.
         self.expectations.expect(key, bodies.len(), []);
         let failed = || {
             self.expectations.created(key);
@@ -114,8 +118,8 @@ impl Controller {
     }
 }
 
-/// At least `most` active pods to go, the least advanced first; before them those whose index is another's, too, or none
-/// (upstream: `activePodsForRemoval`).
+/// Returns at least `least` active pods to delete. Pods with an invalid or duplicate index come first and are all
+/// included; then the least advanced pods follow (kube-controller-manager: `activePodsForRemoval`).
 fn surplus_pods(spec: &JobSpec, tally: &Tally, least: usize) -> Vec<Arc<Pod>> {
     let (mut doomed, rest) = match tally::is_indexed(spec) {
         true => misplaced(spec, &tally.active),
@@ -132,7 +136,8 @@ fn surplus_pods(spec: &JobSpec, tally: &Tally, least: usize) -> Vec<Arc<Pod>> {
     doomed
 }
 
-/// Pods without an index that there is, and all of an index but the most advanced; then the others.
+/// Returns the pods to delete in any case, those with no valid index and all but the most advanced of an index, and
+/// then the remaining pods.
 fn misplaced(spec: &JobSpec, active: &[Arc<Pod>]) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
     let (placed, mut doomed): (Vec<_>, Vec<_>) = active
         .iter()
@@ -151,10 +156,10 @@ fn misplaced(spec: &JobSpec, active: &[Arc<Pod>]) -> (Vec<Arc<Pod>>, Vec<Arc<Pod
     (doomed, rest)
 }
 
-/// The bodies of the pods that are missing, at most `missing`.
+/// Returns the request bodies of the missing pods, at most `missing`.
 ///
 /// # Errors
-/// With the time to wait if all of them have to.
+/// Returns the time to wait if the back-off delays all of them.
 fn bodies(view: &View<'_>, missing: usize) -> Result<Vec<Arc<Vec<u8>>>, Duration> {
     let View {
         job,
@@ -186,6 +191,7 @@ fn bodies(view: &View<'_>, missing: usize) -> Result<Vec<Arc<Vec<u8>>>, Duration
     for index in tally::open_indexes(spec, tally, &taken, missing) {
         let before = tally.replaced.get(&index);
         let pause = before.map_or(Duration::ZERO, |pod| index_pause(pod, *now));
+        // Each index has its own back-off, so the others need not wait for this one.
         if !pause.is_zero() {
             shortest = Some(shortest.map_or(pause, |shortest| shortest.min(pause)));
             continue;

@@ -1,8 +1,10 @@
-//! The Job controller: pods that end, counted one by one, until enough have succeeded or too many have failed.
+//! The Job controller: runs pods to completion and counts each, until enough have succeeded or too many have
+//! failed.
 //!
-//! [`tally`] counts, [`verdict`] decides whether the Job is over, [`policy`] reads the policies, [`manage`] creates and
-//! deletes what [`pod`] makes as fast as [`backoff`] allows, [`tracking`] carries the counting out. Every pod carries a finalizer until the Job's status has it, so that no result is lost or counted twice whatever
-//! deletes the pod and whenever this process ends.
+//! [`tally`] counts, [`verdict`] decides whether the Job is over, [`policy`] evaluates the policies, [`manage`]
+//! creates and deletes the pods that [`pod`] builds, as fast as [`backoff`] allows, and [`tracking`] stores the
+//! counts. Every pod has a finalizer until the Job's status includes it, so no result is lost or counted twice,
+//! whoever deletes the pod and whenever this process ends.
 
 mod backoff;
 mod indexes;
@@ -41,7 +43,7 @@ use super::{
 use crate::{Change, Context, Key, Queue, informers::BY_CONTROLLER, ownership};
 
 const WORKERS: usize = 5;
-/// The only `managedBy` that is this controller's.
+/// The only value of `managedBy` for which this controller is responsible.
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 
 impl PodOwner for Job {
@@ -54,7 +56,7 @@ impl PodOwner for Job {
     }
 }
 
-/// Whether a Job is over, in which way, and since when.
+/// Returns the condition that ended the Job (Complete or Failed); `None` if it is not over.
 pub(crate) fn finished(job: &Job) -> Option<&JobCondition> {
     verdict::condition(job, "Complete").or_else(|| verdict::condition(job, "Failed"))
 }
@@ -102,7 +104,7 @@ pub fn start(context: &Context) {
                 let_go.remove(uid);
             }
             watch.observe(change);
-            // A pod of a Job that counts no more is let go of.
+            // A pod whose Job is gone or over loses its finalizer, since nothing will count it any more.
             if pod::is_tracked(pod)
                 && !matches!(change, Change::Deleted(_))
                 && let Some(owner) = ownership::controller_of(&**pod)
@@ -150,14 +152,14 @@ struct Controller {
     context: Context,
     queue: Queue<Key>,
     expectations: Arc<Expectations>,
-    /// Pods whose finalizer is on its way out, though the informer may still show it.
+    /// UIDs of pods whose finalizer is being removed, although the informer may still show it.
     let_go: Arc<Mutex<Uids>>,
-    /// What is remembered of failures, for the back-off.
+    /// The failures of each Job that the back-off remembers.
     records: Arc<Records>,
     pods: PodControl,
 }
 
-/// A Job and its pods, as one sync sees them.
+/// A Job and its pods in the state that one sync sees.
 struct View<'a> {
     key: &'a Key,
     job: &'a Job,
@@ -165,13 +167,13 @@ struct View<'a> {
     all: &'a [Arc<Pod>],
     let_go: &'a Uids,
     tally: &'a Tally,
-    /// With the failures that are new in this view.
+    /// The Job's record including the failures that are new in this view.
     record: Record,
     now: Timestamp,
 }
 
 impl View<'_> {
-    /// The pods that are not counted yet.
+    /// Iterates the pods that are not counted yet.
     fn tracked(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.all.iter().filter(|pod| {
             pod::is_tracked(pod) && !self.let_go.contains(&pod.uid().unwrap_or_default())
@@ -201,7 +203,8 @@ impl Controller {
         let Some(selector) = ownership::selector(spec.selector.as_ref()) else {
             return Ok(());
         };
-        // Asked first: what is unseen when the pods are listed must not be acted on.
+        // The expectations are read before the pods are listed: a write that the list does not show yet must not be
+        // repeated.
         let may_act = self.expectations.are_met(key);
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let all = ownership::claim_from(client, &*job, &selector, informer, |_| true).await?;
@@ -247,13 +250,14 @@ impl Controller {
         let mut verdict = verdict::verdict(job, spec, tally, view.all, now);
         let mut active = count(tally.active.len());
         let mut ready = tally.ready;
-        let (mut failure, mut news) = (None, None);
+        let (mut failure, mut event) = (None, None);
         if verdict.is_some() {
             failure = self.delete_all(view, may_act).await;
             if failure.is_none() && may_act {
                 (active, ready) = (0, 0);
             } else {
-                // There may be pods that nobody has seen yet.
+                // The pods are not all deleted yet, or the informer may lack some, so the Job cannot end in this
+                // sync.
                 verdict = None;
             }
         } else {
@@ -269,7 +273,7 @@ impl Controller {
             if done {
                 verdict = Some(Verdict::complete());
             } else if acts {
-                news = status::set_suspended(&mut status, suspended, &self.context.now());
+                event = status::set_suspended(&mut status, suspended, &self.context.now());
             }
         }
         if let Some(left) = verdict::deadline_in(job, spec, now).filter(SignedDuration::is_positive)
@@ -279,10 +283,10 @@ impl Controller {
         }
         status.active = super::nonzero(active);
         status.ready = Some(ready);
-        // What was just deleted is on its way out, though the informer does not know yet.
+        // Pods that were just deleted are terminating, although the informer does not show it yet.
         let deleted = (count(tally.active.len()) - active).max(0);
         status.terminating = Some(tally.terminating + deleted);
-        let tracked = self.track(view, verdict.as_ref(), status, news).await;
+        let tracked = self.track(view, verdict.as_ref(), status, event).await;
         match (failure, tracked) {
             (Some(error), _) => Err(error),
             (None, outcome) => outcome,

@@ -1,4 +1,4 @@
-//! What the pods of a Job look like. Pure.
+//! Builds the pods of a Job. Pure.
 
 use std::sync::Arc;
 
@@ -11,37 +11,38 @@ use kube::ResourceExt;
 use super::policy::{self, Action};
 use crate::{ownership, workloads::pod_control::pod_body};
 
-/// Keeps a pod until the Job has counted it.
+/// The finalizer that keeps a pod until the Job has counted it.
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
-/// On a pod: its index.
+/// The annotation of a pod with its index.
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// On a pod: how often its index has failed before, and how often so that it does not count.
+/// The annotations of a pod with the failures of its index before it: those that count and those that a policy
+/// ignores.
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const INDEX_IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
-/// The index of a pod of an indexed Job.
+/// Returns the index of an indexed Job's pod.
 pub(super) fn index(pod: &Pod) -> Option<i32> {
     let index: i32 = pod.annotations().get(INDEX)?.parse().ok()?;
     (index >= 0).then_some(index)
 }
 
-/// Whether the pod is kept until it is counted.
+/// Returns whether the pod is kept until it is counted.
 pub(super) fn is_tracked(pod: &Pod) -> bool {
     pod.finalizers().iter().any(|name| name == TRACKING)
 }
 
-/// How often an index has failed.
+/// The failures of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Failures {
-    /// Towards the index' limit.
+    /// Failures that count towards the index's limit.
     pub(super) counted: i32,
-    /// A policy ignores them.
+    /// Failures that a policy ignores.
     ignored: i32,
 }
 
 impl Failures {
-    /// Before `pod` was made.
+    /// Returns the failures of the index before `pod` was created.
     pub(super) fn before(pod: &Pod) -> Self {
         let number = |name: &str| {
             let number = pod.annotations().get(name)?.parse().ok();
@@ -53,7 +54,7 @@ impl Failures {
         }
     }
 
-    /// With that of `pod`.
+    /// Returns the failures of the index including that of `pod`.
     pub(super) fn with(job: &Job, pod: &Pod) -> Self {
         let mut failures = Self::before(pod);
         let number = match policy::action(job, pod) {
@@ -69,21 +70,22 @@ impl Failures {
     }
 }
 
-/// The longest `generateName` that the server does not cut.
+/// The longest `generateName` that the API server does not truncate.
 const LONGEST_PREFIX: usize = 58;
 
-/// What the name of an index' pods begins with: of a long name of a Job as much as leaves room for the index.
+/// Returns the name prefix of an index's pods. A long Job name is cut to leave room for the index.
 fn prefix(job: &str, index: i32) -> String {
     let end = format!("-{index}-");
     let room = LONGEST_PREFIX.saturating_sub(end.len());
-    // Names are ASCII; should one not be, it is cut where a character ends.
+    // Names are ASCII; the search for a character boundary only avoids a panic if one is not.
     let cut = (0..=room.min(job.len()))
         .rev()
         .find(|at| job.is_char_boundary(*at));
     format!("{}{end}", &job[..cut.unwrap_or(0)])
 }
 
-/// A pod of the Job; of an indexed one that of `index`, which has failed so often if that is counted.
+/// Returns the request body of a pod. For an indexed Job it is the pod of `index`, with `failures` as annotations
+/// if they are counted per index.
 pub(super) fn body(
     job: &Job,
     index: Option<i32>,
@@ -111,7 +113,7 @@ pub(super) fn body(
             }
         }
         if let Some(spec) = &mut pod.spec {
-            // The name has a random end, the address within the Job does not.
+            // The pod's name ends in a random suffix, but its host name within the Job must be stable.
             spec.hostname = Some(format!("{name}-{index}"));
             let init = spec.init_containers.iter_mut().flatten();
             init.chain(&mut spec.containers)

@@ -59,6 +59,7 @@ fn on_exit_codes(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
         let listed = wanted.values.contains(&code);
         let hit = match wanted.operator.as_str() {
             "In" => listed,
+            // Exit code 0 is no failure, so it never matches.
             "NotIn" => code != 0 && !listed,
             _ => false,
         };

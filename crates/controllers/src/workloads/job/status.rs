@@ -1,4 +1,4 @@
-//! The conditions of a Job. Pure.
+//! Sets the conditions of a Job. Pure.
 
 use k8s_openapi::{
     api::batch::v1::{JobCondition, JobStatus},
@@ -22,7 +22,7 @@ pub(super) fn set_suspended(
     Some((event, message))
 }
 
-/// Sets a condition; whether that changed anything. One that is not there need not be set to False.
+/// Sets a condition. Returns whether anything changed; a missing condition is not added only to be False.
 pub(super) fn set_condition(
     status: &mut JobStatus,
     kind: &str,

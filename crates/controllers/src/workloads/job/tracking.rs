@@ -1,8 +1,8 @@
-//! Carries the counting of a Job's pods out: their UIDs into the status, their finalizers off, then the numbers up
-//! (upstream: `trackJobStatusAndRemoveFinalizers`).
+//! Stores the counts of a Job's pods: writes their UIDs to the status, removes their finalizers, then raises the
+//! counters (kube-controller-manager: `trackJobStatusAndRemoveFinalizers`).
 //!
-//! Invariant: a finalizer goes only after a status that knows the pod was stored, and a number goes up only after the
-//! finalizer went; so wherever this stops, the next sync goes on from there.
+//! Invariant: a finalizer is removed only after a status that lists the pod was stored, and a counter is raised
+//! only after the finalizer was removed. Wherever this stops, the next sync continues from there.
 
 use std::sync::{Arc, PoisonError};
 
@@ -27,35 +27,35 @@ use super::{
 };
 use crate::{Key, api_error, ownership, pods, workloads::count};
 
-/// Pods counted in one sync at most.
-const MOST: usize = 500;
+/// The maximum number of pods counted in one sync.
+const MAX_PER_SYNC: usize = 500;
 
-/// The pods that are counted now.
+/// The pods that are counted in this sync.
 #[derive(Default)]
 struct Counting {
-    /// Those whose finalizer goes.
+    /// Pods whose finalizer is removed.
     free: Vec<Arc<Pod>>,
     succeeded: Uids,
     failed: Uids,
-    /// There is more to count.
+    /// Whether more pods remain to be counted.
     more: bool,
 }
 
 impl Controller {
-    /// Counts, and stores the status. `news` is an event to record once the status is stored.
+    /// Counts the pods and stores the status. `event` is recorded once the status is stored.
     pub(super) async fn track(
         &self,
         view: &View<'_>,
         verdict: Option<&Verdict>,
         mut status: JobStatus,
-        news: Option<(&str, &str)>,
+        event: Option<(&str, &str)>,
     ) -> kube::Result<()> {
         let View {
             job, spec, tally, ..
         } = view;
         let stored = job.status.clone().unwrap_or_default();
         let mut counting = count_pods(view, verdict);
-        // What lost its finalizer before this sync, and was not added up.
+        // Adds pods that lost their finalizer before this sync but are not in the counters yet.
         let with_finalizer: Uids = view.tracked().map(|pod| uid(pod)).collect();
         settle(spec, &mut status, &mut counting, |uid| {
             !with_finalizer.contains(uid)
@@ -87,7 +87,7 @@ impl Controller {
             latest = Some(self.store(job, &status).await?);
         }
         self.records.set(view.key, view.record);
-        if let Some((reason, message)) = news {
+        if let Some((reason, message)) = event {
             self.pods.recorder.normal(*job, reason, message);
         }
         self.free(&counting.free).await?;
@@ -153,7 +153,7 @@ impl Controller {
             .await
     }
 
-    /// Takes the finalizers off.
+    /// Removes the finalizers of pods.
     async fn free(&self, all: &[Arc<Pod>]) -> kube::Result<()> {
         {
             let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +168,8 @@ impl Controller {
             freed
         }));
         let outcome = freed.await.into_iter().collect();
-        // Nothing more will be seen of what is gone already.
+        // The informer will report no more changes of pods that are already gone, so their entries are removed
+        // here.
         let pods = &self.context.informers.pods;
         let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
         for pod in all {
@@ -180,7 +181,7 @@ impl Controller {
         outcome
     }
 
-    /// Lets a pod go whose Job is gone or over.
+    /// Removes the finalizer of a pod whose Job is gone or over.
     pub(super) async fn free_orphan(&self, key: &Key) -> kube::Result<()> {
         let Some(pod) = self.context.informers.pods.get_key(key) else {
             return Ok(());
@@ -201,7 +202,7 @@ impl Controller {
         self.let_go_of(&pod).await
     }
 
-    /// Takes the finalizer off a pod.
+    /// Removes the finalizer of a pod.
     pub(super) async fn let_go_of(&self, pod: &Pod) -> kube::Result<()> {
         let patch = json!({ "metadata": {
             "uid": pod.uid(),
@@ -217,14 +218,14 @@ impl Controller {
             )
             .await;
         match patched {
-            // Another pod has its name by now.
+            // Another pod has the name by now.
             Err(error) if api_error::is_conflict(&error) || api_error::is_invalid(&error) => Ok(()),
             patched => api_error::ignore_not_found(patched).map(drop),
         }
     }
 }
 
-/// Whether a Job is the one of that UID, and not over.
+/// Returns whether a Job has that UID and is not over.
 pub(super) fn counts(job: &Job, uid: &str) -> bool {
     job.metadata.uid.as_deref() == Some(uid) && !is_finished(job)
 }
@@ -244,10 +245,10 @@ fn count_pods(view: &View<'_>, verdict: Option<&Verdict>) -> Counting {
         ..Counting::default()
     };
     let ends_badly = verdict.is_some_and(|verdict| !verdict.succeeded);
-    // Whatever a pod of a Job that is over comes to from now on, the Job does not look.
+    // A Job that is over does not wait for the results of its remaining pods.
     let all_go = verdict.is_some() || job.metadata.deletion_timestamp.is_some();
     for pod in view.tracked() {
-        if counting.free.len() >= MOST {
+        if counting.free.len() >= MAX_PER_SYNC {
             counting.more = true;
             break;
         }
@@ -276,7 +277,7 @@ fn count_pods(view: &View<'_>, verdict: Option<&Verdict>) -> Counting {
     counting
 }
 
-/// Adds up the pods that have lost their finalizer.
+/// Adds the pods that have lost their finalizer to the counters.
 fn settle(
     spec: &JobSpec,
     status: &mut JobStatus,

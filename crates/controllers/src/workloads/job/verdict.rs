@@ -1,4 +1,4 @@
-//! Whether a Job is over, and why. Pure.
+//! Decides whether a Job is over, and why. Pure.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::pods;
 
-/// How a Job ends: the interim condition, then the final one, with the same reason.
+/// The end of a Job: reason and message of the interim and the final condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) succeeded: bool,
@@ -40,7 +40,7 @@ impl Verdict {
         }
     }
 
-    /// All completions are there.
+    /// Returns the verdict for a Job whose completions are all reached.
     pub(super) fn complete() -> Self {
         Self::succeeded(
             "CompletionsReached",
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// Whether the Job is over before all its completions are there, and why.
+/// Returns how the Job ends before all its completions are reached, or `None` if it goes on.
 pub(super) fn verdict(
     job: &Job,
     spec: &JobSpec,
@@ -76,7 +76,7 @@ pub(super) fn verdict(
     Some(Verdict::succeeded("SuccessPolicy", &message))
 }
 
-/// Why the Job has failed, if it has.
+/// Returns why the Job has failed, or `None` if it has not.
 fn failure(
     job: &Job,
     spec: &JobSpec,
@@ -117,13 +117,14 @@ fn failure(
             "Job has exceeded the specified maximal number of failed indexes",
         );
     }
+    // Every index has either succeeded or failed.
     if lost > 0 && lost + tally.completed.count() >= spec.completions.unwrap_or(0) {
         return Verdict::failed("FailedIndexes", "Job has failed indexes");
     }
     None
 }
 
-/// How long the Job may go on; `None` without a deadline.
+/// Returns how long the Job may still run; `None` without a deadline.
 pub(super) fn deadline_in(job: &Job, spec: &JobSpec, now: Timestamp) -> Option<SignedDuration> {
     let seconds = spec.active_deadline_seconds?;
     if spec.suspend == Some(true) {
@@ -133,7 +134,8 @@ pub(super) fn deadline_in(job: &Job, spec: &JobSpec, now: Timestamp) -> Option<S
     Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
 }
 
-/// Whether containers that are restarted in place have failed too often (upstream: `pastBackoffLimitOnFailure`).
+/// Returns whether containers that are restarted in place have failed too often (kube-controller-manager:
+/// `pastBackoffLimitOnFailure`).
 fn restarts_exceed(spec: &JobSpec, all: &[Arc<Pod>], limit: i32) -> bool {
     let template = spec.template.spec.as_ref();
     if template.and_then(|spec| spec.restart_policy.as_deref()) != Some("OnFailure") {
@@ -158,7 +160,7 @@ fn restarts_exceed(spec: &JobSpec, all: &[Arc<Pod>], limit: i32) -> bool {
     }
 }
 
-/// The condition of a type that is True.
+/// Returns the condition of a type if its status is True.
 pub(super) fn condition<'a>(job: &'a Job, kind: &str) -> Option<&'a JobCondition> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     conditions
@@ -166,7 +168,7 @@ pub(super) fn condition<'a>(job: &'a Job, kind: &str) -> Option<&'a JobCondition
         .find(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// Whether the Job is over.
+/// Returns whether the Job is over.
 pub(super) fn is_finished(job: &Job) -> bool {
     condition(job, "Complete")
         .or(condition(job, "Failed"))

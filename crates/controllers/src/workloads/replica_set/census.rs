@@ -1,10 +1,10 @@
-//! How many pods each controller has, counted as they change.
+//! Counts the pods of each controller as they change.
 //!
-//! A sync of a ReplicaSet of ten thousand pods need not look at one of them: pods of one template have the same labels, so
-//! a [`Tally`] per set of labels says what the selector would say of each. Pods themselves are only listed when one must
-//! be chosen, adopted or released.
+//! A sync of a ReplicaSet with ten thousand pods need not visit any of them: pods of one template have the same
+//! labels, so the selector is applied once to a [`Tally`] per set of labels. Pods are listed only when one must be
+//! chosen, adopted or released.
 //!
-//! Invariant: the tallies are those of the pods the informer has reported, each counted as it was last reported.
+//! Invariant: the tallies are those of the pods that the informer has reported, each counted as last reported.
 
 use std::{
     collections::BTreeMap,
@@ -27,18 +27,18 @@ use crate::{
 
 type Labels = BTreeMap<String, String>;
 
-/// Pods of one owner, counted.
+/// The counts of one owner's pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// All of them.
+    /// All pods.
     pub(super) pods: usize,
-    /// Neither finished nor being deleted.
+    /// Pods that are neither finished nor being deleted.
     pub(super) active: usize,
-    /// Being deleted.
+    /// Pods that are being deleted.
     pub(super) terminating: usize,
-    /// Active and ready.
+    /// Pods that are active and ready.
     pub(super) ready: usize,
-    /// Active and labelled as the template says now.
+    /// Pods that are active and have the current template's labels.
     pub(super) labeled: usize,
 }
 
@@ -63,7 +63,7 @@ impl Tally {
         sum
     }
 
-    /// With `labeled` filled in, all counted pods having these labels.
+    /// Returns the tally with `labeled` filled in; all counted pods have these labels.
     fn labeled_for(self, set: &ReplicaSet, labels: &Labels) -> Self {
         let template = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
         let wanted = template.and_then(|template| template.metadata.as_ref()?.labels.as_ref());
@@ -96,7 +96,7 @@ impl SubAssign for Tally {
     }
 }
 
-/// The count of all pods by controller, orphans by namespace.
+/// The counts of all pods by controller, and of orphans by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Census {
     state: Mutex<State>,
@@ -104,14 +104,15 @@ pub(super) struct Census {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pods as they are counted; the report of a deletion may show another version.
+    /// The pods in the version in which they were counted; the report of a deletion may show another version.
     counted: FxHashMap<Key, Arc<Pod>>,
-    /// By controller as [`controller_uid`] files it, then by labels. Owners have very few different ones.
+    /// Tallies by controller, under the key of [`controller_uid`], then by labels. An owner's pods have very few
+    /// different sets of labels.
     tallies: FxHashMap<Box<str>, Vec<(Labels, Tally)>>,
 }
 
 impl Census {
-    /// Takes in a change. Whoever acts on the same change must be told of it later than the census.
+    /// Processes a change. A watcher that acts on the same change must be registered after the census.
     pub(super) fn observe(&self, change: &Change<'_, Pod>) {
         let key = Key::of(&**change.object());
         let mut state = self.state();
@@ -126,7 +127,8 @@ impl Census {
         }
     }
 
-    /// The pods of `set`; `None` if some must be adopted or released, or looked at for it. Inactive pods never are.
+    /// Returns the counts of the pods of `set`, or `None` if active pods must be adopted or released, for which
+    /// they have to be listed. Inactive pods are neither adopted nor released.
     pub(super) fn tally(&self, set: &ReplicaSet, selector: &Selector) -> Option<Tally> {
         let state = self.state();
         let meta = set.meta();

@@ -1,8 +1,9 @@
-//! The ReplicaSet controller: as many active pods as the spec says, created from one template.
+//! The ReplicaSet controller: keeps as many active pods as the spec says, created from one template.
 //!
-//! Invariant: pods are created and deleted only while nothing asked for earlier is still unseen
-//! ([`Expectations`]), so a lagging informer never makes it overshoot. [`census`] counts pods as they change, so that most
-//! syncs look at none; [`rank`] says which pods go first, [`status`] what the ReplicaSet reports.
+//! Invariant: pods are created and deleted only when all earlier requests are visible in the informer
+//! ([`Expectations`]), so a lagging informer never makes it overshoot. [`census`] counts pods as they change, so
+//! that most syncs list none; [`rank`] decides which pods are deleted first, and [`status`] computes the
+//! ReplicaSet's status.
 
 mod census;
 mod rank;
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{Change, Context, Key, Queue, api_error, informers::BY_CONTROLLER, ownership, pods};
 
-/// Pods created or deleted per sync at most.
+/// The most pods created or deleted per sync.
 const BURST: usize = 500;
 const WORKERS: usize = 5;
 
@@ -38,7 +39,8 @@ pub fn start(context: &Context) {
     let census = Arc::new(Census::default());
     let informers = &context.informers;
 
-    // Before the watch that completes expectations: what was expected must have been counted by then.
+    // The census is registered before the watch that completes expectations: when expectations are met, the
+    // expected pods must already be counted.
     informers.pods.on_change({
         let census = Arc::clone(&census);
         move |change| census.observe(change)
@@ -108,13 +110,13 @@ impl Controller {
 
         let may_act = self.expectations.are_met(key);
         let min_ready = spec.min_ready_seconds.unwrap_or_default();
-        // Only what is too much, or becomes available with time, must be looked at pod by pod.
+        // The pods must be listed only if some are surplus or become available after `minReadySeconds`.
         let counted = self.census.tally(&set, &selector);
         let counted = counted.filter(|tally| min_ready == 0 && tally.active <= desired(&set));
         let (tally, active) = match counted {
             Some(tally) => (tally, Vec::new()),
             None => {
-                // The others stay whose they are.
+                // Inactive pods keep their owner, so they are not claimed.
                 let (client, informer) = (&self.context.client, &self.context.informers.pods);
                 let active =
                     ownership::claim_from(client, &*set, &selector, informer, pods::is_active)
@@ -151,8 +153,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Creates or deletes pods towards `spec.replicas`, `count` being active; returns the first error. `active` are those
-    /// pods, if there are too many.
+    /// Creates or deletes pods towards `spec.replicas`. `count` pods are active; `active` lists them if there are
+    /// too many. Returns the first error.
     async fn manage_replicas(
         &self,
         key: &Key,
@@ -173,6 +175,7 @@ impl Controller {
                 reference,
                 |_| {},
             );
+            // Before the requests, because the watch may report the pods first.
             self.expectations.expect(key, missing, []);
             let failed = || {
                 self.expectations.created(key);
@@ -199,7 +202,8 @@ impl Controller {
         }
     }
 
-    /// Active pods per node over all ReplicaSets of the same controller: surplus pods leave crowded nodes first.
+    /// Counts active pods per node over all ReplicaSets of the same controller: surplus pods on crowded nodes are
+    /// deleted first.
     fn related_pods_per_node(&self, set: &ReplicaSet) -> FxHashMap<String, usize> {
         let informers = &self.context.informers;
         let family = match ownership::controller_of(set) {
@@ -242,7 +246,7 @@ impl Controller {
     }
 }
 
-/// `spec.replicas`.
+/// Returns `spec.replicas`.
 fn desired(set: &ReplicaSet) -> usize {
     let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
     usize::try_from(replicas.unwrap_or(1)).unwrap_or_default()

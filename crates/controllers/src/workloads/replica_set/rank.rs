@@ -1,8 +1,8 @@
-//! Which pods of a ReplicaSet go first when there are too many (`controller.ActivePodsWithRanks`), and which of a Job
-//! (`controller.ActivePods`).
+//! Decides which pods are deleted first when there are too many: of a ReplicaSet (kube-controller-manager:
+//! `ActivePodsWithRanks`) and of a Job (`ActivePods`).
 //!
-//! Pure. Unlike upstream's pairwise rules this is one total order: where upstream breaks a tie between pods of about
-//! the same age by uid alone, restarts are looked at first.
+//! Pure. kube-controller-manager compares pairs of pods; this is one total order. Where kube-controller-manager
+//! breaks a tie between pods of about the same age by UID alone, restarts are compared first here.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -12,10 +12,11 @@ use rustc_hash::FxHashMap;
 
 use crate::pods;
 
-/// Pods with a lower value (default 0) go first.
+/// The annotation with a pod's deletion cost. Pods with a lower cost (default 0) are deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The `count` pods of `active` that go first. `related` counts active pods of the same family by node.
+/// Returns the `count` pods of `active` that are deleted first. `related` counts active pods of the same family by
+/// node.
 pub(in crate::workloads) fn first_to_go(
     active: &[Arc<Pod>],
     count: usize,
@@ -39,8 +40,8 @@ pub(in crate::workloads) fn first_to_go(
     pods
 }
 
-/// The pods in the order in which they go by how far they have come alone (`controller.ActivePods`): what their
-/// annotations and neighbours say is not asked, and of two pods the older one stays, however near they are.
+/// Sorts pods by their progress alone (`ActivePods`), the first to be deleted first. Deletion costs and crowded
+/// nodes do not count, and of two pods the older one stays, however close their ages are.
 pub(in crate::workloads) fn least_advanced_first(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     pods.sort_by_cached_key(|pod| {
         let ready = pods::is_ready(pod);
@@ -55,7 +56,7 @@ pub(in crate::workloads) fn least_advanced_first(mut pods: Vec<Arc<Pod>>) -> Vec
     pods
 }
 
-/// Ascending: the smallest goes first.
+/// The rank of a pod; the smallest is deleted first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     assigned: bool,
@@ -69,7 +70,7 @@ struct Rank {
     uid: String,
 }
 
-/// Age by orders of magnitude, so that which of two pods of about the same age goes is as good as random.
+/// Age by orders of magnitude, so that the choice between two pods of about the same age is practically random.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Age {
     Unknown,
@@ -104,12 +105,13 @@ fn phase(pod: &Pod) -> u8 {
         "Pending" => 0,
         "Unknown" => 1,
         "Running" => 2,
-        // Finished pods are never ranked; upstream's table would put them here.
+        // Finished pods are never ranked; kube-controller-manager's table has this value for them.
         _ => 0,
     }
 }
 
-/// What the annotation says, if it is written as Kubernetes writes numbers: without a plus sign or leading zeros.
+/// Returns the annotation's value if it is written as Kubernetes writes numbers: without a plus sign or leading
+/// zeros.
 fn deletion_cost(pod: &Pod) -> Option<i32> {
     let text = pod.metadata.annotations.as_ref()?.get(DELETION_COST)?;
     let plain = text == "0" || text.starts_with(|first| matches!(first, '-' | '1'..='9'));
@@ -129,7 +131,7 @@ fn age(since: Option<Timestamp>, now: Timestamp) -> Age {
     }
 }
 
-/// Most restarts of a container, then of a sidecar.
+/// Returns the most restarts of any container, then of any sidecar.
 fn max_restarts(pod: &Pod) -> (i32, i32) {
     let Some(status) = &pod.status else {
         return (0, 0);
@@ -173,7 +175,8 @@ mod tests {
         Timestamp::from_second(1_000_000_000).expect("a valid moment")
     }
 
-    /// A pod that would be the last to go: on a node, running, ready and created 1,000 s ago, never restarted.
+    /// Returns a pod that would be deleted last: on a node, running, ready, created 1,000 s ago and never
+    /// restarted.
     fn settled(name: &str) -> Pod {
         Pod {
             metadata: ObjectMeta {

@@ -1,4 +1,4 @@
-//! What a ReplicaSet reports about its pods. Pure.
+//! Computes the status of a ReplicaSet. Pure.
 
 use std::sync::Arc;
 
@@ -18,10 +18,11 @@ use crate::{
     workloads::{count, nonzero},
 };
 
-/// The condition that tells about pods which could not be created or deleted.
+/// The condition that reports pods which could not be created or deleted.
 pub(crate) const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// How many of the counted pods are available; `active` are the active ones, needed only if pods must be ready for a while.
+/// Returns how many of the counted pods are available. `active` lists the active pods, and is needed only with
+/// `minReadySeconds`.
 pub(super) fn available(
     set: &ReplicaSet,
     pods: Tally,
@@ -38,7 +39,7 @@ pub(super) fn available(
     }
 }
 
-/// The status of `set` with these pods; `failure` is why managing them failed just now.
+/// Computes the status of `set` with these pods. `failure` is the message of an error in managing them.
 pub(super) fn compute(
     set: &ReplicaSet,
     pods: Tally,
@@ -92,6 +93,7 @@ fn conditions(
                 message: Some(message),
             });
         }
+        // The first failure stays until managing the pods succeeds.
         Some(_) => {}
     }
     (!conditions.is_empty()).then_some(conditions)

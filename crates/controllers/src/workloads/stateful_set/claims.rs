@@ -1,7 +1,7 @@
-//! The claims of a StatefulSet's pods: made before their pod, and kept or let go as the retention policy says.
+//! Creates the claims of a StatefulSet's pods before the pods, and keeps or deletes them by the retention policy.
 //!
-//! A claim that is to go with the set is owned by it; one that is to go when the set shrinks is owned by its pod from
-//! the moment the pod's number is not wanted any more, and the garbage collector does the rest.
+//! The set owns a claim that is deleted with the set. When the set shrinks, the pod owns a claim that is deleted
+//! with it, as soon as the pod's ordinal is no longer wanted. The garbage collector then deletes the claims.
 
 use k8s_openapi::{
     api::{
@@ -15,12 +15,12 @@ use kube::{Api, Resource, ResourceExt, api::PostParams};
 use super::identity;
 use crate::{Context, Recorder, api_error, ownership};
 
-/// What becomes of claims.
+/// The retention policy of claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// They go with the set.
+    /// Claims are deleted with the set.
     delete_with_set: bool,
-    /// They go with their pod when the set shrinks.
+    /// Claims are deleted with their pod when the set shrinks.
     delete_with_pod: bool,
 }
 
@@ -36,13 +36,13 @@ impl Retention {
     }
 }
 
-/// Who should own a claim of a pod, of the set and the pod.
+/// Returns whether the set should own a pod's claim, and whether the pod should.
 fn owners(retention: Retention, is_wanted: bool) -> (bool, bool) {
     let by_pod = retention.delete_with_pod && !is_wanted;
     (retention.delete_with_set && !by_pod, by_pod)
 }
 
-/// The claim's owners as they should be; `None` if they are.
+/// Returns the owners that the claim should have; `None` if it already has them.
 fn corrected(
     set: &StatefulSet,
     pod: &Pod,
@@ -51,7 +51,7 @@ fn corrected(
 ) -> Option<Vec<OwnerReference>> {
     let owners_now = claim.metadata.owner_references.clone().unwrap_or_default();
     let (set_uid, pod_uid) = (set.uid().unwrap_or_default(), pod.uid().unwrap_or_default());
-    // Somebody else's claim is left alone.
+    // A claim that another object controls is left alone.
     let foreign = owners_now.iter().any(|owner| {
         owner.controller == Some(true) && owner.uid != set_uid && owner.uid != pod_uid
     });
@@ -81,10 +81,10 @@ fn corrected(
     (uids(&wanted) != uids(&owners_now)).then_some(wanted)
 }
 
-/// Makes the claims of a pod that are missing.
+/// Creates the missing claims of a pod.
 ///
 /// # Errors
-/// One cannot be made, or is on its way out.
+/// Fails if a claim cannot be created or is being deleted.
 pub(super) async fn create_missing(
     context: &Context,
     recorder: &Recorder,
@@ -129,7 +129,8 @@ pub(super) async fn create_missing(
     Ok(())
 }
 
-/// Whether a claim of the pod that is to be made belongs to a pod that is gone: it goes first.
+/// Returns whether a claim of the pod to be created is still owned by a deleted pod. Such a claim must be deleted
+/// first.
 pub(super) fn is_stale(context: &Context, set: &StatefulSet, ordinal: i32) -> bool {
     if !Retention::of(set).delete_with_pod {
         return false;
@@ -148,7 +149,7 @@ pub(super) fn is_stale(context: &Context, set: &StatefulSet, ordinal: i32) -> bo
     })
 }
 
-/// Gives the claims of a pod the owners that the retention policy asks for.
+/// Gives the claims of a pod the owners that the retention policy requires.
 pub(super) async fn retain(
     context: &Context,
     set: &StatefulSet,

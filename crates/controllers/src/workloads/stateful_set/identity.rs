@@ -1,6 +1,7 @@
-//! Who a pod of a StatefulSet is: its number, name, labels and claims. Pure.
+//! The identity of a StatefulSet's pods: ordinal, name, labels and claims. Pure.
 //!
-//! Invariant: everything follows from the set and the number, so that a pod made anew under a number is the same pod.
+//! Invariant: everything is derived from the set and the ordinal, so a pod recreated under an ordinal has the same
+//! identity.
 
 use std::collections::BTreeMap;
 
@@ -22,32 +23,32 @@ pub(super) const REVISION: &str = "controller-revision-hash";
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// The number of a set's pod; `None` for a pod that is not named like one.
+/// Returns the ordinal of a set's pod; `None` for a pod that is not named like one.
 pub(super) fn ordinal(set: &str, pod: &str) -> Option<i32> {
     let number = pod.strip_prefix(set)?.strip_prefix('-')?;
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     number.parse().ok().filter(|_| digits)
 }
 
-/// The first number of the set.
+/// Returns the first ordinal of the set.
 pub(super) fn first_ordinal(set: &StatefulSet) -> i32 {
     let ordinals = set.spec.as_ref().and_then(|spec| spec.ordinals.as_ref());
     ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0)
 }
 
-/// `spec.replicas`.
+/// Returns `spec.replicas`.
 pub(super) fn replicas(set: &StatefulSet) -> i32 {
     let spec = set.spec.as_ref();
     spec.and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-/// Whether the set wants a pod of that number.
+/// Returns whether the set wants a pod with that ordinal.
 pub(super) fn is_wanted(set: &StatefulSet, ordinal: i32) -> bool {
     let first = first_ordinal(set);
     (first..first.saturating_add(replicas(set))).contains(&ordinal)
 }
 
-/// The name of a pod's revision.
+/// Returns the name of a pod's revision.
 pub(super) fn revision(pod: &Pod) -> &str {
     let labels = pod.metadata.labels.as_ref();
     labels
@@ -56,7 +57,7 @@ pub(super) fn revision(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// The pod of a number, from the template of a revision.
+/// Returns the pod with an ordinal, from the template of a revision.
 pub(super) fn new_pod(
     set: &StatefulSet,
     template: &PodTemplateSpec,
@@ -90,7 +91,7 @@ pub(super) fn new_pod(
     pod
 }
 
-/// Gives a pod the labels of its number.
+/// Sets the labels of a pod that are derived from its ordinal.
 pub(super) fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     let name = format!("{}-{ordinal}", set.name_any());
     let labels = pod.labels_mut();
@@ -98,14 +99,14 @@ pub(super) fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     labels.insert(POD_INDEX.to_owned(), ordinal.to_string());
 }
 
-/// Whether a pod has the labels of its number.
+/// Returns whether a pod has the labels of its ordinal.
 pub(super) fn is_identified(set: &StatefulSet, pod: &Pod, ordinal: i32) -> bool {
     let name = format!("{}-{ordinal}", set.name_any());
     let labels = pod.labels();
     labels.get(POD_NAME) == Some(&name) && labels.get(POD_INDEX) == Some(&ordinal.to_string())
 }
 
-/// Makes the set's claims the pod's volumes, in place of volumes of the same names.
+/// Adds the set's claims to the pod's volumes, replacing volumes of the same names.
 fn mount(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     let claims = claims(set, ordinal);
     let Some(spec) = &mut pod.spec else { return };
@@ -128,7 +129,7 @@ fn mount(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
     spec.volumes = Some(volumes);
 }
 
-/// The claims of the pod of a number, with the names of their templates.
+/// Returns the claims of the pod with an ordinal, each with the name of its template.
 pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, PersistentVolumeClaim)> {
     let Some(spec) = &set.spec else {
         return Vec::new();

@@ -1,10 +1,12 @@
-//! The StatefulSet controller: pods with numbers, each with its own name and claims, made and removed in order.
+//! The StatefulSet controller: pods with ordinals, each with its own name and claims, created and deleted in order.
 //!
-//! [`identity`] says who a pod is, [`claims`] keeps its claims, [`revisions`] remembers templates, [`rollout`] says which
-//! pods make way for a new one. Here one sync walks the numbers as upstream's `updateStatefulSet` does.
+//! [`identity`] derives a pod's identity, [`claims`] manages its claims, [`revisions`] stores templates, and
+//! [`rollout`] decides which pods are replaced. One sync visits the ordinals in order, as kube-controller-manager's
+//! `updateStatefulSet` does.
 //!
-//! Invariant: unless pods come in parallel, at most one pod is acted on per sync, and none before all pods below it are
-//! available. Names are fixed, so a view that lags behind makes no pod twice; deletions name the pod's UID.
+//! Invariant: unless the pod management policy is Parallel, a sync acts on at most one pod, and on none before all
+//! pods below it are available. Names are fixed, so a lagging informer never leads to a duplicate pod, and
+//! deletions carry the pod's UID.
 
 mod claims;
 mod identity;
@@ -60,7 +62,7 @@ pub fn start(context: &Context) {
     let watch = PodWatch {
         owners: informers.stateful_sets.clone(),
         pods: informers.pods.clone(),
-        // Names are fixed: nothing has to be waited for.
+        // Names are fixed, so nothing has to be waited for.
         expectations: Arc::new(Expectations::default()),
         queue: queue.clone(),
     };
@@ -89,7 +91,7 @@ pub fn start(context: &Context) {
     });
 }
 
-/// Why a sync did not come to its end; it is tried again.
+/// The reasons for which a sync ends early and is retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -105,18 +107,18 @@ struct Controller {
     keeper: Keeper,
 }
 
-/// The pods of a set as a sync sees them.
+/// The pods of a set in the state that one sync sees.
 struct View {
-    /// The wanted pods by number; `None` where there is none.
+    /// The wanted pods by ordinal; `None` where a pod is missing.
     replicas: Vec<Option<Arc<Pod>>>,
-    /// Pods that are not wanted, highest number first.
+    /// Pods that are not wanted, highest ordinal first.
     condemned: Vec<(i32, Arc<Pod>)>,
 }
 
-/// Whether a sync goes on after a step.
+/// Whether a sync continues after a step.
 #[derive(PartialEq, Eq)]
 enum Step {
-    GoOn,
+    Continue,
     Stop,
 }
 
@@ -146,6 +148,7 @@ impl Controller {
         self.write_status(&set, status).await?;
         self.keeper.clean_up(&set, &revisions, &pods).await?;
         let wait = u64::try_from(set.min_ready_seconds()).unwrap_or(0);
+        // No event reports that a ready pod has become available.
         if wait > 0 && unavailable {
             self.queue.add_after(key.clone(), Duration::from_secs(wait));
         }
@@ -158,7 +161,7 @@ impl Controller {
         selector: &Selector,
     ) -> kube::Result<Vec<Arc<Pod>>> {
         let name = set.name_any();
-        // An orphan that is not named like one of the set's pods is none.
+        // An orphan that is not named like one of the set's pods does not belong to it.
         let eligible = |pod: &Pod| {
             ownership::controller_of(pod).is_some()
                 || identity::ordinal(&name, &pod.name_any()).is_some()
@@ -167,7 +170,7 @@ impl Controller {
         ownership::claim_from(client, set, selector, informer, eligible).await
     }
 
-    /// Brings the pods nearer to what the set asks for.
+    /// Moves the pods towards the set's spec.
     async fn walk(
         &self,
         set: &StatefulSet,
@@ -179,7 +182,7 @@ impl Controller {
         let first = identity::first_ordinal(set);
         for (ordinal, replica) in (first..).zip(&view.replicas) {
             let step = self
-                .tend(set, revisions, strategy, ordinal, replica.as_ref())
+                .sync_ordinal(set, revisions, strategy, ordinal, replica.as_ref())
                 .await?;
             if step == Step::Stop && !strategy.parallel {
                 return Ok(());
@@ -192,7 +195,7 @@ impl Controller {
             return Ok(());
         }
         let existing: Option<Vec<_>> = view.replicas.into_iter().collect();
-        // Pods that were just made are seen by the next sync.
+        // Pods that were just created are considered in the next sync.
         let Some(existing) = existing.filter(|_| !strategy.on_delete) else {
             return Ok(());
         };
@@ -203,8 +206,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Does what one number needs.
-    async fn tend(
+    /// Takes the next step for one ordinal: creates a missing pod, deletes a finished one, or updates labels and claims.
+    async fn sync_ordinal(
         &self,
         set: &StatefulSet,
         revisions: &Revisions,
@@ -241,10 +244,11 @@ impl Controller {
             self.identify(set, pod, ordinal).await?;
         }
         claims::retain(&self.context, set, pod, ordinal).await?;
-        Ok(Step::GoOn)
+        Ok(Step::Continue)
     }
 
-    /// Deletes pods that are not wanted: one at a time, highest first, or all of them.
+    /// Deletes pods that are not wanted: one at a time with the highest ordinal first, or all at once with
+    /// Parallel.
     async fn condemn(
         &self,
         set: &StatefulSet,
@@ -257,6 +261,7 @@ impl Controller {
         };
         let wanted = view.replicas.iter().flatten();
         let mut all = wanted.chain(view.condemned.iter().rev().map(|(_, pod)| pod));
+        // The first unhealthy pod may be deleted as it is: waiting for its recovery could block the set forever.
         let first_unhealthy = all.find(|pod| unavailable(pod));
         for (_, pod) in &view.condemned {
             if pods::is_deleting(pod) {
@@ -274,7 +279,7 @@ impl Controller {
                 return Ok(Step::Stop);
             }
         }
-        Ok(Step::GoOn)
+        Ok(Step::Continue)
     }
 
     async fn create(
@@ -293,6 +298,7 @@ impl Controller {
             .status
             .as_ref()
             .and_then(|status| status.current_replicas);
+        // Pods below the partition, or not reached by the update yet, are created again from the old revision.
         let keeps_old = !strategy.on_delete
             && match rolling {
                 Some(_) => offset < strategy.partition,
@@ -322,6 +328,7 @@ impl Controller {
                 claims::retain(&self.context, set, &made, ordinal).await?;
                 Ok(())
             }
+            // The informer does not show the pod yet. The retry will see it.
             Err(Error::Api(error)) if api_error::is_already_exists(&error) => Err(error.into()),
             Err(Error::Api(error)) if api_error::is_namespace_terminating(&error) => Ok(()),
             Err(error) => {
@@ -368,7 +375,7 @@ impl Controller {
                 self.record_pod_event(set, "delete", &name, None);
                 Ok(())
             }
-            // Gone already, and perhaps another is there under its name.
+            // The pod is already gone, and another one may have its name.
             Err(error) if api_error::is_not_found(&error) || api_error::is_conflict(&error) => {
                 Ok(())
             }
@@ -410,7 +417,7 @@ impl Controller {
     async fn write_status(&self, set: &StatefulSet, status: StatefulSetStatus) -> kube::Result<()> {
         let mut known = set.status.clone();
         if let Some(known) = &mut known {
-            // The server leaves zero counts out, and nobody else writes conditions.
+            // The API server omits zero counts, and no other client writes conditions.
             known.conditions = None;
             for count in [
                 &mut known.ready_replicas,

@@ -1,7 +1,8 @@
-//! The ControllerRevisions of StatefulSets: every template the set has had, as a patch that brings it back.
+//! Stores the ControllerRevisions of StatefulSets: every template that the set has had, as a patch that restores
+//! it.
 //!
-//! `kubectl rollout history` and `undo` read them. Invariant: the revision of the present template has the highest
-//! number, and revisions are told apart by their data, never by their hash, which may collide.
+//! `kubectl rollout history` and `undo` read them. Invariant: the revision of the current template has the highest
+//! number, and revisions are compared by their data, never by their hash, which may collide.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -28,19 +29,19 @@ use crate::{
 /// The label with a revision's hash.
 const HASH: &str = "controller.kubernetes.io/hash";
 
-/// The revisions that pods are made from.
+/// The revisions from which pods are created.
 #[derive(Debug)]
 pub(super) struct Revisions {
-    /// The one that pods had before the update under way; the same as `update` if there is none.
+    /// The revision that pods had before the update in progress; the same as `update` if there is none.
     pub(super) current: Arc<ControllerRevision>,
-    /// That of the present template.
+    /// The revision of the current template.
     pub(super) update: Arc<ControllerRevision>,
-    /// How often a hash was taken already.
+    /// How many times a hash was already taken.
     pub(super) collisions: i32,
     all: Vec<Arc<ControllerRevision>>,
 }
 
-/// Keeps the revisions in the API.
+/// Reads and writes the revisions in the API.
 pub(super) struct Keeper {
     client: Client,
     informer: Informer<ControllerRevision>,
@@ -64,7 +65,8 @@ impl Keeper {
         self.informer.synced().await
     }
 
-    /// The revisions of a set, that of its present template made or raised if need be.
+    /// Returns the revisions of a set. The revision of its current template is created, or its number raised, if
+    /// needed.
     pub(super) async fn update(
         &self,
         set: &StatefulSet,
@@ -143,7 +145,7 @@ impl Keeper {
         }
     }
 
-    /// Deletes the oldest revisions that nothing needs, beyond the set's limit.
+    /// Deletes the oldest unused revisions beyond the set's limit.
     pub(super) async fn clean_up(
         &self,
         set: &StatefulSet,

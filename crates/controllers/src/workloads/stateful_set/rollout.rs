@@ -1,4 +1,4 @@
-//! Which pods of a StatefulSet make way for the new template, and what the set reports. Pure.
+//! Decides which pods of a StatefulSet are replaced for a new template, and computes the set's status. Pure.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use k8s_openapi::api::{
 use super::identity;
 use crate::{pods, workloads::count};
 
-/// How a set brings its pods about.
+/// The rules by which a set creates and replaces its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Strategy {
-    /// All at once, not one after the other.
+    /// Pods are created and deleted all at once instead of in order.
     pub(super) parallel: bool,
-    /// Pods are replaced only when somebody deletes them.
+    /// Pods are replaced only when a user deletes them.
     pub(super) on_delete: bool,
-    /// Pods below it, counted from the first, keep the old template.
+    /// Pods whose position, counted from the first ordinal, is below this keep the old template.
     pub(super) partition: i32,
     pub(super) min_ready_seconds: i32,
 }
@@ -39,12 +39,12 @@ impl Strategy {
     }
 }
 
-/// Running, ready, and so for long enough.
+/// Returns whether a pod is running and has been ready for long enough.
 pub(super) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     is_ready(pod) && pods::is_available(pod, min_ready_seconds, now)
 }
 
-/// Running and ready.
+/// Returns whether a pod is running and ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     pods::phase(pod) == "Running" && pods::is_ready(pod)
 }
@@ -53,10 +53,11 @@ fn is_unavailable(pod: &Pod, strategy: Strategy, now: Timestamp) -> bool {
     pods::is_deleting(pod) || !is_available(pod, strategy.min_ready_seconds, now)
 }
 
-/// The pod that is deleted now because its template is an old one: the highest, once all above it are available.
-/// `replicas` are the wanted pods by number, each of which exists.
+/// Returns the pod that is deleted now because its template is old: the highest one, once all above it are
+/// available. `replicas` are the wanted pods by ordinal, and all of them exist.
 ///
-/// `maxUnavailable` says nothing: 1.36 leaves it off (`MaxUnavailableStatefulSet`), for pods that come in parallel, too.
+/// `maxUnavailable` is ignored, also with Parallel, because Kubernetes 1.36 disables the feature by default
+/// (`MaxUnavailableStatefulSet`).
 pub(super) fn outdated<'a>(
     replicas: &'a [Arc<Pod>],
     update: &str,
@@ -70,7 +71,7 @@ pub(super) fn outdated<'a>(
     Some(stop).filter(|pod| is_old(pod))
 }
 
-/// What the set reports of its pods.
+/// Computes the status of the set from its pods.
 pub(super) fn status(
     set: &StatefulSet,
     pods_now: &[Arc<Pod>],
@@ -101,7 +102,7 @@ pub(super) fn status(
     }
 }
 
-/// Says that an update is complete, once it is (upstream: `completeRollingUpdate`).
+/// Marks an update as complete once it is (kube-controller-manager: `completeRollingUpdate`).
 pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     let strategy = Strategy::of(set);
     if !strategy.on_delete

@@ -1,8 +1,8 @@
-//! Hints: for which zone or node an endpoint is meant, so that traffic stays close.
+//! Sets topology hints: the zone or node whose clients should use an endpoint, so that traffic stays close.
 //!
-//! [`nearby`] follows `spec.trafficDistribution`; [`proportional`] follows the older annotation
-//! `service.kubernetes.io/topology-mode: Auto`, which shares endpoints out by the CPUs of the zones and has precedence.
-//! Invariant: whatever is decided, no slice is written only because of a hint that was right already.
+//! [`nearby`] follows `spec.trafficDistribution`. [`proportional`] follows the older annotation
+//! `service.kubernetes.io/topology-mode: Auto`, which distributes endpoints by the CPUs of the zones and has
+//! precedence. Invariant: no slice is written only because of a hint that was already right.
 
 mod nearby;
 mod proportional;
@@ -20,16 +20,16 @@ use crate::{Key, events::EventType};
 
 pub(super) use proportional::Topology;
 
-/// The annotation that asks for proportional hints, and its deprecated spelling, which counts first.
+/// The annotation that requests proportional hints. The deprecated spelling comes first and has precedence.
 const ANNOTATIONS: [&str; 2] = [
     "service.kubernetes.io/topology-aware-hints",
     "service.kubernetes.io/topology-mode",
 ];
 
-/// Something to tell about a Service: type, reason and message of an event.
+/// An event about a Service: type, reason and message.
 pub(super) type Notice = (EventType, &'static str, String);
 
-/// Brings the hints of a Service's slices up to date. `plan` grows by the slices of `existing` whose hints must change.
+/// Updates the hints of a Service's slices. Slices of `existing` whose hints must change are added to `plan`.
 pub(super) fn apply(
     topology: &Topology,
     service: &Service,
@@ -58,7 +58,7 @@ fn with_address_type((kind, reason, text): Notice, address_type: &str) -> Notice
     (kind, reason, format!("{text}, addressType: {address_type}"))
 }
 
-/// Takes all hints away.
+/// Removes all hints from the slices.
 fn remove(plan: &mut Plan, existing: &[Arc<EndpointSlice>]) {
     include(plan, existing, |slice| {
         endpoints(slice)
@@ -72,7 +72,7 @@ fn remove(plan: &mut Plan, existing: &[Arc<EndpointSlice>]) {
     }
 }
 
-/// Adds slices that the plan leaves alone to those it updates.
+/// Adds to the plan's updates those slices that the plan leaves alone and that `is_wanted` selects.
 fn include(
     plan: &mut Plan,
     existing: &[Arc<EndpointSlice>],

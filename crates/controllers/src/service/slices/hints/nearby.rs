@@ -1,4 +1,5 @@
-//! `spec.trafficDistribution`: each ready endpoint is meant for its own zone, and with `PreferSameNode` for its own node.
+//! Hints for `spec.trafficDistribution`: each ready endpoint is for clients in its own zone, and with
+//! `PreferSameNode` also for clients on its own node.
 
 use k8s_openapi::api::{
     core::v1::Service,
@@ -7,14 +8,14 @@ use k8s_openapi::api::{
 
 use super::{endpoints, is_ready};
 
-/// What a Service prefers.
+/// A Service's preference for close endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nearby {
     same_node: bool,
 }
 
 impl Nearby {
-    /// The Service's preference, if it has one.
+    /// Returns the Service's preference, or `None` if it has none.
     pub(super) fn of(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         match spec.traffic_distribution.as_deref()? {
@@ -24,14 +25,14 @@ impl Nearby {
         }
     }
 
-    /// Whether a ready endpoint of the slice has other hints than it should.
+    /// Returns whether any ready endpoint of the slice has other hints than it should have.
     pub(super) fn is_missing_from(self, slice: &EndpointSlice) -> bool {
         endpoints(slice)
             .iter()
             .any(|endpoint| is_ready(endpoint) && endpoint.hints != self.hints(endpoint))
     }
 
-    /// Gives the slice's ready endpoints their hints.
+    /// Sets the hints of the slice's ready endpoints.
     pub(super) fn apply(self, slice: &mut EndpointSlice) {
         for endpoint in slice.endpoints.iter_mut().flatten() {
             if is_ready(endpoint) {

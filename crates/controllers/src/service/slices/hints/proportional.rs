@@ -1,8 +1,9 @@
-//! Proportional hints: every zone gets its share of a Service's endpoints, measured by its ready nodes' CPUs.
+//! Proportional hints: every zone gets a share of a Service's endpoints in proportion to the CPUs of its ready
+//! nodes.
 //!
-//! Endpoints serve their own zone as far as that fits; zones with more endpoints than their share lend some to zones with
-//! fewer. When a zone could be overloaded by more than a fifth, or something about nodes or endpoints is not known, all
-//! hints go away and an event says why (upstream's `topologycache`).
+//! Endpoints serve their own zone as far as possible; a zone with more endpoints than its share lends some to zones
+//! with fewer. All hints are removed, and an event says why, when a zone could be overloaded by more than a fifth
+//! or when nodes or endpoints lack information (endpointslice: `topologycache`).
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +25,10 @@ use crate::{
     state::requests::amount,
 };
 
-/// How much more traffic than its share an endpoint may get.
+/// The fraction by which an endpoint's traffic may exceed its share.
 const OVERLOAD: f64 = 0.2;
 const DISABLED: &str = "TopologyAwareHintsDisabled";
-/// Nodes with one of these labels carry no ordinary pods and do not count.
+/// Nodes with one of these labels run no ordinary pods and do not count.
 const EXCLUDED: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
@@ -35,7 +36,7 @@ const EXCLUDED: [&str; 2] = [
 
 type ByZone<T> = BTreeMap<String, T>;
 
-/// The shares of the zones, and the hints given out for each Service.
+/// The shares of the zones, and the hints that were set for each Service.
 #[derive(Debug, Default)]
 pub(in crate::service::slices) struct Topology {
     state: Mutex<State>,
@@ -43,16 +44,16 @@ pub(in crate::service::slices) struct Topology {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each zone's share of all CPUs; nothing until the nodes were looked at.
+    /// Each zone's share of all CPUs; `None` until it is computed from the nodes, and again after a node changes.
     shares: Option<Shares>,
-    /// Endpoints by the zone they are meant for.
+    /// For each Service, the number of endpoints hinted for each zone.
     given: FxHashMap<Key, ByZone<usize>>,
 }
 
-/// `None` when a node does not say enough, or there are fewer than two zones.
+/// `None` when a node lacks its zone or CPU, or when there are fewer than two zones.
 type Shares = Option<ByZone<f64>>;
 
-/// How many endpoints a zone may and should have.
+/// The number of endpoints that a zone should have (`desired`) and may have (`most`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Share {
     desired: f64,
@@ -60,7 +61,8 @@ struct Share {
 }
 
 impl Topology {
-    /// Nodes came, went, or changed. Returns the Services that now have too few endpoints for some zone.
+    /// Recomputes the shares after nodes were added, removed or changed. Returns the Services that now have too few
+    /// endpoints for some zone.
     pub(in crate::service::slices) fn nodes_changed(
         &self,
         nodes: impl FnOnce() -> Vec<Arc<Node>>,
@@ -80,7 +82,7 @@ impl Topology {
         keys
     }
 
-    /// Gives out hints for a Service that asks for them.
+    /// Sets the hints of a Service that requests them. Returns the event to record, if any.
     pub(super) fn apply(
         &self,
         key: &Key,
@@ -113,14 +115,14 @@ impl Topology {
         }
     }
 
-    /// The Service does not ask for hints (any more).
+    /// Forgets a Service that does not request hints. Returns an event if it had some.
     pub(super) fn give_up(&self, key: &Key) -> Option<Notice> {
         let had_some = self.lock().given.remove(key).is_some();
         let text = "Topology Aware Hints has been disabled".to_owned();
         had_some.then_some((EventType::Warning, DISABLED, text))
     }
 
-    /// The Service is gone.
+    /// Forgets a deleted Service.
     pub(in crate::service::slices) fn forget(&self, key: &Key) {
         self.lock().given.remove(key);
     }
@@ -143,7 +145,7 @@ fn shares(nodes: &[Arc<Node>]) -> Shares {
         let allocatable = status.and_then(|status| status.allocatable.as_ref());
         let cpu = allocatable.and_then(|all| all.get("cpu"));
         let millis = cpu.map_or(0, |cpu| amount("cpu", cpu));
-        // One node that says too little spoils the shares of all zones.
+        // One node without zone or CPU makes the shares of all zones unknown.
         *cpus.entry(zone(node).filter(|_| millis > 0)?).or_default() += millis;
     }
     let total: i64 = cpus.values().sum();
@@ -157,7 +159,8 @@ fn shares(nodes: &[Arc<Node>]) -> Shares {
     })
 }
 
-/// What each zone should have of `total` endpoints, or why that cannot be said.
+/// Returns how many endpoints of `total` each zone should have, or the message for the event if there can be no
+/// hints.
 fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Share>, String> {
     let Some(shares) = shares else {
         return Err("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes".to_owned());
@@ -176,6 +179,7 @@ fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Shar
         })
         .collect();
     let sum: usize = least.values().map(|(_, least)| least).sum();
+    // The minimums are rounded up, so with several small zones they can exceed the number of endpoints.
     let Some(spare) = total.checked_sub(sum) else {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold ({total} endpoints, {zones} zones)"
@@ -191,7 +195,7 @@ fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Shar
         .collect())
 }
 
-/// The fewest endpoints that can carry the load of `desired` ones.
+/// Returns the fewest endpoints that can carry the load of `desired` ones within [`OVERLOAD`].
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn least(desired: f64) -> usize {
     // At most the number of endpoints, and never negative.
@@ -203,8 +207,8 @@ fn float(count: usize) -> f64 {
     count as f64
 }
 
-/// Sets the hints of all slices of the plan, drawing in those whose hints cannot stay. Returns how many endpoints are
-/// meant for each zone.
+/// Sets the hints of all slices in the plan, and adds slices whose present hints cannot stay. Returns how many
+/// endpoints are hinted for each zone.
 fn give_out(
     allocations: &ByZone<Share>,
     existing: &[Arc<EndpointSlice>],
@@ -245,7 +249,7 @@ fn give_out(
             };
             take_one(&mut borrowers, &borrower);
             endpoint.hints = for_zone(&borrower);
-            // It was counted for its own zone above.
+            // The endpoint was counted for its own zone above.
             given.entry(lender).and_modify(|count| *count -= 1);
             *given.entry(borrower).or_default() += 1;
         }
@@ -266,7 +270,7 @@ fn for_zone(zone: &str) -> Option<EndpointHints> {
     })
 }
 
-/// The hints of a slice by zone, if all of them can stay beside those already `given`.
+/// Returns the hints of a slice counted by zone, or `None` if some of them cannot stay beside those in `given`.
 fn kept(
     slice: &EndpointSlice,
     given: &ByZone<usize>,
@@ -291,7 +295,7 @@ fn kept(
     kept.iter().all(fits).then_some(kept)
 }
 
-/// How many endpoints which zones lend, and which borrow.
+/// Returns how many endpoints each zone lends, and how many each zone borrows.
 fn loans(allocations: &ByZone<Share>, given: &ByZone<usize>) -> (ByZone<usize>, ByZone<usize>) {
     let (mut over, mut under) = (BTreeMap::new(), BTreeMap::new());
     for (zone, share) in allocations {
@@ -318,7 +322,7 @@ fn loans(allocations: &ByZone<Share>, given: &ByZone<usize>) -> (ByZone<usize>, 
     (lenders, borrowers)
 }
 
-/// The zone with the greatest amount above zero.
+/// Returns the zone with the greatest amount above zero.
 fn most(amounts: &ByZone<f64>) -> Option<(String, f64)> {
     let positive = amounts.iter().filter(|(_, amount)| **amount > 0.0);
     positive
@@ -326,7 +330,7 @@ fn most(amounts: &ByZone<f64>) -> Option<(String, f64)> {
         .map(|(zone, amount)| (zone.clone(), *amount))
 }
 
-/// Takes one from what `zone` has left; says whether there was one.
+/// Takes one from the remaining amount of `zone`. Returns whether there was one.
 fn take_one(amounts: &mut ByZone<usize>, zone: &str) -> bool {
     let Some(left) = amounts.get_mut(zone) else {
         return false;
@@ -338,7 +342,7 @@ fn take_one(amounts: &mut ByZone<usize>, zone: &str) -> bool {
     true
 }
 
-/// Some zone has fewer endpoints than can carry its load.
+/// Returns whether some zone has fewer endpoints than can carry its load.
 fn is_overloaded(given: &ByZone<usize>, shares: Option<&ByZone<f64>>) -> bool {
     let total = float(given.values().sum());
     if given.is_empty() {

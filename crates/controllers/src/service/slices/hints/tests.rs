@@ -10,7 +10,7 @@ use crate::service::{
     slices::plan::{self, EndpointsByPorts, port_key},
 };
 
-/// Endpoint `number` in `zone`, on a node of its own.
+/// Returns endpoint `number` in `zone`, on its own node.
 fn endpoint(number: usize, zone: &str, ready: bool) -> Endpoint {
     Endpoint {
         addresses: vec![format!("10.0.{}.{}", number / 250, number % 250)],
@@ -24,7 +24,7 @@ fn endpoint(number: usize, zone: &str, ready: bool) -> Endpoint {
     }
 }
 
-/// Ready endpoints, as many in each zone as said.
+/// Returns ready endpoints, in each zone the given number.
 fn spread(counts: &[(&str, usize)]) -> Vec<Endpoint> {
     let zones = counts
         .iter()
@@ -53,7 +53,7 @@ fn node(zone: &str, cpu: &str) -> Arc<Node> {
     Arc::new(node)
 }
 
-/// A Service's slices over time.
+/// The slices of a Service over several syncs.
 struct Life {
     topology: Topology,
     service: Service,
@@ -82,7 +82,7 @@ impl Life {
         }
     }
 
-    /// One sync; returns how many slices were written and what was told.
+    /// Runs one sync. Returns how many slices were written, and the reason and message of the event.
     fn sync(&mut self, targets: Vec<Endpoint>) -> (usize, Option<(&'static str, String)>) {
         let ports = vec![EndpointPort {
             port: Some(80),
@@ -104,7 +104,7 @@ impl Life {
         (writes, notice.map(|(_, reason, message)| (reason, message)))
     }
 
-    /// Ready endpoints by the zones and nodes they are meant for.
+    /// Returns the number of ready endpoints by the zones and nodes in their hints.
     fn hints(&self) -> std::collections::BTreeMap<(String, String), usize> {
         let mut counts = std::collections::BTreeMap::new();
         for endpoint in self.slices.iter().flat_map(|slice| endpoints(slice)) {

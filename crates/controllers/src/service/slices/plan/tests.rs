@@ -28,7 +28,7 @@ fn wanted(groups: impl IntoIterator<Item = (i32, std::ops::Range<usize>)>) -> En
     groups.into_iter().map(group).collect()
 }
 
-/// Slices as they are stored after carrying out a plan.
+/// Returns the slices as they are stored after a plan is carried out.
 pub(in crate::service::slices) fn carry_out(
     mut slices: Vec<Arc<EndpointSlice>>,
     plan: Plan,
@@ -210,7 +210,7 @@ fn a_service_that_is_being_deleted_gets_no_new_slices() {
     assert_eq!((shrunk.create.len(), shrunk.update.len()), (0, 1));
 }
 
-/// What the slices should hold: port and address of each endpoint.
+/// Returns the port and address of each endpoint that the slices should hold.
 fn expected(target: &EndpointsByPorts) -> Vec<(i32, String)> {
     let mut all: Vec<_> = target
         .values()
@@ -239,8 +239,8 @@ fn held(slices: &[Arc<EndpointSlice>]) -> Vec<(i32, String)> {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
 
-    /// Whatever the history: each wanted endpoint is in exactly one slice, none holds more than a hundred, and a sync
-    /// writes no more slices than it must: those that lose or change endpoints, and room for what is new.
+    /// Whatever the history, each wanted endpoint is in exactly one slice and no slice holds more than a hundred. A
+    /// sync writes only the slices that lose or change endpoints, and those that take new ones.
     #[test]
     fn any_history_ends_with_each_endpoint_in_exactly_one_slice_and_costs_few_writes(
         history in proptest::collection::vec((0..150_usize, 0..200_usize, 0..250_usize), 1..20),

@@ -1,4 +1,4 @@
-//! Which revisions a DaemonSet has, makes and drops.
+//! Tests which revisions a DaemonSet has, creates and deletes.
 
 use k8s_openapi::{
     api::{

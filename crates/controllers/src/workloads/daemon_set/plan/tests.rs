@@ -1,4 +1,4 @@
-//! The steady state and rolling updates of daemon pods: steps by example, whole updates by property.
+//! Tests the steady state and rolling updates of daemon pods: single steps by example, whole updates by property.
 
 use jiff::SignedDuration;
 use k8s_openapi::{
@@ -34,7 +34,7 @@ fn revision() -> Revision {
     }
 }
 
-/// A pod named `name`, created `age` seconds ago.
+/// Returns a pod named `name` that was created `age` seconds ago.
 fn pod(name: &str, hash: &str, ready: bool, age: i64) -> Pod {
     let condition = PodCondition {
         type_: "Ready".to_owned(),
@@ -248,7 +248,7 @@ fn a_pod_of_the_current_template_generation_is_current_whatever_its_hash() {
     assert!(!of(None).is_current(&labelled));
 }
 
-/// A rolling update of nodes that all should run a pod, its parts acting in any order.
+/// A rolling update of nodes that all should run a pod, with its parts acting in any order.
 struct Play {
     views: Views,
     surge: usize,
@@ -265,7 +265,7 @@ enum Turn {
 }
 
 impl Play {
-    /// One node for each of `ready`, with an old pod that is ready or not.
+    /// Creates one node per element of `ready`, with an old pod that is ready or not.
     fn new(ready: &[bool], surge: usize, unavailable: usize) -> Self {
         let view = |(index, &ready): (usize, &bool)| {
             let old = pod(&format!("old-{index}"), "old", ready, 100);
@@ -318,7 +318,7 @@ impl Play {
             "{turn:?}: {:?}",
             self.views
         );
-        // Beside an old pod that does not serve a new one is no surge.
+        // A new pod beside an old one that does not serve is no surge.
         let doubles =
             |view: &&View| view.pods.len() > 1 && view.pods.iter().any(|pod| pods::is_ready(pod));
         let doubled = self.views.values().filter(doubles).count();

@@ -1,4 +1,4 @@
-//! The bounds of a rolling update: single steps by example, whole rollouts by property.
+//! Tests the bounds of a rolling update: single steps by example, whole rollouts by property.
 
 use proptest::prelude::*;
 
@@ -98,7 +98,7 @@ fn old_pods_that_do_not_serve_go_first_then_the_oldest() {
 
 #[test]
 fn a_set_that_has_not_caught_up_with_its_last_resize_stops_the_others_too() {
-    // Of the 10 available pods that the old set reports, 2 are on their way out.
+    // Of the 10 available pods that the old set reports, 2 are about to be deleted.
     assert_eq!(
         step(limits(10, 0, 2), size(2, 2), &[size(8, 10)]),
         Step::Wait
@@ -118,7 +118,7 @@ fn pods_that_a_set_sized_to_zero_still_reports_do_not_count() {
     );
 }
 
-/// A ReplicaSet as it is, and as it last reported.
+/// The actual state of a ReplicaSet, and the state that it last reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Set {
     wanted: i32,
@@ -141,7 +141,7 @@ impl Set {
         size(self.wanted, self.reported)
     }
 
-    /// What its controller does: pods that are not ready go first.
+    /// Acts as the ReplicaSet controller: scales down pods that are not ready first.
     fn catch_up(&mut self) {
         let surplus = self.ready + self.unready - self.wanted;
         if surplus < 0 {
@@ -164,16 +164,16 @@ impl Set {
 /// A rollout whose parts act in any order.
 struct Play {
     limits: Limits,
-    /// The new one last.
+    /// The ReplicaSets, the new one last.
     sets: Vec<Set>,
     most: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Turn {
-    /// The Deployment's controller takes a step on what was reported.
+    /// The Deployment controller takes a step from the reported state.
     Step,
-    /// The ReplicaSet's controller acts and reports.
+    /// The ReplicaSet controller acts and reports.
     CatchUp(usize),
     /// A pod of the ReplicaSet becomes ready.
     Ready(usize),
@@ -225,13 +225,13 @@ impl Play {
         assert!(wanted <= self.most, "{wanted} of {:?}", self.limits);
     }
 
-    /// Pods that were available when last reported, and stay.
+    /// Returns how many pods were available in the last report and still are.
     fn available(&self) -> i32 {
         let staying = |set: &Set| set.reported.min(set.wanted);
         self.sets.iter().map(staying).sum()
     }
 
-    /// Lets everybody act until nothing is left to do.
+    /// Lets all parts act until nothing is left to do.
     fn finish(&mut self) {
         let mut before = Vec::new();
         while before != self.sets {

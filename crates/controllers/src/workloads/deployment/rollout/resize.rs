@@ -1,4 +1,4 @@
-//! Sizes of ReplicaSets: written one by one, and shared out when the Deployment itself is scaled.
+//! Scales ReplicaSets: one by one during a rollout, and in proportion when the Deployment itself is scaled.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::{
     Rollout, age, available, is_recreate, replicas,
 };
 
-/// Where a rollout keeps a set.
+/// The position of a ReplicaSet in a rollout.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     New,
-    /// Among the old ones, oldest first.
+    /// The index among the old sets, oldest first.
     Old(usize),
 }
 
 impl Rollout<'_> {
-    /// Whether an active set was sized for another number of replicas.
+    /// Returns whether an active set was sized for another number of replicas than the Deployment has now.
     pub(in super::super) fn is_being_scaled(&self) -> bool {
         self.sets().any(|set| {
             let sized_for = revision::number(set, revision::DESIRED_REPLICAS);
@@ -30,7 +30,7 @@ impl Rollout<'_> {
         })
     }
 
-    /// For paused Deployments and those whose size changed: no new template is rolled out.
+    /// Syncs a Deployment that is paused or was scaled: scales the sets, but rolls out no new template.
     pub(in super::super) async fn scale_only(mut self) -> Result<(), Error> {
         self.sync_revision(false).await?;
         self.scale().await?;
@@ -65,7 +65,7 @@ impl Rollout<'_> {
         Ok(())
     }
 
-    /// Scales all active sets in proportion, and has all of them note what they are sized for now.
+    /// Scales all active sets in proportion, and annotates each with the size it was scaled for.
     async fn share_out(&mut self, active: &[Place]) -> Result<(), Error> {
         let sets = active.iter().filter_map(|&place| self.at(place));
         let shares: Vec<_> = sets.map(|set| share(set)).collect();
@@ -79,7 +79,7 @@ impl Rollout<'_> {
         Ok(())
     }
 
-    /// The new set is all there, as sized for the present spec.
+    /// Returns whether the new set has all its pods available, and was scaled for the current spec.
     fn new_is_saturated(&self) -> bool {
         self.new.as_ref().is_some_and(|set| {
             replicas(set) == self.limits.desired
@@ -88,7 +88,7 @@ impl Rollout<'_> {
         })
     }
 
-    /// Resizes a set; one that has its size already is left alone, whatever it notes.
+    /// Scales a set. A set that already has the size is left alone, whatever its annotations are.
     pub(super) async fn resize(&mut self, place: Place, target: i32) -> Result<(), Error> {
         match self.at(place) {
             Some(set) if replicas(set) != target => self.resize_and_note(place, target).await,
@@ -96,7 +96,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// Writes a set's size and what it was sized for, if either changes.
+    /// Writes a set's size and the annotations with the sizes it was scaled for, if either changes.
     async fn resize_and_note(&mut self, place: Place, target: i32) -> Result<(), Error> {
         let Some(set) = self.at(place) else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The ReplicaSet of the present template: found and kept in line, or created under a name made of its hash.
+//! Finds and updates the ReplicaSet of the current template, or creates it under a name that contains the
+//! template's hash.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,7 +26,7 @@ use crate::{
 };
 
 impl Rollout<'_> {
-    /// Brings the new set's annotations and the Deployment's revision in line, creating the set if asked to.
+    /// Updates the new set's annotations and the Deployment's revision, and creates the set if `create` is true.
     pub(super) async fn sync_revision(&mut self, create: bool) -> Result<(), Error> {
         let revision = self
             .old
@@ -141,7 +142,8 @@ impl Rollout<'_> {
         Ok(())
     }
 
-    /// The set whose name we wanted: ours after all (the informer lags), or a hash collision to be counted.
+    /// Reads the set whose name was already taken. Returns it if it is this Deployment's own, which the informer
+    /// does not show yet; otherwise counts a hash collision and fails.
     async fn existing_twin(&mut self, wanted: &ReplicaSet) -> Result<ReplicaSet, Error> {
         let name = wanted.name_any();
         let existing = self.replica_sets().get(&name).await?;
@@ -189,7 +191,8 @@ impl Rollout<'_> {
         Error::Api(error)
     }
 
-    /// Puts the revision on the Deployment (written with the next status). Returns whether that is new.
+    /// Sets the revision annotation of the Deployment, which is written with the next status. Returns whether it
+    /// changed.
     fn note_revision(&mut self, revision: Option<String>) -> bool {
         let Some(revision) = revision else {
             return false;
@@ -204,7 +207,7 @@ impl Rollout<'_> {
     }
 }
 
-/// The set for the Deployment's template, without size and annotations.
+/// Builds the set for the Deployment's template, without size and annotations.
 fn new_set(deployment: &Deployment, collisions: Option<i32>) -> ReplicaSet {
     let spec = deployment.spec.clone().unwrap_or_default();
     let mut template = spec.template;
@@ -239,8 +242,8 @@ fn new_set(deployment: &Deployment, collisions: Option<i32>) -> ReplicaSet {
     }
 }
 
-/// Whether the templates are the same apart from the hash label. The API server stores equal quantities in one notation and
-/// leaves empty fields out, so that nothing else needs to be forgiven.
+/// Returns whether the templates are equal apart from the hash label. The API server stores equal quantities in one
+/// notation and omits empty fields, so no other difference needs to be ignored.
 pub(super) fn equal_but_for_hash(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     if a.spec != b.spec {
         return false;
@@ -252,7 +255,7 @@ pub(super) fn equal_but_for_hash(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bo
             .get_or_insert_default()
             .remove(POD_TEMPLATE_HASH);
         metadata.annotations.get_or_insert_default();
-        // Never set by people, and not kept by every server.
+        // Users never set the field, and some API servers drop it.
         metadata.creation_timestamp = None;
         metadata
     };

@@ -1,4 +1,5 @@
-//! Rollback by annotation: what `kubectl rollout undo` asked of servers before it could patch templates itself.
+//! Rolls a Deployment back on request of an annotation, which `kubectl rollout undo` set before it patched
+//! templates itself.
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodTemplateSpec};
 use kube::{ResourceExt, api::PostParams};
@@ -18,7 +19,8 @@ const UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
 const DONE: &str = "DeploymentRollback";
 
 impl Rollout<'_> {
-    /// Takes the template of revision `asked` (0: the one before the present), and the request off in any case.
+    /// Restores the template of revision `asked`, where 0 means the one before the current. The request is removed
+    /// in any case.
     pub(in super::super) async fn roll_back(mut self, asked: i64) -> Result<(), Error> {
         self.sync_revision(true).await?;
         let target = match asked {
@@ -46,6 +48,7 @@ impl Rollout<'_> {
             );
             return self.give_up(UNCHANGED, &message).await;
         }
+        // The hash label belongs only to the ReplicaSet's template.
         spec.template = without_hash(own);
         *rolled_back.annotations_mut() =
             revision::annotations_after_rollback(&self.deployment, &set);
@@ -60,7 +63,7 @@ impl Rollout<'_> {
         self.answer(self.deployment.clone()).await
     }
 
-    /// Writes the Deployment without the request.
+    /// Writes the Deployment without the rollback request.
     async fn answer(&self, mut deployment: Deployment) -> Result<(), Error> {
         deployment.annotations_mut().remove(ROLLBACK_TO);
         self.deployments()

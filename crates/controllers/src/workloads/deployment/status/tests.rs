@@ -1,4 +1,4 @@
-//! Counts, conditions and the deadline of a rollout, at chosen moments.
+//! Tests the counts, conditions and deadline of a rollout at chosen moments.
 
 use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, ReplicaSetSpec, ReplicaSetStatus},
@@ -48,7 +48,7 @@ fn replica_set(replicas: i32, pods: i32, available: i32) -> ReplicaSet {
     }
 }
 
-/// Runs `rollout` for a Deployment with one (new) set and stores the result.
+/// Runs `rollout` for a Deployment with one new set, and stores the result.
 fn advance(deployment: &mut Deployment, set: &ReplicaSet, now: Timestamp) {
     deployment.status = Some(rollout(deployment, &[set], Some(set), now));
 }
