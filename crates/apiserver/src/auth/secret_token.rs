@@ -94,7 +94,7 @@ pub(super) fn user(
         ("serviceAccountUID", uid),
     ];
     if let Some((claim, _)) = wanted.iter().find(|(_, text)| text.is_empty()) {
-        return Err(SecretTokenError::Missing(*claim));
+        return Err(SecretTokenError::Missing(claim));
     }
     if service_account::split_username(subject) != Some((namespace.as_str(), account.as_str())) {
         return Err(SecretTokenError::Subject);

@@ -124,7 +124,7 @@ pub(crate) enum TokenError {
 /// The claims of a token whose signature was good.
 enum VerifiedClaims {
     /// Of a token that was requested for an audience and a time.
-    Bound(Claims),
+    Bound(Box<Claims>),
     /// Of a token in a Secret.
     Secret(SecretClaims),
 }
