@@ -191,6 +191,15 @@ impl RequestedLabels {
         }
     }
 
+    /// Returns whether [`RequestedLabels::first`] has all combinations that suit the pods of a class.
+    pub(super) fn first_has_all_of(&self, class: PodClassId) -> bool {
+        let Some(excluded) = self.combinations.iter().nth(MAX_REQUESTED) else {
+            return true;
+        };
+        let last = self.by_class.get(&class).and_then(BTreeSet::last);
+        last.is_none_or(|last| last < excluded)
+    }
+
     fn add(&mut self, class: PodClassId, pod: &PodTemplate) {
         if self.by_class.contains_key(&class) {
             return;

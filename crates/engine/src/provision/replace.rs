@@ -113,7 +113,8 @@ impl<'a> Pools<'a> {
     }
 
     /// Returns the value of a pod of each class if machines are bought for all these pods, and a lower bound for the price
-    /// of all machines. Classes whose constraints have no numeric form are left out.
+    /// of all machines. Classes whose constraints have no numeric form are left out, and those whose labels the compiled pools do
+    /// not have: nothing could be bought for them, so they would seem to be worth more than any machine.
     pub(crate) fn values(
         &mut self,
         classes: &[(PodClassId, u32)],
@@ -123,7 +124,9 @@ impl<'a> Pools<'a> {
             bound: false,
             preferences: true,
         };
-        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, config);
+        let has_all = |(class, _): &&(PodClassId, u32)| self.requested.first_has_all_of(*class);
+        let classes: Vec<_> = classes.iter().filter(has_all).copied().collect();
+        let numbers = Numbers::of(&classes, &[], &mut self.catalogs, cluster, config);
         let mut values = Values::default();
         let (of_items, bound) = numbers.problem.values();
         for (part, value) in numbers.items.iter().zip(of_items) {

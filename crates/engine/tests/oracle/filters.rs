@@ -18,8 +18,18 @@ pub(crate) fn one(plugin: &'static str, reason: &str) -> Option<Refusal> {
     Some((plugin, vec![reason.to_owned()]))
 }
 
-/// The nodes that the pod names in every term of its required node affinity; `None` if it does not.
+/// The nodes that the pod names in every term of its required node affinity; `None` if it names none.
 pub(crate) fn named(pod: &Pod) -> Option<Vec<String>> {
+    all_named(pod).filter(|names| !names.is_empty())
+}
+
+/// Whether every term of the pod's required node affinity names nodes, and no node at that: each demands two names at once.
+pub(crate) fn names_contradict(pod: &Pod) -> bool {
+    all_named(pod).is_some_and(|names| names.is_empty())
+}
+
+/// The nodes that the pod names in every term of its required node affinity; `None` if a term names none.
+fn all_named(pod: &Pod) -> Option<Vec<String>> {
     let required = pod.spec.affinity.node_affinity.required.as_ref()?;
     let mut union = Vec::new();
     for term in &required.node_selector_terms {
@@ -37,7 +47,7 @@ pub(crate) fn named(pod: &Pod) -> Option<Vec<String>> {
         }
         union.extend(names?);
     }
-    (!union.is_empty()).then_some(union)
+    (!required.node_selector_terms.is_empty()).then_some(union)
 }
 
 pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option<Refusal> {

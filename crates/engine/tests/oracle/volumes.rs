@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mullion_engine::Plugin;
 use serde_json::{Value, json};
 
-use crate::filters::{Refusal, one};
+use crate::filters::{self, Refusal, one};
 use crate::objects::{Node, NodeSelector, Pod, Selector, World, read};
 use crate::selectors::{meets, selects};
 
@@ -148,6 +148,9 @@ pub(crate) fn conflict(world: &World, pod: &Pod, plugin: Plugin) -> Option<Refus
             .into_iter()
             .filter(|(_, ephemeral)| !ephemeral)
             .find_map(|(name, _)| nowhere(world, pod, &name)),
+        Plugin::NodeAffinity => {
+            filters::names_contradict(pod).then(|| "pod affinity terms conflict".to_owned())
+        }
         _ => None,
     };
     one(plugin.name(), &words?)
