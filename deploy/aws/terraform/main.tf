@@ -127,7 +127,6 @@ locals {
   events = {
     scheduled-change  = { source = "aws.health", type = "AWS Health Event" }
     spot-interruption = { source = "aws.ec2", type = "EC2 Spot Instance Interruption Warning" }
-    # Instances of interruptible capacity reservations.
     reservation       = { source = "aws.ec2", type = "EC2 Capacity Reservation Instance Interruption Warning" }
     rebalance         = { source = "aws.ec2", type = "EC2 Instance Rebalance Recommendation" }
     state-change      = { source = "aws.ec2", type = "EC2 Instance State-change Notification" }
