@@ -1,35 +1,11 @@
 use mullion_api::{
-    eksctl::KubernetesVersion,
     karpenter::{Operator, Requirement},
     labels,
-};
-use mullion_cloud::{
-    Clock, Speed, WindowsAddresses,
-    sim::{Config, SimulatedEc2},
 };
 use serde_json::{Value, json};
 
 use super::*;
-
-async fn market(family: &str) -> Market {
-    let version = KubernetesVersion::from_minor(33).expect("known");
-    let config = Config {
-        speed: Speed::INSTANT,
-        ..Config::new("demo", "us-west-2", version)
-    };
-    let start = "2026-01-01T00:00:00Z".parse().expect("a time");
-    let ec2 = SimulatedEc2::new(config, Clock::starting_at(start));
-    let class: EC2NodeClass = serde_json::from_value(json!({
-        "metadata": { "name": "c" },
-        "spec": { "amiFamily": family },
-        "status": { "subnets": [
-            { "id": "subnet-1", "zone": "us-west-2a" }, { "id": "subnet-2", "zone": "us-west-2b" }
-        ]}
-    }))
-    .expect("a class");
-    let market = Market::open(&class, version, WindowsAddresses::Single, &ec2);
-    market.await.expect("a market")
-}
+use crate::provisioner::market::tests::market;
 
 fn pool(name: &str, team: &str) -> NodePool {
     serde_json::from_value(json!({
@@ -79,7 +55,7 @@ fn prices(market: &Market, name: &str) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn the_price_changes_where_all_requirements_hold_and_nowhere_else() {
-    let market = market("AL2023").await;
+    let market = market("AL2023", 33).await;
     let before = [
         "a on-demand 0.096",
         "a spot 0.0336",
@@ -128,7 +104,7 @@ async fn the_price_changes_where_all_requirements_hold_and_nowhere_else() {
 
 #[tokio::test(start_paused = true)]
 async fn greater_weight_counts_and_resources_of_all_are_put_together() {
-    let market = market("AL2023").await;
+    let market = market("AL2023", 33).await;
     let spot = [Requirement::is(labels::CAPACITY_TYPE, "spot")];
     let all = [
         overlay(
@@ -200,7 +176,7 @@ async fn greater_weight_counts_and_resources_of_all_are_put_together() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_of_equal_weight_that_change_the_same_the_later_name_counts() {
-    let market = market("AL2023").await;
+    let market = market("AL2023", 33).await;
     let verdict = |a: (&[&str], &[Requirement], Value), b: (&[&str], &[Requirement], Value)| {
         let all = [overlay("a", a.0, a.1, a.2), overlay("b", b.0, b.1, b.2)];
         let judgement = judged(&market, &all);
@@ -261,7 +237,7 @@ async fn of_two_of_equal_weight_that_change_the_same_the_later_name_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn an_overlay_in_conflict_changes_nothing_for_any_pool_and_none_is_in_conflict_with_it() {
-    let market = market("AL2023").await;
+    let market = market("AL2023", 33).await;
     let all = [
         overlay("c", &["m5.large"], &[], json!({ "price": "0.01" })),
         overlay(

@@ -496,4 +496,4 @@ pub fn instance_labels(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

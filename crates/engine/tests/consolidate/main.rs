@@ -77,8 +77,9 @@ fn a_node_is_replaced_by_a_cheaper_one() {
     assert_eq!(made.saving_micro_usd, 300_000);
 }
 
-#[test]
-fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_open() {
+/// A world with a large node for the eight pods of each team, of which two are left. The pool leaves the label of the team
+/// open, and may buy smaller nodes now.
+fn nodes_of_teams(teams: &[String]) -> World {
     let open = |types: &[Arc<InstanceType>]| NodeTemplate {
         requirements: vec![Requirement {
             key: "team".to_owned(),
@@ -88,17 +89,24 @@ fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_op
         ..pool("p", types)
     };
     let mut world = World::new(vec![open(&sizes()[2..3])], 7);
-    let of_team = |index: u32| {
+    let of_team = |(index, team): (usize, &String)| {
         let mut pod = pod(&format!("web-{index}"), 900, 512);
         let selector = &mut pod.template.node_selector;
-        selector.insert("team".to_owned(), "a".to_owned());
+        selector.insert("team".to_owned(), team.clone());
         pod
     };
-    world.add((0..8).map(of_team).collect());
-    for index in 2..8 {
+    let each = teams.iter().flat_map(|team| std::iter::repeat_n(team, 8));
+    world.add(each.enumerate().map(of_team).collect());
+    for index in (0..8 * teams.len()).filter(|index| index % 8 > 1) {
         world.remove_pod(&format!("ns/web-{index}"));
     }
     world.templates = vec![open(&sizes())];
+    world
+}
+
+#[test]
+fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_open() {
+    let mut world = nodes_of_teams(&["a".to_owned()]);
     let moves = world.moves();
     let [made] = moves.moves.as_slice() else {
         panic!("one move: {moves:?}")
@@ -110,27 +118,8 @@ fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_op
 
 #[test]
 fn every_node_has_a_replacement_however_many_values_of_an_open_label_its_pods_ask_for() {
-    let open = |types: &[Arc<InstanceType>]| NodeTemplate {
-        requirements: vec![Requirement {
-            key: "team".to_owned(),
-            operator: Operator::Exists,
-            ..Requirement::default()
-        }],
-        ..pool("p", types)
-    };
-    let mut world = World::new(vec![open(&sizes()[2..3])], 7);
-    let of_team = |index: u32| {
-        let mut pod = pod(&format!("web-{index}"), 900, 512);
-        let selector = &mut pod.template.node_selector;
-        selector.insert("team".to_owned(), format!("t{}", index / 8));
-        pod
-    };
-    let teams = 70;
-    world.add((0..8 * teams).map(of_team).collect());
-    for index in (0..8 * teams).filter(|index| index % 8 > 1) {
-        world.remove_pod(&format!("ns/web-{index}"));
-    }
-    world.templates = vec![open(&sizes())];
+    let teams: Vec<String> = (0..70).map(|team| format!("t{team}")).collect();
+    let mut world = nodes_of_teams(&teams);
     let moves = world.moves();
     let replacements = moves.moves.iter().flat_map(|made| &made.replacements);
     let asked = replacements.map(|node| {
@@ -138,8 +127,7 @@ fn every_node_has_a_replacement_however_many_values_of_an_open_label_its_pods_as
         team.expect("a requirement").values.clone()
     });
     let asked: std::collections::BTreeSet<_> = asked.collect();
-    let all = (0..teams).map(|team| vec![format!("t{team}")]);
-    let all: std::collections::BTreeSet<_> = all.collect();
+    let all: std::collections::BTreeSet<_> = teams.into_iter().map(|team| vec![team]).collect();
     assert_eq!(asked, all);
 }
 

@@ -123,7 +123,7 @@ pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) 
         return;
     };
     nonnegative(errors, path, text);
-    if is_integer(resource) && quantity.milli_value() % 1000 != 0 {
+    if is_integer(resource) && !quantity.passes_as_integer() {
         errors.invalid(path, text, NOT_INTEGER);
     }
 }
