@@ -38,7 +38,7 @@ pub const BY_RESOURCE_CLAIM: &str = "resource-claim";
 /// The index of pods by the `namespace/name` of the ResourceClaimTemplates from which their claims are created.
 pub const BY_RESOURCE_CLAIM_TEMPLATE: &str = "resource-claim-template";
 
-/// The index of nodes by `spec.providerID`.
+/// The index of nodes by `spec.providerID`, and of NodeClaims by `status.providerID`.
 pub const BY_PROVIDER_ID: &str = "provider-id";
 
 /// Returns the value under which [`BY_CONTROLLER`] has the objects of `namespace` without a controller.

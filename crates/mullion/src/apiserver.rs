@@ -72,7 +72,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     keep::set_port(store.notes(), address.port());
     let service_ip = service_cidr.first();
     let certs = keep::authority(store.notes(), now)
-        .and_then(|authority| authority.issue(now, service_ip))
+        .and_then(|authority| authority.issue(now, [service_ip].into_iter().chain(advertise)))
         .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
     let front_proxies = keep::front_proxy_authority(store.notes(), now)
         .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;

@@ -70,17 +70,22 @@ impl Authority {
         signed(server, &issuer)
     }
 
-    /// Signs the certificates for a start, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
-    pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
+    /// Signs the certificates for a start, valid from yesterday for a year. `addresses` are those of the server beside 127.0.0.1 and
+    /// ::1: the address of the Service `kubernetes`, and those of its endpoints.
+    pub(crate) fn issue(
+        &self,
+        now: Timestamp,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Result<Certs, rcgen::Error> {
         let today = date(now);
         // Only the name and the key of the authority affect the certificates that it signs.
         let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
         let mut server = params_for(today, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
-        for address in [
+        let loopback = [
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
-            service_ip,
-        ] {
+        ];
+        for address in loopback.into_iter().chain(addresses) {
             server.subject_alt_names.push(SanType::IpAddress(address));
         }
         for name in [
@@ -115,7 +120,7 @@ impl Authority {
 impl Certs {
     /// Issues certificates of a new authority.
     pub(crate) fn generate(now: Timestamp, service_ip: Ipv4Addr) -> Result<Certs, rcgen::Error> {
-        Authority::generate(now)?.issue(now, service_ip.into())
+        Authority::generate(now)?.issue(now, [service_ip.into()])
     }
 }
 
@@ -200,7 +205,7 @@ mod tests {
         let (pem, key) = first.to_pem();
         let kept = Authority::from_pem(pem.to_owned(), key.to_owned());
         let later = now() + jiff::SignedDuration::from_hours(24 * 400);
-        let certs = kept.issue(later, Ipv4Addr::LOCALHOST.into());
+        let certs = kept.issue(later, []);
         let certs = certs.expect("certificates can be made");
         assert_eq!(certs.ca, pem);
         mullion_apiserver::Tls::from_pem(

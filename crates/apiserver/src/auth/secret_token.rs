@@ -10,6 +10,7 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{AUTHENTICATED, service_account};
@@ -33,6 +34,9 @@ const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 pub(super) struct SecretClaims {
     #[serde(rename = "sub")]
     subject: String,
+    /// Empty for a token of this server's; kube-controller-manager names none.
+    #[serde(rename = "aud")]
+    pub(super) audiences: Vec<String>,
     #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
     namespace: String,
     #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
@@ -85,6 +89,7 @@ pub(super) fn user(
         secret,
         account,
         uid,
+        audiences: _,
     } = claims;
     let wanted = [
         ("sub", subject),
@@ -103,7 +108,8 @@ pub(super) fn user(
         .find("", "secrets", Some(namespace), secret)
         .filter(|holder| !is_deleted(holder))
         .ok_or(SecretTokenError::Invalidated)?;
-    if holder["data"].text("token") != STANDARD.encode(token) {
+    let held = holder["data"].text("token").as_bytes();
+    if !bool::from(held.ct_eq(STANDARD.encode(token).as_bytes())) {
         return Err(SecretTokenError::Another);
     }
     let found = server

@@ -182,6 +182,7 @@ pub(super) fn authenticate(
     // A token without audiences is for this server.
     let given = match &*claims {
         VerifiedClaims::Bound(claims) => &claims.audiences[..],
+        VerifiedClaims::Secret(claims) if !claims.audiences.is_empty() => &claims.audiences[..],
         VerifiedClaims::Secret(_) => server.audiences(),
     };
     let meant: Vec<String> = given

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::Response;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::golang::integer;
 use serde_json::Value;
 
 use super::{
@@ -67,12 +67,11 @@ pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), St
 
 /// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
 pub(crate) fn check_revision(told: &str) -> Result<(), Status> {
-    if told.bytes().all(|byte| byte.is_ascii_digit()) {
+    let is_digits = told.bytes().all(|byte| byte.is_ascii_digit());
+    if told.is_empty() || (is_digits && told.parse::<u64>().is_ok()) {
         return Ok(());
     }
-    let told = quote(told);
-    let why = format!("strconv.ParseUint: parsing {told}: invalid syntax");
-    Err(Status::new(500, "", why))
+    Err(Status::new(500, "", integer::fault("ParseUint", told)))
 }
 
 /// The source of a PUT: its body, the same for every attempt.

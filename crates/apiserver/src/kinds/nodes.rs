@@ -286,28 +286,28 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
     }
 }
 
-/// Validates the features that a kubelet declares: sorted names, each of them once.
+/// Validates the features that a kubelet declares: valid names, each greater than the one before.
 fn declared_features(errors: &mut Errors, features: &[Value]) {
     let path = Path::new("status");
     let path = path.child("declaredFeatures");
     let texts: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
-    let mut seen = HashSet::new();
     for (index, name) in texts.iter().enumerate() {
-        let at = path.index(index);
-        let is_again = !seen.insert(*name);
-        if is_again {
-            errors.duplicate(&at, *name);
-        }
-        if !is_again && index > 0 && texts[index - 1] > *name {
-            errors.invalid(&at, *name, "list must be sorted alphabetically");
-        }
         if !is_feature_name(name) {
             let why = format!(
                 "invalid feature name {}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' \
                  (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes",
                 quote(name)
             );
-            errors.invalid(&at, *name, why);
+            errors.invalid(&path.index(index), *name, why);
+        }
+        // kube-apiserver compares neighbours only.
+        if let Some(next) = texts.get(index + 1) {
+            let at = path.index(index + 1);
+            if name == next {
+                errors.duplicate(&at, *next);
+            } else if name > next {
+                errors.invalid(&at, *next, "list must be sorted alphabetically");
+            }
         }
     }
 }

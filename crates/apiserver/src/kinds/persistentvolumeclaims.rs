@@ -141,6 +141,18 @@ impl Kind for PersistentVolumeClaim {
     }
 }
 
+/// Returns whether kube-apiserver treats an amount as fractional. It computes thousandths in 64 bits, which large amounts overflow.
+fn looks_fractional(amount: &Quantity) -> bool {
+    if amount.is_beyond_reach() {
+        return false;
+    }
+    if !amount.is_integer() {
+        return amount.milli_value() % 1000 != 0;
+    }
+    let thousandths = amount.nano() / 1_000_000;
+    (thousandths as i64) % 1000 != 0
+}
+
 /// Returns the warning for a class that is named in an annotation.
 pub(crate) fn beta_class_warning() -> String {
     format!(
@@ -155,7 +167,7 @@ pub(crate) fn fraction_warnings(path: &Path<'_>, spec: &Value) -> Vec<String> {
         let amount = Quantity::parse(text).ok()?;
         let at = path.child("resources");
         let at = at.child(list);
-        (!amount.passes_as_integer()).then(|| {
+        looks_fractional(&amount).then(|| {
             let at = at.key("storage");
             format!("{at}: fractional byte value \"{amount}\" is invalid, must be an integer")
         })

@@ -94,6 +94,11 @@ async fn kinds_refuse_values_in_kube_apiservers_words() {
             r#"status.declaredFeatures[1]: Duplicate value: "A""#,
         ),
         (
+            "/api/v1/nodes".to_owned(),
+            json!({"status": {"declaredFeatures": ["A", "B", "A"]}}),
+            r#"status.declaredFeatures[2]: Invalid value: "A": list must be sorted alphabetically"#,
+        ),
+        (
             format!("{STORAGE}/storageclasses"),
             json!({"provisioner": "A B"}),
             r#"provisioner: Invalid value: "a b": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"#,

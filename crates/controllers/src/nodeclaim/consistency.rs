@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use super::{Error, edit, pass};
 use crate::{
     Change, Queue, api_error,
-    provisioner::{BY_PROVIDER_ID, KarpenterContext, conditions::Status, market::amounts},
+    informers::BY_PROVIDER_ID,
+    provisioner::{KarpenterContext, conditions::Status, market::amounts},
     state::convert,
 };
 

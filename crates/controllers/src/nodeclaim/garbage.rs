@@ -12,7 +12,7 @@ use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 use mullion_cloud::{Instance, InstanceState};
 
 use super::{Error, pass};
-use crate::provisioner::{BY_PROVIDER_ID, KarpenterContext};
+use crate::{informers::BY_PROVIDER_ID, provisioner::KarpenterContext};
 
 /// How often is tidied up.
 const PERIOD: Duration = Duration::from_secs(120);

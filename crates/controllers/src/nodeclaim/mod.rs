@@ -45,9 +45,9 @@ use serde_json::json;
 
 use crate::{
     Change, Queue, api_error,
+    informers::BY_PROVIDER_ID,
     provisioner::{
-        BY_CLASS, BY_PROVIDER_ID, KarpenterContext, conditions::Conditions, decision_log::Pass,
-        market::MarketError,
+        BY_CLASS, KarpenterContext, conditions::Conditions, decision_log::Pass, market::MarketError,
     },
     queue::Backoff,
 };

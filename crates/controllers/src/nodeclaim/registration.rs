@@ -1,7 +1,7 @@
 //! Registers a node after it joined the cluster: gives it the labels, taints, owner and finalizer from its claim.
 //!
-//! Invariant: no pod is scheduled to the node before the taint `karpenter.sh/unregistered` is removed. The taint is
-//! removed in the same write that adds everything else, so a node is never half registered.
+//! Invariant: the taint `karpenter.sh/unregistered` is removed in the same write that adds everything else, so a node is never half
+//! registered. No pod is scheduled to the node before that, unless the node joined without the taint: then an event says so.
 
 use k8s_openapi::{
     api::core::v1::{Node, Taint},

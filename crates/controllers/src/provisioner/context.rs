@@ -27,12 +27,11 @@ use super::{
     risk::SpotRisks,
 };
 use crate::{
-    Context, Informer, Recorder, api_error, buffers, disruption::Disrupting, informers,
-    nodepool::health::Registrations, overlays, state::SharedState, static_pools,
+    Context, Informer, Recorder, api_error, buffers, disruption::Disrupting,
+    informers::BY_PROVIDER_ID, nodepool::health::Registrations, overlays, state::SharedState,
+    static_pools,
 };
 
-/// Index of NodeClaims by `status.providerID`.
-pub const BY_PROVIDER_ID: &str = "providerID";
 /// Index of NodeClaims by the id of their instance.
 pub const BY_INSTANCE: &str = "instanceID";
 /// Index of NodeClaims by NodePool.
@@ -266,7 +265,7 @@ impl KarpenterContext {
     /// Returns the nodes that have the provider id of a claim; more than one is an error of whoever registered them.
     pub(crate) fn nodes_of(&self, claim: &NodeClaim) -> Vec<Arc<Node>> {
         let nodes = &self.base.informers.nodes;
-        let with_id = |id| nodes.by_index(informers::BY_PROVIDER_ID, id);
+        let with_id = |id| nodes.by_index(BY_PROVIDER_ID, id);
         claim.provider_id().map(with_id).unwrap_or_default()
     }
 

@@ -39,9 +39,7 @@ use std::sync::Arc;
 use mullion_cloud::CloudProvider;
 
 pub use batcher::Batcher;
-pub use context::{
-    BY_CLASS, BY_INSTANCE, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed,
-};
+pub use context::{BY_CLASS, BY_INSTANCE, BY_POOL, KarpenterContext, Options, is_managed};
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
 pub use gates::FeatureGates;

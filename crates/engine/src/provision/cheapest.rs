@@ -133,7 +133,8 @@ impl Solver<'_> {
     fn buy_as(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
         let packed = self.attempt(pending, PlacementMode::Packed(nodes));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
-        if !nodes.is_empty() || (is_sure && pending.len() > MOST_TWICE) {
+        let is_optimal = !packed.is_open() && packed.bound == Some(packed.price);
+        if !nodes.is_empty() || is_optimal || (is_sure && pending.len() > MOST_TWICE) {
             return packed;
         }
         let first_fit = self.first_fit(pending, PlacementMode::OneByOne);

@@ -74,6 +74,13 @@ impl Round {
     }
 }
 
+/// Returns the requirements of a pool on labels that it leaves open.
+pub(super) fn open_requirements(template: &NodeTemplate) -> impl Iterator<Item = &Requirement> {
+    let requirements = template.requirements.iter();
+    requirements
+        .filter(|own| own.operator != Operator::DoesNotExist && !template.is_decided(&own.key))
+}
+
 impl RequestedLabels {
     /// Collects the values that pods of these classes select or prefer.
     pub(super) fn of(
@@ -84,10 +91,7 @@ impl RequestedLabels {
         let mut requested = RequestedLabels::default();
         for template in templates {
             let mut bounds: BTreeMap<&String, Vec<Requirement>> = BTreeMap::new();
-            let open = template.requirements.iter().filter(|own| {
-                own.operator != Operator::DoesNotExist && !template.is_decided(&own.key)
-            });
-            for requirement in open {
+            for requirement in open_requirements(template) {
                 requested.values.entry(requirement.key.clone()).or_default();
                 let own = bounds.entry(&requirement.key).or_default();
                 own.push(requirement.clone());

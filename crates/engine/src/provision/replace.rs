@@ -1,5 +1,5 @@
-//! Plans replacements for nodes that consolidation removes; the pools are compiled once for many such plans. Only where all pods
-//! together ask for more combinations of open labels than one plan can look at, they are compiled for the pods of each plan.
+//! Plans replacements for nodes that consolidation removes; the pools are compiled once for many such plans. Only for pods that
+//! ask for combinations of open labels beyond those of one plan, the pools are compiled again for each plan.
 
 use rustc_hash::FxHashMap;
 
@@ -153,7 +153,8 @@ impl<'a> Pools<'a> {
             .map(|(index, (_, class))| Pending::new(index as u32, *class))
             .collect();
         put_in_order(cluster, &mut pending, &keys);
-        if self.requested.is_one_round() {
+        let mut classes = pods.iter().map(|(_, class)| *class);
+        if classes.all(|class| self.requested.first_has_all_of(class)) {
             let catalogs = std::mem::take(&mut self.catalogs);
             let (replacement, catalogs) =
                 self.replace_with(catalogs, &keys, &pending, ceiling, values, cluster);

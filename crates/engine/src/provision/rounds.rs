@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::limit::Limits;
-use super::open_labels::{MAX_TRIED, RequestedLabels, Round};
+use super::open_labels::{MAX_TRIED, RequestedLabels, Round, open_requirements};
 use super::preferences::Preferences;
 use super::rooms;
 use super::solve::{Pending, PlacementMode, Solver, compile};
@@ -126,10 +126,13 @@ pub(super) fn solve(
             break;
         }
     }
+    let leaves_open = |own: &&NodeTemplate| open_requirements(own).next().is_some();
+    let open = question.request.templates.iter().filter(leaves_open);
+    let open: FxHashSet<&str> = open.map(|own| own.pool.as_str()).collect();
     for (_, pods, mut unplaceable) in waiting {
         let beyond = pods.iter().filter(|pod| requested.is_beyond(pod.class));
         let beyond = beyond.map(|pod| question.keys[pod.index as usize].as_str());
-        say_what_was_tried(&mut unplaceable, &beyond.collect());
+        say_what_was_tried(&mut unplaceable, &beyond.collect(), &open);
         plan.unplaceable.extend(unplaceable);
     }
     // The bounds of the rounds are for a part of the pods each; their sum bounds nothing.
@@ -137,11 +140,16 @@ pub(super) fn solve(
     Ok(())
 }
 
-/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool
-/// refused them for labels or for the pods that are placed already.
-fn say_what_was_tried(unplaceable: &mut [Unplaceable], beyond: &FxHashSet<&str>) {
+/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool that
+/// leaves labels open refused them for labels or for the pods that are placed already.
+fn say_what_was_tried(
+    unplaceable: &mut [Unplaceable],
+    beyond: &FxHashSet<&str>,
+    open_pools: &FxHashSet<&str>,
+) {
     let said = |refusal: &PoolRefusal| {
         let is_open = match refusal.reason {
+            _ if !open_pools.contains(refusal.pool.as_str()) => false,
             PoolReason::Topology { .. } => true,
             PoolReason::Incompatible { reason, .. } => {
                 matches!(reason, Reason::NodeAffinity { .. })

@@ -1,5 +1,7 @@
 //! The errors of Go's `strconv` for texts that are no integers.
 
+use super::quote;
+
 /// Returns Go's error for a text that is not a 64-bit integer; `function` is `ParseInt`, `Atoi`, or `ParseUint`, which takes no sign.
 pub fn fault(function: &str, text: &str) -> String {
     let unsigned = function == "ParseUint";
@@ -13,7 +15,7 @@ pub fn fault(function: &str, text: &str) -> String {
     } else {
         "invalid syntax"
     };
-    format!("strconv.{function}: parsing {text:?}: {why}")
+    format!("strconv.{function}: parsing {}: {why}", quote(text))
 }
 
 #[cfg(test)]

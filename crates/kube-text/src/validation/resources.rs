@@ -123,7 +123,7 @@ pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) 
         return;
     };
     nonnegative(errors, path, text);
-    if is_integer(resource) && !quantity.passes_as_integer() {
+    if is_integer(resource) && !quantity.is_integer() {
         errors.invalid(path, text, NOT_INTEGER);
     }
 }

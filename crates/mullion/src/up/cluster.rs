@@ -110,7 +110,7 @@ impl Cluster {
         let (listener, address) = plan.port.bind().await?;
         keep::set_port(&notes, address.port());
         let certs = keep::authority(&notes, clock.now())
-            .and_then(|authority| authority.issue(clock.now(), SERVICE_IP))
+            .and_then(|authority| authority.issue(clock.now(), [SERVICE_IP]))
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
         let front_proxies = keep::front_proxy_authority(&notes, clock.now())
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;

@@ -8,18 +8,23 @@ use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 use super::{DecodeError, Problem, depth, duplicates};
 
+/// The number of numbers too large for a float that are read as strings. Each costs another parse of the body, so the next one is
+/// an error.
+const MOST_OVERFLOWS: usize = 4;
+
 /// Decodes YAML into JSON values and reports duplicate keys, of which the last wins. Whole numbers become integers however they are
 /// written, as in Go's conversion of YAML to JSON.
 ///
 /// # Errors
 /// The body is not YAML.
 pub fn read(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
-    let (mut value, problems) = as_written(body)?;
+    let (mut value, problems) = as_written(body, MOST_OVERFLOWS)?;
     number::settle(&mut value);
     Ok((value, problems))
 }
 
-fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
+/// Decodes YAML with numbers as they are written. At most `overflows` numbers may be too large for a float.
+fn as_written(body: &[u8], overflows: usize) -> Result<(Value, Vec<Problem>), DecodeError> {
     if let Some(why) = complaint::of_characters(body).or_else(|| complaint::of_escapes(body)) {
         return Err(DecodeError::Yaml(why));
     }
@@ -38,16 +43,17 @@ fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                     (location.line(), key.clone().unwrap_or_default())
                 }
                 Error::MultipleDocuments { .. } if first_document(body).len() < body.len() => {
-                    return as_written(first_document(body));
+                    return as_written(first_document(body), overflows);
                 }
                 _ if end_of_braces(body) < body.len() => {
-                    return as_written(&body[..end_of_braces(body)]);
+                    return as_written(&body[..end_of_braces(body)], overflows);
                 }
                 other => {
                     let why = other.to_string();
-                    return match complaint::quoted_overflow(body, &why) {
-                        Some(quoted) => as_written(&quoted),
-                        None => Err(DecodeError::Yaml(complaint::of(body, &why))),
+                    let quoted = complaint::quoted_overflow(body, &why);
+                    return match (quoted, overflows.checked_sub(1)) {
+                        (Some(quoted), Some(overflows)) => as_written(&quoted, overflows),
+                        _ => Err(DecodeError::Yaml(complaint::of(body, &why))),
                     };
                 }
             };
@@ -136,6 +142,9 @@ mod tests {
         }
         let many = read(b"a: -1e999\nb: [1e400, 2]\n").expect("both are strings");
         assert_eq!(many.0, json!({"a": "-1e999", "b": ["1e400", 2]}));
+        // Each costs a parse, so a body full of them is refused.
+        let all = format!("[{}]", "1e400,".repeat(10_000));
+        assert!(read(all.as_bytes()).is_err());
     }
 
     #[test]

@@ -203,7 +203,7 @@ fn listed(name_check: NameCheck, name: &str, value: &Value, path: &Path<'_>, err
             "must be greater than or equal to 0",
         );
     }
-    if resources::is_integer(name) && !amount.passes_as_integer() {
+    if resources::is_integer(name) && !amount.is_integer() {
         errors.invalid(path, amount.to_string(), resources::NOT_INTEGER);
     }
     if is_huge_page(name) && !is_whole_pages(name, &amount) {
@@ -219,7 +219,7 @@ fn is_whole_pages(name: &str, amount: &Quantity) -> bool {
     let Ok(page) = Quantity::parse(&name[HUGE_PAGES.len()..]) else {
         return false;
     };
-    page.nano() > 0 && page.passes_as_integer() && amount.value() % page.value() == 0
+    page.nano() > 0 && page.is_integer() && amount.value() % page.value() == 0
 }
 
 fn container_name(name: &str, path: &Path<'_>, errors: &mut Errors) {

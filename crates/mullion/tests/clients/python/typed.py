@@ -219,7 +219,8 @@ class Workloads(Session):
         return self.core.list_namespaced_pod(self.ns, label_selector="app=web").items
 
     def test_scale_is_a_subresource(self):
-        self.assertEqual(self.apps.read_namespaced_deployment_scale("web", self.ns).status.replicas, 2)
+        # A pod that another test has evicted may not be replaced yet.
+        until("it has two pods", lambda: self.apps.read_namespaced_deployment_scale("web", self.ns).status.replicas == 2)
         scaled = self.apps.patch_namespaced_deployment_scale("web", self.ns, {"spec": {"replicas": 3}})
         self.assertEqual((scaled.kind, scaled.spec.replicas), ("Scale", 3))
         until("a third pod is ready", lambda: self.apps.read_namespaced_deployment("web", self.ns).status.ready_replicas == 3)

@@ -216,7 +216,7 @@ impl WarningList {
                     continue;
                 };
                 let amount = quantity(amount);
-                if !amount.passes_as_integer() {
+                if !amount.is_integer() {
                     let value = quote(&amount.to_string());
                     self.add(
                         &path.child(list).key(name),
