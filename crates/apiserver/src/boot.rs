@@ -11,11 +11,13 @@ use std::{
 };
 
 use http::HeaderMap;
+use mullion_kinds::{
+    ServiceRange, flowcontrol, request::Lookup, services::objects, system_classes,
+};
 use mullion_store::Key;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::Lookup,
     aggregation,
     auth::rbac::bootstrap,
     client_authority::{self, Authorities},
@@ -26,7 +28,6 @@ use crate::{
         query::Query,
         write,
     },
-    kinds::{ServiceRange, flowcontrol, services::objects, system_classes},
     own,
     registry::Row,
     server::ApiServer,

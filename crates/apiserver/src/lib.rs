@@ -53,12 +53,10 @@ mod auth;
 mod boot;
 mod client_authority;
 mod crd;
-pub mod devices;
 mod flow_schemas;
 #[cfg(test)]
 mod growth;
 pub mod http;
-pub mod kinds;
 mod limits;
 mod listen;
 mod metrics;
@@ -71,7 +69,6 @@ mod server;
 mod service_range;
 mod token_tracking;
 mod version_order;
-mod warnings;
 
 pub use auth::{
     key::{SigningKey, SigningKeyError},

@@ -3,16 +3,14 @@
 //! A [`Provided`] resource is served like any other (discovery, OpenAPI, authorization, selectors, tables), but its objects come from an
 //! [`ObjectSource`] at each request. They can be read, but not written or watched. [`crate::http`] serves them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use mullion_kinds::{Kind, Resource, Rules};
 use serde_json::Value;
 
-use crate::{
-    crd::structural::Schema,
-    http::ObjectQuery,
-    kinds::{Column, Kind, Resource, Rules},
-};
+use crate::crd::structural::Schema;
+pub use mullion_kinds::{Column, Labels, ObjectQuery, ObjectSource};
 pub use mullion_schema::proto::provided::{Tagged, Wire};
 
 /// A resource whose objects the embedding program provides.
@@ -36,18 +34,6 @@ pub struct Provided {
     /// The source of its objects.
     pub source: Arc<dyn ObjectSource>,
 }
-
-/// The source of a [`Provided`] resource's objects.
-pub trait ObjectSource: Send + Sync {
-    /// Returns the requested objects, sorted by namespace and name, without `apiVersion` and `kind`.
-    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value>;
-
-    /// Returns the cells of an object's row, one per column.
-    fn cells(&self, object: &Value) -> Vec<Value>;
-}
-
-/// The labels of an object.
-pub type Labels = BTreeMap<String, String>;
 
 impl Provided {
     /// Returns the resource as an entry of the registry.

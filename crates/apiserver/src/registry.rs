@@ -10,12 +10,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use mullion_kinds::{Resource, SubresourceHandler};
 use mullion_store::{Collection, Object, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use tokio::sync::watch;
-
-use crate::kinds::{Resource, SubresourceHandler};
 
 /// A served resource in one version, with the collection of its objects.
 pub struct Row {

@@ -29,9 +29,11 @@ pub mod descriptions;
 pub mod merge;
 pub mod ownership;
 pub mod proto;
+pub mod raw_field;
 pub mod structural;
 mod table;
 pub mod time;
+pub mod tree;
 mod zero;
 
 pub use zero::normalise;

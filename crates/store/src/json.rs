@@ -2,12 +2,13 @@
 //! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`mullion_schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`ParsedParts`]); its unparsed text
+//! ([`mullion_schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`mullion_schema::raw_field::ParsedParts`]); its unparsed text
 //! ([`RawFieldText`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
 use mullion_schema as schema;
+use mullion_schema::raw_field::{ParsedParts, RawField};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -92,24 +93,6 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 }
 
 const FIELDS: &str = "fieldsV1";
-
-/// The parts of a raw field that are parsed: all scalar fields, and the fields named here.
-#[derive(Debug)]
-pub struct ParsedParts {
-    /// Structured fields that are parsed as a whole.
-    pub whole: &'static [&'static str],
-    /// Lists of objects that are parsed in part, each with the parts of its items.
-    pub lists: &'static [(&'static str, &'static ParsedParts)],
-}
-
-/// The field of a kind's objects that status writes and similar writes neither change nor parse as a whole.
-#[derive(Debug)]
-pub struct RawField {
-    /// The name of the field.
-    pub field: &'static str,
-    /// The parts of the field that are parsed.
-    pub parts: ParsedParts,
-}
 
 /// The unparsed text of a raw field.
 #[derive(Debug)]

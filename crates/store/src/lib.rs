@@ -39,7 +39,7 @@ use self::durable::Writer;
 pub use self::{
     collection::{Change, Collection, CommitError},
     durable::{CopyError, FolderState, StoreError, check_copy, erase, folder_state, restore_copy},
-    json::{ParsedParts, RawField, RawFieldText},
+    json::RawFieldText,
     list::{ListError, Page, PageRequest, Snapshot},
     log::{Event, Window},
     notes::Notes,

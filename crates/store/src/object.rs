@@ -9,9 +9,10 @@ use std::{borrow::Borrow, cell::RefCell, fmt, ops::Range, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use mullion_schema::raw_field::RawField;
 use serde_json::{Map, Value};
 
-use super::json::{self, RawField, RawFieldText};
+use super::json::{self, RawFieldText};
 
 /// `namespace/name`, or `name` for cluster-scoped objects; ordered as those strings are, which is the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,15 @@
 use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
-use mullion_kube_text::{field::Errors, golang::quote};
+use mullion_kinds::{
+    Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
+    SubresourceHandler, request::Ctx,
+};
+use mullion_kube_text::{
+    field::Errors,
+    golang::quote,
+    status::{Details, Status},
+};
 use mullion_schema::{Type, decode};
 use serde_json::Value;
 
@@ -15,15 +23,7 @@ use super::{
     structural::Schema,
     validation::{self, embedded, scale},
 };
-use crate::{
-    admission::Ctx,
-    kinds::{
-        Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
-        SubresourceHandler,
-    },
-    status::{Details, Status},
-    version_order,
-};
+use crate::version_order;
 
 /// The properties of one version's instances.
 struct CustomResource {

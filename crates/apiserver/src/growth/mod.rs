@@ -12,13 +12,14 @@ use std::{collections::HashSet, sync::Arc};
 use axum::{Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt;
-use mullion_schema::decode;
+use mullion_kinds::request::User;
+use mullion_schema::{decode, tree::steps};
 use mullion_store::{Change, EventType, Key};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use self::places::{FILLINGS, Filling, Place};
-use crate::{ApiServer, Config, admission::User, http::write, kinds::tree::steps, registry::Row};
+use crate::{ApiServer, Config, http::write, registry::Row};
 
 /// The numbers of items; each is four times the one before.
 const COUNTS: [usize; 3] = [12, 48, 192];

@@ -5,7 +5,11 @@ use std::{collections::HashSet, sync::Arc};
 use axum::body::Body;
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::field::{Errors, Path};
+use mullion_kinds::Propagation;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    status::Status,
+};
 use mullion_schema::Type;
 use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
@@ -17,7 +21,7 @@ use super::{
     reply::{self, Outcome},
     write::{self, Admission},
 };
-use crate::{admission::Operation, kinds::Propagation, status::Status};
+use crate::admission::Operation;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -6,6 +6,7 @@ use http::Response;
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::integer,
+    status::{Cause, Details, Status},
 };
 use mullion_schema::{Type, proto};
 use mullion_store::{ListError, Page, PageRequest};
@@ -21,10 +22,7 @@ use super::{
     selector::{self, Selector},
     table,
 };
-use crate::{
-    registry::Row,
-    status::{Cause, Details, Status},
-};
+use crate::registry::Row;
 
 /// A page with at least this many stored bytes counts as large.
 const LARGE: usize = 128 * 1024;

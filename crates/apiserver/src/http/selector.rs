@@ -3,11 +3,14 @@
 //! [`mullion_kube_text::validation::selector`] parses label selectors; field selectors are parsed here, with the errors of
 //! `k8s.io/apimachinery/pkg/fields`.
 
-use mullion_kube_text::validation::selector::{Requirement, Selector as LabelSelector};
+use mullion_kube_text::{
+    status::Status,
+    validation::selector::{Requirement, Selector as LabelSelector},
+};
 use mullion_store::Object;
 
 use super::{call::Call, query::Query};
-use crate::{registry::Row, status::Status};
+use crate::registry::Row;
 
 /// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,10 +1,12 @@
 //! Tables and PartialObjectMetadata: the representations of objects for `kubectl get` and for clients that read only metadata.
 
 use jiff::Timestamp;
+use mullion_kinds::Column;
+use mullion_kube_text::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::{call::Call, query::Query};
-use crate::{kinds::Column, registry::Row, status::Status};
+use crate::registry::Row;
 
 /// The `includeObject` option: what a row carries of its object besides the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

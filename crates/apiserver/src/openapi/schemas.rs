@@ -1,10 +1,11 @@
 //! Generates schemas from types: each named type that is reached becomes one component of the document.
 
+use mullion_kinds::request::Lookup;
 use mullion_schema::{Field, List, ListKind, Node, Scalar, Struct, Type, descriptions};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, custom, enums, reference, scheme, values, wire};
-use crate::{admission::Lookup, registry::Row};
+use crate::registry::Row;
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "apimachinery.pkg.apis.meta.v1.ListMeta";

@@ -1,14 +1,12 @@
 //! The plain discovery lists: versions, groups and resources, with their fields in the order of Go's structs.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kinds::Subresource;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{Order, groups, verbs, versions};
-use crate::{
-    kinds::Subresource,
-    registry::{Row, Table},
-};
+use crate::registry::{Row, Table};
 
 /// The response to `/api`.
 #[derive(Serialize)]

@@ -1,9 +1,11 @@
 //! Creation: sets the server's metadata and the first status, generates a name if needed, validates, and stores the object.
 
+use mullion_kinds::{Check, StatusOnCreate, request::Ctx};
 use mullion_kube_text::{
     field::{Emptied, Errors, Path},
     golang::number,
     names::NameRule,
+    status::Status,
     validation::metadata as check_metadata,
 };
 use mullion_schema::{self as schema, ownership};
@@ -12,14 +14,12 @@ use serde_json::Value;
 
 use super::{Admission, claims, companions, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
-    admission::{Ctx, Operation},
+    admission::Operation,
     http::{
         call::{Call, WriteOptions},
         metadata,
         reply::Outcome,
     },
-    kinds::{Check, StatusOnCreate},
-    status::Status,
 };
 
 /// How many generated names are tried before the request is refused.
