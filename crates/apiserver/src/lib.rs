@@ -1,6 +1,6 @@
 //! A Kubernetes API server as a tower service.
 //!
-//! It serves the built-in kinds of [`kinds`] and any CustomResourceDefinition through one set of generic handlers, and stores objects in
+//! It serves the built-in kinds of [`mullion_kinds`] and any CustomResourceDefinition through one set of generic handlers, and stores objects in
 //! [`mullion_store`]. Of Mullion it imports the layers below it alone.
 //!
 //! In a Rust program it is a [`kube::Client`](https://docs.rs/kube) without a socket:
@@ -41,7 +41,7 @@
 //!
 //! [`ApiServer::serve`] serves it on a socket, [`ApiServer::open`] stores it in a directory.
 //!
-//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
+//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`mullion_kinds`]), [`admission`], validation ([`mullion_kinds`]), the store, and
 //! then the watchers.
 
 // Each `expect` names the invariant that holds; tests may use `unwrap`.

@@ -1,6 +1,6 @@
 //! apiregistration.k8s.io/v1 APIService: the server that serves a group and version (`pkg/apis/apiregistration` of kube-aggregator).
 //!
-//! [`crate::aggregation`] keeps an object for every built-in or custom group and version, and writes whether they are available. Objects of
+//! `apiserver::aggregation` keeps an object for every built-in or custom group and version, and writes whether they are available. Objects of
 //! users are only stored: no request is forwarded to their Services.
 
 use jiff::Timestamp;

@@ -76,12 +76,12 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object);
     }
 
-    /// Implements the strategy's PrepareForUpdate of the main endpoint; [`Rules`] cover status and generation.
+    /// Implements the strategy's PrepareForUpdate of the main endpoint; [`crate::Rules`] cover status and generation.
     fn prepare_update(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let _ = (ctx, object, old);
     }
 
-    /// Implements PrepareForUpdate of the status endpoint; [`Rules`] cover spec and metadata.
+    /// Implements PrepareForUpdate of the status endpoint; [`crate::Rules`] cover spec and metadata.
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let _ = (ctx, object, old);
     }
@@ -117,7 +117,7 @@ pub trait Kind: Send + Sync + 'static {
     }
 
     /// Returns the checks of an update, in order, as in the strategy's ValidateUpdate; they follow those for all kinds. `subresource` is
-    /// empty on the main endpoint, and else the name of a [`SubresourceHandler::Part`].
+    /// empty on the main endpoint, and else the name of a [`crate::SubresourceHandler::Part`].
     fn update_checks(&self, subresource: &str) -> &'static [Check] {
         let _ = subresource;
         &[Check::MetadataChange, Check::Object, Check::Change]
@@ -145,12 +145,12 @@ pub trait Kind: Send + Sync + 'static {
         None
     }
 
-    /// Restores everything that a write to a [`SubresourceHandler::Part`] may not change.
+    /// Restores everything that a write to a [`crate::SubresourceHandler::Part`] may not change.
     fn prepare_part(&self, ctx: &Ctx<'_>, subresource: &str, object: &mut Value, old: &Value) {
         let _ = (ctx, subresource, object, old);
     }
 
-    /// Validates a write to a [`SubresourceHandler::Part`]; see [`Kind::update_checks`].
+    /// Validates a write to a [`crate::SubresourceHandler::Part`]; see [`Kind::update_checks`].
     fn validate_part(
         &self,
         ctx: &Ctx<'_>,

@@ -1,5 +1,5 @@
 //! The built-in kinds of Kubernetes: one file per kind, with its defaults, validation, allocation and columns, and one row per served
-//! resource ([`builtins`]).
+//! resource ([`builtins()`]).
 //!
 //! A [`Resource`] says, as data, where a kind is served and how the generic handlers of an API server treat it. Its [`Kind`] has the rest
 //! as code. Custom resource definitions add such rows at run time. Handlers never name a kind.

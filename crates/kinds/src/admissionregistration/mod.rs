@@ -1,5 +1,5 @@
 //! admissionregistration.k8s.io: configurations of webhooks and policies that judge writes. The kinds are defined here;
-//! [`crate::admission::webhook`] applies them.
+//! the admission of the server applies them.
 //!
 //! Source: pkg/apis/admissionregistration/validation.
 

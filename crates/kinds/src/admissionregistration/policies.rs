@@ -1,6 +1,6 @@
 //! Admission policies: CEL rules about writes, which the server evaluates itself instead of calling a webhook.
 //!
-//! A policy has the rules ([`Policies`]), and a [binding](super::bindings) says where they apply. [`crate::admission::webhook`] enforces
+//! A policy has the rules ([`Policies`]), and a [binding](super::bindings) says where they apply. The admission of the server enforces
 //! them.
 
 use std::collections::HashSet;

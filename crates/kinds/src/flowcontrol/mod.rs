@@ -1,7 +1,7 @@
 //! flowcontrol.apiserver.k8s.io/v1: FlowSchema and PriorityLevelConfiguration (`pkg/apis/flowcontrol`).
 //!
 //! They are stored for tools that list and write them, with the defaults that every cluster has ([`defaults`]). They have no effect: this
-//! server has a single queue for requests ([`crate::limits`]).
+//! server has a single queue for requests.
 
 mod defaults;
 mod levels;

@@ -1,7 +1,7 @@
 //! rbac.authorization.k8s.io/v1: Role and ClusterRole have rules, RoleBinding and ClusterRoleBinding grant a role to subjects.
 //!
 //! Two checks limit a writer: validation checks that the object makes sense, and [`Kind::permit`] that no user grants more rights than the
-//! user has ([`crate::auth::rbac::escalation`]). The messages are those of pkg/apis/rbac/validation.
+//! user has ([`escalation`]). The messages are those of pkg/apis/rbac/validation.
 
 mod escalation;
 pub mod rule;

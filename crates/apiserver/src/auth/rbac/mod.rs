@@ -1,6 +1,6 @@
 //! Role-based access control: who may do what, from the stored roles and bindings (upstream: plugin/pkg/auth/authorizer/rbac).
 //!
-//! [`index`] finds the roles of a user, [`rule`] says what one of their rules allows, [`escalation`] keeps writers of roles and bindings
+//! [`index`] finds the roles of a user, [`mullion_kinds::rbac::rule`] says what one of their rules allows, `escalation` beside it keeps writers of roles and bindings
 //! from granting more than they have, [`bootstrap`] brings the default roles. There is no Node authorizer: the simulated kubelets are no
 //! clients of their own, and a `system:node:` user has just what is bound to it.
 
