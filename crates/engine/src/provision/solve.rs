@@ -84,7 +84,7 @@ pub(super) fn compile(
     for template in templates {
         catalogs.push(Catalog::compile(template, request, requested, cluster)?);
     }
-    // Symbols and the order of `templates` must not decide between pools of one weight, so their names do.
+    // The order of `templates` must not decide between pools of one weight, so their names do.
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
 }
