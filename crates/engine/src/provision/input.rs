@@ -138,6 +138,7 @@ pub struct Requirement {
 impl Requirement {
     /// Returns whether a label's value, or its absence, satisfies the requirement.
     pub fn is_met_by(&self, value: Option<&String>) -> bool {
+        // As in Karpenter, a value that is no number satisfies no comparison.
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         let bound = || {
             let bound = self.values.first();
