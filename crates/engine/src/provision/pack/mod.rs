@@ -1,4 +1,4 @@
-//! Packing by cost: which machines to buy for so many pods of each class, in whole numbers.
+//! Packs pods by cost: which machines to buy for so many pods of each class, in whole numbers.
 //!
 //! Karpenter takes the first machine that holds a pod and looks at prices last. Here prices lead: a linear program over patterns (one machine
 //! with so many pods of each class) says what a pod of each class is worth (`master`), machines are chosen by how much worth they
