@@ -50,6 +50,7 @@ impl Evictions {
         budgets: u64,
     ) -> Vec<NodeId> {
         let mut left = Vec::new();
+        // Budgets and the order of nodes change every verdict, so then all of them are worked out again.
         let current =
             self.version == order.version() && self.budgets == budgets && !self.slots.is_empty();
         match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {

@@ -183,11 +183,13 @@ impl Index {
             while let Some((before, _)) = held.next_if(|(node, _)| *node < one.0) {
                 freed.push(*before);
             }
+            // A node that is held with another refusal now is taken again.
             if held.next_if(|(node, _)| *node == one.0) != Some(one) {
                 taken.push(one);
             }
         }
         freed.extend(held.map(|(node, _)| *node));
+        // Freed first: rating a node also removes it from the held ones.
         for node in freed {
             self.rate(node, question, order);
         }
@@ -301,6 +303,7 @@ impl Index {
 
     /// Returns the index of a refusal among the tallies.
     fn tally(&mut self, refusal: &Refusal) -> u32 {
+        // Compared without building the general form of the refusal, because this runs for each node that is full.
         let same = |tally: &Tally| {
             tally.refusal.plugin == refusal.plugin
                 && tally
