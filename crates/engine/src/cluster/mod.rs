@@ -182,6 +182,7 @@ impl Cluster {
 
     /// Returns the index of the profile for a scheduler name; an empty name means the default scheduler.
     fn find_profile(&self, scheduler_name: &str) -> Option<usize> {
+        // The API server fills in the default name; specs that never went through it may leave the name out.
         let name = match scheduler_name {
             "" => DEFAULT_SCHEDULER,
             name => name,
@@ -344,9 +345,11 @@ impl Cluster {
             .iter()
             .map(|image| self.image(*image))
             .collect();
+        // Most clusters report no image of a given pod, and then the number of nodes must not make the facts differ.
         if facts.iter().all(|(_, holders)| *holders == 0) {
             facts.clear();
         } else {
+            // Scores divide by the number of nodes, so that is a fact as well.
             facts.push((self.node_count() as i64, 0));
         }
         facts
