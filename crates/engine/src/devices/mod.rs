@@ -174,6 +174,7 @@ impl Devices {
                 Some(node) => self.local.entry(node).or_default(),
                 None => &mut self.shared,
             };
+            // Sorted, so that a search looks at slices in the same order whatever order they arrived in.
             let place = list.partition_point(|own| **own < *name);
             list.insert(place, name.into());
             if slice.only_node().is_some() && !slice.counters.is_empty() {
@@ -182,6 +183,7 @@ impl Devices {
             }
             self.slices.insert(name.into(), slice);
         }
+        // The slice may have moved to another pool, so both are checked.
         for pool in pools.into_iter().flatten() {
             self.check_counters(pool);
         }
@@ -207,6 +209,7 @@ impl Devices {
     /// Adds an allocation to the allocated devices (`sign` 1), or removes it (-1).
     fn count(&mut self, allocation: Option<&Allocation>, sign: i32) {
         let devices = allocation.into_iter().flat_map(|own| &own.devices);
+        // Admin access looks at devices that others have and takes nothing from them.
         for device in devices.filter(|device| !device.admin_access) {
             match &device.portions {
                 None => {

@@ -170,6 +170,7 @@ impl Class {
     pub(crate) fn compile(spec: &DeviceClassSpec, names: &mut Interner) -> Self {
         let implicit = format!("{CLASS_PREFIX}{}", spec.name);
         let explicit = spec.extended_resource_name.as_deref();
+        // The implicit name always stands for the class, so naming it again adds nothing.
         let explicit = explicit.filter(|own| is_extended(own) && **own != *implicit);
         let resources = explicit.into_iter().chain([implicit.as_str()]);
         Class {
