@@ -32,6 +32,7 @@ impl Amounts {
         owner: &str,
         names: &mut Interner,
     ) -> Result<Self, ModelError> {
+        // A negative amount would make room on a node where there is none.
         Self::refuse_negative(map, owner)?;
         let mut amounts = Amounts::default();
         for (name, quantity) in map {
@@ -86,6 +87,7 @@ impl Amounts {
         self.memory_bytes = self.memory_bytes.min(other.memory_bytes);
         self.ephemeral_bytes = self.ephemeral_bytes.min(other.ephemeral_bytes);
         self.pods = self.pods.min(other.pods);
+        // A resource that the other lacks counts as 0 there; one that is only in the other is 0 here already.
         for (name, amount) in &mut self.scalars {
             *amount = (*amount).min(other.scalar(*name));
         }
