@@ -12,6 +12,7 @@ pub(super) fn of_function(
     let first = arguments.first().map(Part::size);
     Some(match (function, target) {
         ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(target)) => {
+            // Lists and texts have functions of the same name; the target's type decides which one is priced.
             match &target.kind {
                 Type::List(item) => {
                     let each = match **item {
@@ -204,6 +205,7 @@ fn element(list: &Part<'_>) -> Size {
 /// Returns the size of a text after a replacement.
 fn replaced(text: Size, old: Size, new: Size) -> Size {
     let quotient = |whole: u64, part: u64| (whole as f64 / part as f64).ceil() as u64;
+    // An empty text to be replaced is found before each character and at the end.
     let (most, kept) = match old.min {
         0 => (text.max.saturating_add(1), text.max),
         _ if new.max <= old.min => (0, text.max),

@@ -242,8 +242,8 @@ impl Solver<'_> {
     }
 }
 
-// /// Returns the options that the pool's remaining limits allow; an error that names the first broken limit if there
-// is none. As in Karpenter, a limit is about a type's whole capacity, not about what pods ask for.
+/// Returns the options that the pool's remaining limits allow; an error that names the first broken limit if there
+/// is none. As in Karpenter, a limit is about a type's whole capacity, not about what pods ask for.
 fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet, PoolReason> {
     if catalog.limits.is_unlimited() {
         return Ok(options);

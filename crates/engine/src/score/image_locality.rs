@@ -5,9 +5,9 @@ use super::MAX_SCORE;
 use crate::class::Shape;
 use crate::cluster::{Cluster, Node};
 
-// /// Images up to this size in total do not count (kube-scheduler: `minThreshold`).
+/// Images up to this size in total do not count (kube-scheduler: `minThreshold`).
 const MIN_BYTES: i64 = 23 << 20;
-// /// Per container, more than this does not count (kube-scheduler: `maxContainerThreshold`).
+/// Per container, more than this does not count (kube-scheduler: `maxContainerThreshold`).
 const MAX_BYTES_PER_CONTAINER: i64 = 1000 << 20;
 
 /// Returns the name by which an image is looked up: with `:latest` if it has no tag.
