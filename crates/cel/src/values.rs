@@ -62,7 +62,7 @@ pub fn of_json(value: &Json) -> Value {
         Json::Bool(truth) => Value::Bool(*truth),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(number), _) => Value::Int(number),
-            // Whole numbers may be written with a decimal point.
+            // Whole numbers may be written with a decimal point; below 9e15 a double holds them exactly.
             (None, Some(double)) if double.fract() == 0.0 && double.abs() < 9e15 => {
                 Value::Int(double as i64)
             }

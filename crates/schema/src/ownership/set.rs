@@ -270,6 +270,7 @@ impl FieldSet {
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
         for (name, below) in value.as_object()? {
+            // It belongs to the element that has this level below it.
             if name == "." {
                 continue;
             }
@@ -332,6 +333,7 @@ impl FieldSet {
             return true;
         }
         self.elements.iter().any(|element| {
+            // A name with escapes looks different in the text, so it counts as found.
             let escaped = element.name.contains(['"', '\\']);
             (escaped || text.contains(&*format!("\"{}\"", element.name)))
                 && (element.member || element.below.may_meet(text))
