@@ -280,6 +280,7 @@ pub(super) fn equal_within(
             if left.len() != right.len() {
                 return Ok(false);
             }
+            // With equal sizes it is enough to look from one side.
             for (key, value) in left.iter() {
                 match right.get(&key) {
                     Some(other) if equal_within(value, other, looks)? => {}
@@ -298,6 +299,7 @@ pub(super) fn equal_within(
         (Value::Bytes(left), Value::Bytes(right)) => Ok(left == right),
         (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
         (Value::Null, Value::Null) => Ok(true),
+        // NaN has no order, so it equals nothing.
         _ => Ok(compare(left, right) == Some(Ordering::Equal)),
     }
 }
