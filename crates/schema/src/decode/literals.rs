@@ -96,6 +96,7 @@ fn is_special(literal: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(literal) else {
         return false;
     };
+    // `-0` parses as an integer, but would lose its sign.
     let is_plain = text != "-0" && text.parse::<i64>().is_ok();
     !is_plain && super::syntax::is_number(literal)
 }

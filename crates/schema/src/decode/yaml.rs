@@ -32,6 +32,7 @@ fn as_written(body: &[u8], overflows: usize) -> Result<(Value, Vec<Problem>), De
         let options = serde_saphyr::options! { duplicate_keys: policy };
         serde_saphyr::from_slice_with_options::<Value>(body, options)
     };
+    // Duplicates are rare, so the body is parsed again only if there are any.
     match parse(DuplicateKeyPolicy::Error) {
         Ok(value) => {
             depth::check(&value)?;
