@@ -187,6 +187,7 @@ pub fn is_kept_whole(text: &str) -> bool {
             places == 0 && i64::try_from(whole).is_ok_and(|n| n + exponent * 3 / 10 < 15)
         }
         _ => {
+            // No decimal place may be left once the suffix is applied.
             whole + places <= MAX_FAST_DIGITS
                 && i64::try_from(places).is_ok_and(|places| exponent >= places)
         }
@@ -385,6 +386,7 @@ impl fmt::Display for Quantity {
         if self.nano == 0 {
             return f.write_str("0");
         }
+        // Like apimachinery, print smaller amounts and fractions with decimal suffixes, which need no rounding.
         if self.format == Format::BinarySi
             && self.nano.abs() >= 1024 * NANO
             && self.nano % NANO == 0

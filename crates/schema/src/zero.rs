@@ -131,6 +131,7 @@ fn is_empty(arena: &Arena, id: TypeId, value: &Value) -> bool {
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
+        // `omitempty` never drops a struct, however empty it is.
         Value::Object(map) => map.is_empty() && matches!(arena.node(id), Node::Map { .. }),
     }
 }

@@ -68,6 +68,7 @@ impl Url {
             fragment: String::new(),
             path: String::new(),
         };
+        // The target of the request `OPTIONS *`.
         if text == "*" {
             url.path = text.to_owned();
             return Ok(url);
@@ -84,6 +85,7 @@ impl Url {
             if via_request {
                 return Err("invalid URI for request".to_owned());
             }
+            // Such a segment would look like a scheme (RFC 3986, section 4.2).
             if rest
                 .split('/')
                 .next()
@@ -156,6 +158,7 @@ impl Url {
             resolved.path = without_dots(&resolved.escaped_path());
             return Ok(resolved);
         }
+        // An empty reference means this document, with its query.
         if resolved.path.is_empty() && resolved.query.is_empty() {
             resolved.query.clone_from(&self.query);
             if resolved.fragment.is_empty() {
@@ -219,6 +222,7 @@ impl Url {
             Some(String::from_utf8_lossy(&read).into_owned())
         };
         let pairs = self.query.split('&');
+        // Semicolons once separated pairs too; Go refuses such pairs because others read them differently.
         for pair in pairs.filter(|pair| !(pair.is_empty() || pair.contains(';'))) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if let (Some(name), Some(value)) = (text(name), text(value)) {
@@ -246,6 +250,7 @@ fn without_dots(path: &str) -> String {
                 if segment == ".." {
                     walked.pop();
                 }
+                // A path that ends in a dot segment is a directory.
                 if is_last {
                     walked.push("");
                 }

@@ -195,6 +195,7 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
         IpAddr::V6(v6) => (
             v6.segments()[0] & 0xffc0 == 0xfe80,
+            // The flags in between do not matter, only the scope.
             v6.segments()[0] & 0xff0f == 0xff02,
         ),
     };
