@@ -37,6 +37,7 @@ impl Amounts {
         let mut amounts = Amounts::default();
         for (name, quantity) in map {
             match name.as_str() {
+                // All are rounded up, so that a fraction never counts as nothing.
                 "cpu" => amounts.cpu_milli = quantity.milli_value(),
                 "memory" => amounts.memory_bytes = quantity.value(),
                 "ephemeral-storage" => amounts.ephemeral_bytes = quantity.value(),
@@ -185,6 +186,7 @@ impl Amounts {
 
 /// Returns whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
 fn is_scalar(name: &str) -> bool {
+    // Anywhere in the name, as Kubernetes looks for it.
     let native = name.contains("kubernetes.io/");
     let qualified = name.contains('/') && !name.starts_with("requests.");
     native || qualified || name.starts_with("hugepages-") || name.starts_with("attachable-volumes-")

@@ -130,6 +130,7 @@ impl Cluster {
         let site = self.site(node);
         let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
         let extended_claim = extended.as_ref().and_then(|own| own.unallocated_claim());
+        // The same search succeeded when the node was chosen.
         for found in self.find_devices(plan, node).unwrap_or_default() {
             let Ok(allocation) = found.allocation(site) else {
                 continue;
