@@ -42,7 +42,7 @@ pub(super) struct Catalog {
     undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
-    /// By how many thousandths preferences may raise the price of its nodes.
+    /// The number of thousandths by which preferences may raise the price of its nodes.
     pub(super) preference_price: u32,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
@@ -52,7 +52,7 @@ pub(super) struct Catalog {
     relaxes_min_values: bool,
     /// Instance types.
     pub(super) types: Vec<Arc<InstanceType>>,
-    /// What options have for pods, apart from their labels; options of one type usually share a room.
+    /// The rooms that options have for pods, apart from their labels; options of one type usually share one.
     pub(super) rooms: Vec<Room>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
@@ -62,11 +62,11 @@ pub(super) struct Catalog {
     by_type: Vec<Vec<usize>>,
     /// The options that can be bought now.
     pub(super) available: FixedBitSet,
-    /// How many nodes may still be planned for each reservation.
+    /// The number of nodes that may still be planned for each reservation.
     pub(super) reservations: FxHashMap<Symbol, u32>,
     /// The options with a value of a label, or without the label, by key and value.
     by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
-    /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
+    /// The verdicts by kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<Kind, usize>,
     kind_of: FxHashMap<ShapeId, usize>,
@@ -95,6 +95,8 @@ pub(super) struct Verdicts {
 }
 
 impl Catalog {
+    /// Compiles what a pool can buy for pods that request these labels.
+    ///
     /// # Errors
     /// An amount of a type or of the DaemonSets is below zero.
     pub(super) fn compile(

@@ -23,10 +23,10 @@ use super::solve::Pending;
 use super::units;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
-/// What planned nodes list, by catalog and remaining options, so that it is worked out once for nodes with equal options.
+/// The lists of planned nodes by catalog and remaining options, so that nodes with equal options share one.
 pub(super) type Lists = FxHashMap<(usize, FixedBitSet), Listed>;
 
-/// What a planned node lists of the options that remain for it.
+/// The part of a planned node that follows from the options that remain for it.
 pub(super) struct Listed {
     options: Arc<[InstanceTypeOption]>,
     requirements: Arc<[Requirement]>,
@@ -72,7 +72,7 @@ pub(super) struct Topology {
     pub(super) keys: Vec<Symbol>,
     /// Whether declared soft spread constraints count as hard ones.
     pub(super) strict: bool,
-    /// Which of several places with equally few of its pods the class goes to: 0 for the one with the cheapest option, other
+    /// The choice among several places with equally few of its pods: 0 for the one with the cheapest option, other
     /// numbers for arbitrary ones.
     pub(super) variant: u64,
 }

@@ -12,9 +12,9 @@ use super::catalog::Catalog;
 /// The maximum number of types that a node lists, the cheapest ones. Karpenter's AWS provider sends as many to EC2
 /// Fleet.
 const MOST_TYPES: usize = 60;
-/// How much on-demand offerings may cost to be listed, in percent of the cheapest.
+/// The most that an on-demand offering may cost to be listed, in percent of the cheapest.
 const CAP_PERCENT: u64 = 125;
-/// How much spot offerings may cost to be listed, in percent of the cheapest.
+/// The most that a spot offering may cost to be listed, in percent of the cheapest.
 const SPOT_CAP_PERCENT: u64 = 150;
 /// The number of spot types that are listed at any price: the more pools of spot capacity there are, the less often
 /// it is interrupted. Karpenter wants as many for spot-to-spot consolidation.

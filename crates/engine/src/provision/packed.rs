@@ -232,7 +232,7 @@ impl Solver<'_> {
         Some(self.claims.len() - 1)
     }
 
-    /// The options of a machine's pool that hold and admit the same pods.
+    /// Returns the options of a machine's pool that hold and admit the same pods.
     fn choice(&mut self, numbers: &Numbers, bin: &Bin) -> FixedBitSet {
         let (index, chosen) = numbers.offers[bin.offer];
         let catalog = &mut self.catalogs[index];
@@ -277,7 +277,8 @@ impl Solver<'_> {
         catalog.with_values(own, &all, self.cluster)
     }
 
-    /// Whether other pods have a say in where pods of a class go, beyond the room they take. It was prepared to be packed.
+    /// Returns whether other pods matter to where pods of a class go, beyond the room that they take. The class must
+    /// have been prepared to be packed.
     fn is_bound(&self, class: PodClassId) -> bool {
         let own = self.cluster.class(class);
         let view = self.cluster.view(class);

@@ -255,13 +255,14 @@ fn has_preferences(template: &PodTemplate) -> bool {
             .any(is_soft_by_host)
 }
 
-/// Soft spreading over zones needs no variant of the class: see [`super::numbers`].
+/// Returns whether a constraint is soft spreading over hosts. Soft spreading over zones needs no variant of the
+/// class: see [`super::numbers`].
 fn is_soft_by_host(constraint: &crate::model::TopologySpreadConstraint) -> bool {
     constraint.when_unsatisfiable == WhenUnsatisfiable::ScheduleAnyway
         && constraint.topology_key == label::HOSTNAME
 }
 
-/// How many preferences of each sort are still required, counted from the lightest.
+/// The number of preferences of each sort that are still required, counted from the lightest.
 #[derive(Clone, Copy, PartialEq)]
 struct RequiredPreferences {
     near: usize,

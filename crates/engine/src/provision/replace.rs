@@ -25,8 +25,8 @@ pub(crate) type Values = FxHashMap<PodClassId, f64>;
 pub(crate) struct Pools<'a> {
     request: &'a PlanRequest,
     requested: RequestedLabels,
-    /// What can be bought with the labels that the pods ask for, or the first of them. Its limits and reservations are those of
-    /// the moment.
+    /// The catalogs for the labels that the pods ask for, or for the first of them. Limits and reservations are those
+    /// of the moment.
     catalogs: Vec<Catalog>,
     preferences: Preferences,
     seed: u64,

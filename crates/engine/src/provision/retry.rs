@@ -17,7 +17,7 @@ pub(super) struct Retries {
     takes_all: bool,
     /// The nodes that took further pods when a pod was first tried again.
     nodes: Option<Vec<NodeId>>,
-    /// Those of them with room for each class when a pod of it was first tried again.
+    /// The nodes among these with room for each class when a pod of it was first tried again.
     by_class: FxHashMap<PodClassId, Vec<NodeId>>,
     /// The number of nodes that were checked.
     checks: usize,

@@ -16,7 +16,7 @@ use super::{InstanceType, NodeTemplate, PlanRequest, Requirement};
 pub(crate) struct Machine {
     pub(crate) spec: Arc<InstanceType>,
     pub(crate) labels: LabelSet,
-    /// What pods can have of it beside the DaemonSets'.
+    /// The room that is left for pods beside those of DaemonSets.
     pub(crate) room: Amounts,
 }
 
@@ -82,7 +82,7 @@ impl NodeTemplate {
         })
     }
 
-    /// The requirements about labels that machines decide.
+    /// Returns the requirements on labels that machines decide.
     pub(crate) fn decided(&self) -> impl Iterator<Item = &Requirement> {
         self.requirements
             .iter()
@@ -104,7 +104,7 @@ fn loosen(own: &mut Requirement, value: &str) -> bool {
     !own.values.is_empty()
 }
 
-/// Every machine that the pool's class could buy now, cheapest first.
+/// Returns every machine that the pool's class could buy now, cheapest first.
 ///
 /// # Errors
 /// An amount of a type or of the DaemonSets is below zero.
@@ -120,7 +120,7 @@ pub(crate) fn machines(
     options(&open, cluster)
 }
 
-/// Every machine that the pool could buy now, cheapest first.
+/// Returns every machine that the pool could buy now, cheapest first.
 ///
 /// # Errors
 /// An amount of a type or of the DaemonSets is below zero.

@@ -100,7 +100,7 @@ pub enum Change {
         pool: String,
         /// The limited resource.
         resource: String,
-        /// By how much at least, in the resource's units; `None` until an instance type is chosen.
+        /// The least amount to raise it by, in the resource's units; `None` until an instance type is chosen.
         by: Option<Quantity>,
     },
     /// Enable prefix delegation for Windows nodes.

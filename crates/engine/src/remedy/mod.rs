@@ -47,7 +47,7 @@ const WORTH: u32 = 2;
 pub struct Facts<'a> {
     /// Platforms guessed from image names, and which Windows build runs on which.
     pub images: &'a ImageTable,
-    /// How many addresses nodes would have with prefix delegation.
+    /// The numbers of addresses that nodes would have with prefix delegation.
     pub prefixes: &'a PrefixAddresses,
 }
 
@@ -56,7 +56,7 @@ pub struct Facts<'a> {
 pub struct Remedy {
     /// The changes, all of which are needed.
     pub changes: Vec<Change>,
-    /// Where the pod is placed then.
+    /// The place that the pod then gets.
     pub place: Place,
 }
 

@@ -21,25 +21,25 @@ pub(super) struct Forms {
     pub(super) is_unit: bool,
 }
 
-/// How the class's own pods determine the zones of one another.
+/// The way in which the class's own pods determine the zones of one another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Zones {
     Any,
     /// They are spread by this constraint.
     Spread(usize),
-    /// The same as a preference.
+    /// They are spread by this constraint if possible.
     Prefer(usize),
-    /// All are in one; this constraint spreads them all the same, and so keeps some out.
+    /// All are in one zone; this constraint spreads them all the same, and so keeps some out.
     One(Option<usize>),
-    /// No two are in one.
+    /// No two are in one zone.
     Apart,
 }
 
 /// Which pending classes matter to each other.
 pub(super) struct ClassInteractions {
-    /// By class: the pending ones whose pods count for it, and how, in their order.
+    /// The pending classes whose pods count for each class, and how, in their order.
     counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>>,
-    /// Those that take ports of their node.
+    /// The classes that take ports of their node.
     with_ports: Vec<PodClassId>,
     /// The place of each pending class among them.
     places: FxHashMap<PodClassId, usize>,

@@ -62,7 +62,7 @@ pub(super) struct Part {
     pub(super) class: PodClassId,
     /// The zone in which they are to be, if the class's rules are about zones.
     pub(super) zone: Option<Symbol>,
-    /// How many pods one item stands for: more than one if they must share a node.
+    /// The number of pods that one item stands for: more than one if they must share a node.
     pub(super) pods: u32,
     /// Classes of one group count for each other's zones.
     pub(super) group: Option<usize>,

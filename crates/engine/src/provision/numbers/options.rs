@@ -24,7 +24,7 @@ pub(super) struct Row {
     pub(super) room: Load,
     /// Kinds of pods that it admits and of which it holds some.
     pub(super) kinds: FixedBitSet,
-    /// What it takes of the pool's limits.
+    /// The amounts of the pool's limits that it uses up.
     pub(super) takes: Load,
 }
 
@@ -121,7 +121,7 @@ impl Options {
         self.weights.get(&class) == Some(&catalogs[catalog].weight)
     }
 
-    /// The kind of a class.
+    /// Returns the kind of a class.
     pub(super) fn kind(&self, class: PodClassId) -> usize {
         self.kinds[&class]
     }

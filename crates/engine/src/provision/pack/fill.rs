@@ -2,7 +2,7 @@
 
 use super::{DIMENSIONS, Load, Offer, Problem};
 
-/// How much the share of each resource counts in the size of a pod.
+/// The weight of each resource's share in the size of a pod.
 pub(super) type Weights = [f64; DIMENSIONS];
 
 /// The weights with which the shares of all resources count alike.
@@ -16,9 +16,9 @@ pub(super) struct Filler<'a> {
     pub(super) problem: &'a Problem,
     /// Items by density, and how many pods of each want a place.
     order: Vec<(f64, u32, u32)>,
-    /// What a filling took: item and number.
+    /// The items that a filling took, with their numbers of pods.
     pub(super) taken: Vec<(usize, u32)>,
-    /// How short each resource is on an average machine.
+    /// The shortage of each resource on an average machine.
     pub(super) shortage: Weights,
     counts: Vec<u32>,
     /// The number of pods on the machine that each rule counts.

@@ -15,7 +15,7 @@ const MOST_GROUPS: usize = 100;
 /// The least number of groups for the items of a kind, if there are as many items.
 const LEAST_GROUPS: usize = 4;
 
-/// How much more a lack of room counts than room that is left over.
+/// The factor by which a lack of room counts more than room that is left over.
 const LACK: f64 = 3.0;
 
 /// The number of pods of a group that are tried for the last place but one of a machine.
@@ -24,7 +24,7 @@ const TRIES: usize = 32;
 /// Items of one kind and about one size.
 struct Group {
     items: Vec<usize>,
-    /// What its pods ask for on average.
+    /// The average request of its pods.
     request: Load,
 }
 
@@ -182,11 +182,11 @@ struct Filling<'a> {
     offer: &'a Offer,
     /// The kinds of pods that it admits.
     kinds: &'a [usize],
-    /// What a unit of cpu and one of memory on the machine are worth.
+    /// The values of a unit of cpu and of one of memory on the machine.
     rates: [f64; 2],
-    /// What is free.
+    /// The free room.
     room: Load,
-    /// Item and number.
+    /// The items on it, with their numbers of pods.
     pods: Vec<(usize, u32)>,
 }
 

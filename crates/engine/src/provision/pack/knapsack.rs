@@ -13,7 +13,7 @@ const FEW_ROWS: usize = 4;
 /// An upper bound on the value of the pods on a machine, with the best filling that was found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FillingBound {
-    /// No filling is worth more.
+    /// An upper bound: no filling is worth more.
     pub(super) upper: f64,
     /// Whether `upper` is what the best filling is worth, or what was enough.
     pub(super) is_exact: bool,
@@ -27,10 +27,10 @@ pub(super) struct Knapsack {
     /// Resources that count, and how many there are.
     dimensions: [usize; DIMENSIONS],
     rows: usize,
-    /// By what an amount is multiplied to get its share of the machine's room.
+    /// The factor that turns an amount into its share of the machine's room.
     scale: [f64; DIMENSIONS],
     choices: Vec<Choice>,
-    /// What the whole room of each resource is worth.
+    /// The value of the whole room of each resource.
     duals: [f64; DIMENSIONS],
     /// The best filling with fractions of pods: item and number.
     pub(super) parts: Vec<(u32, f64)>,
@@ -44,11 +44,11 @@ struct Choice {
     value: f64,
     /// The maximum number that fits or is wanted.
     most: u32,
-    /// What a pod takes of the machine, by row.
+    /// The shares of the machine that a pod takes, by row.
     share: [f64; DIMENSIONS],
     request: Load,
     place: Place,
-    /// What its room on the machine is worth.
+    /// The value of the room that it takes on the machine.
     size: f64,
 }
 
@@ -87,13 +87,13 @@ struct Search {
 struct Step<const ROWS: usize> {
     request: [i64; ROWS],
     value: f64,
-    /// What its room on the machine is worth.
+    /// The value of the room that it takes on the machine.
     size: f64,
-    /// What a pod is worth beyond its room.
+    /// The value of a pod beyond that of its room.
     excess: f64,
-    /// What this choice and those after it are worth at most beyond their room.
+    /// The most that this choice and those after it can be worth beyond their room.
     beyond: f64,
-    /// What pods of this choice and later ones make of their room at most, excess left out.
+    /// The most that pods of this choice and later ones make of their room, excess left out.
     density: f64,
     /// The maximum number that fits or is wanted.
     most: u32,

@@ -22,8 +22,8 @@ const WHOLE_ROUNDS: usize = 60;
 const STEPS: usize = 200;
 /// The relative error that sums may have.
 const ROUNDING: f64 = 1e-10;
-/// How near to the bound the price of a program must be to count as solved: with fractions of pods, and with whole
-/// ones.
+/// The relative distance from the bound at which the price of a program counts as solved: with fractions of pods, and
+/// with whole ones.
 const NEAR: f64 = 0.0003;
 const WHOLE_NEAR: f64 = 0.004;
 /// The program with whole pods ends when `PATIENCE` rounds lowered its price by less than `LITTLE`.
@@ -39,7 +39,8 @@ const PROMISING: f64 = 0.95;
 const SELDOM: usize = 8;
 /// The share of their price from which the pods of machines count as nearly as good as those that the program buys.
 const NEARLY: f64 = 0.99;
-/// How often a machine may have had too many fillings to search before it may hold fractions of pods for good.
+/// The number of times that a machine may have too many fillings to search before it may hold fractions of pods for
+/// good.
 const TOO_MANY: u8 = 3;
 
 /// The solution of the linear program.
@@ -94,13 +95,13 @@ struct Program<'a> {
     knapsack: Knapsack,
 }
 
-/// What is known of an offer.
+/// The state of an offer in the search for patterns.
 struct Market {
     /// Items and how many of each there may be on it.
     choices: Vec<(u32, u32)>,
-    /// How much of its price its pods were worth when it was looked at last.
+    /// The share of its price that its pods were worth when it was looked at last.
     last: f64,
-    /// How often branch and bound ended early.
+    /// The number of times that branch and bound ended early.
     failed: u8,
 }
 

@@ -13,7 +13,7 @@ const PARTS: i64 = 10_000;
 /// The share of a kind's pods, by what they are worth, that a machine must hold to count for the kind; pods that are
 /// too large for it are left out.
 const HELD: f64 = 0.9;
-/// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
+/// The cost of a unit of each resource, by kind of pod, in micro-dollars an hour.
 pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
 
 /// Returns a lower bound of what a pod of each item costs, in micro-dollars per hour; infinite if no machine holds it. `rates` returns what a unit of each
@@ -87,7 +87,7 @@ struct ResourceDemand {
     units: Load,
     /// A kind, a resource, and how many units are wanted: none of them is zero.
     rows: Vec<(usize, usize, u32)>,
-    /// By offer: the kinds of pods that it counts for.
+    /// The kinds of pods that each offer counts for.
     counts: Vec<FixedBitSet>,
     kinds: usize,
 }
@@ -124,7 +124,7 @@ impl ResourceDemand {
         }
     }
 
-    /// The rows in parts that the linear program has time for, each of whole kinds.
+    /// Returns the rows in parts that the linear program has time for, each of whole kinds.
     fn parts(&self) -> Vec<&[(usize, usize, u32)]> {
         let mut parts = Vec::new();
         let mut rest = &self.rows[..];

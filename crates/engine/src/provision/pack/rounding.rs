@@ -15,7 +15,7 @@ pub(super) struct Solution {
     pub(super) limits: Vec<Load>,
     /// Items that have pods left; some may have none any more, because the list is tidied only when it is read.
     open: Vec<usize>,
-    /// How many pods are left.
+    /// The number of pods that are left.
     unplaced: u64,
 }
 

@@ -7,7 +7,7 @@ use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// The maximum number of machines that are taken apart at once.
 const MOST: usize = 8;
-/// How many offers are looked at for an item: the best, and arbitrary others; and for how many items.
+/// The numbers of offers that are looked at for an item, the best ones and arbitrary others, and of the items.
 const BEST: usize = 3;
 const OTHERS: usize = 1;
 const ITEMS: usize = 5;

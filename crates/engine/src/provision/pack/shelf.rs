@@ -10,7 +10,7 @@ const ITEMS_PER_CELL: usize = 12;
 /// Items that have pods without a place, in a grid for each kind: a machine admits all items of a kind or none, as far as they fit.
 pub(super) struct Shelf<'a> {
     items: &'a [Item],
-    /// By kind.
+    /// The grids by kind.
     grids: Vec<Grid>,
 }
 
@@ -19,7 +19,7 @@ struct Grid {
     rows: usize,
     /// The most cpu and memory that any pod requests.
     most: [i64; 2],
-    /// By row of cpu, then of memory.
+    /// The items by row of cpu, then of memory.
     cells: Vec<Vec<u32>>,
 }
 

@@ -15,22 +15,22 @@ use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, sum_of, v
 use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
-/// How many pods with a mix of resources like the room's are looked at: a machine is filled once with each number,
-/// and the fullest is taken.
+/// The numbers of pods with a mix of resources like the room's that are looked at: a machine is filled once with each
+/// number, and the fullest is taken.
 const NEAR: [usize; 3] = [12, 48, 192];
 /// The share of a machine's price from which cpu or memory should be used up; of less, only as much as goes with the
 /// other one on average.
 const COUNTS: f64 = 0.05;
-/// What it is worth to use cpu and memory as intended, beside the share of its price that a machine's pods pay.
+/// The value of using cpu and memory as intended, beside the share of its price that a machine's pods pay.
 const EVEN: f64 = 0.5;
-/// By how much more of the cheap resource is wanted than goes with the other on average: pods seldom leave exactly
-/// what the last ones need.
+/// The factor by which more of the cheap resource is wanted than goes with the other on average: pods seldom leave
+/// exactly what the last ones need.
 const AHEAD: f64 = 1.03;
 /// A pod pays for its room on a machine if it is worth this share of what pods of other kinds would pay.
 const PAYS: f64 = 0.97;
 /// The number of pods that are looked at in vain before a machine counts as full.
 const TRIES: usize = 256;
-/// How many pods on a machine are a handful, and how many machines are many.
+/// The number of pods on a machine that counts as a handful, and the number of machines that counts as many.
 const HANDFUL: u64 = 10;
 const MANY: u64 = 100;
 /// The number of pods from which on the search tries all machines for all of them.
@@ -181,11 +181,11 @@ struct UnplacedPods<'a> {
     problem: &'a Problem,
     values: Vec<f64>,
     sizes: Vec<Size>,
-    /// By kind: cpu and memory of all that want a place.
+    /// The cpu and memory of all pods of each kind that want a place.
     wanted: Vec<[f64; 2]>,
     /// All cpu and memory that was wanted.
     all: [f64; 2],
-    /// By offer: the kinds that it admits, and the most that they pay for a unit of each resource.
+    /// The kinds that each offer admits, and the most that they pay for a unit of each resource.
     kinds_of: Vec<(Vec<usize>, [f64; DIMENSIONS])>,
     /// Sizes by their mix of cpu and memory.
     by_lean: Vec<u32>,
@@ -199,7 +199,7 @@ struct UnplacedPods<'a> {
 struct Size {
     /// The logarithm of memory by cpu: sizes with the same mix are near each other.
     lean: f64,
-    /// How much of all cpu and memory that is wanted a pod asks for.
+    /// The share of all wanted cpu and memory that a pod requests.
     share: f64,
     /// The items with the most rules first. Some may have no pods left.
     items: Vec<u32>,
