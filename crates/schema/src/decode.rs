@@ -264,7 +264,7 @@ pub fn prune(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Pruned);
 }
 
-/// Does the same for a default value, whose embedded metadata may have any fields.
+/// Prunes a default value like [`prune`], except that embedded metadata may have any fields.
 pub fn prune_default(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Kept);
 }

@@ -146,8 +146,8 @@ pub(super) fn solve(
     Ok(())
 }
 
-/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool that
-/// leaves labels open refused them for labels or for the pods that are placed already.
+/// Reports, for pods that accept more combinations of labels than were tried for them, that another one might do,
+/// where a pool that leaves labels open refused them for labels or because of the pods that are placed already.
 fn say_what_was_tried(
     unplaceable: &mut [Unplaceable],
     beyond: &FxHashSet<&str>,
@@ -252,8 +252,8 @@ fn full(name: String, planned: &PlannedNode, template: Option<&NodeTemplate>) ->
     node
 }
 
-/// Takes a planned node from its pool's limits, as the largest type that it may become, and from the reservations that it
-/// may run in.
+/// Subtracts a planned node from its pool's limits, as the largest type that it may become, and from the reservations
+/// that it may run in.
 fn count(node: &PlannedNode, templates: &mut [NodeTemplate]) {
     for template in templates.iter_mut().filter(|own| own.pool == node.pool) {
         let is_listed = |name: &str| node.options.iter().any(|option| option.name == name);

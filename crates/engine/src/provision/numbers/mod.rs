@@ -78,7 +78,8 @@ pub(super) struct NumbersConfig {
 }
 
 impl Numbers {
-    /// Puts the pending classes, with how many pods each, into numbers; classes without a numeric form are left out.
+    /// Converts the pending classes, with their numbers of pods, into numbers; classes without a numeric form are
+    /// left out.
     pub(super) fn of(
         pending: &[(PodClassId, u32)],
         nodes: &[NodeId],

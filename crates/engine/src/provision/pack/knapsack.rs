@@ -459,7 +459,8 @@ impl Basis {
 }
 
 impl Search {
-    /// Fillings worth no more than `enough` do not count, and so many are looked at.
+    /// Begins a search that counts only fillings worth more than `enough`, and that looks at `most_nodes` of them at
+    /// most.
     fn begin(&mut self, enough: f64, most_nodes: usize) {
         self.taken.clear();
         self.found.clear();

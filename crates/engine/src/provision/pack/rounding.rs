@@ -178,7 +178,7 @@ impl Solution {
         before
     }
 
-    /// Puts some of the pods without a place, which are `rest`, on a machine that has room for them. Returns what was
+    /// Adds some of the pods without a place, which are `rest`, to a machine that has room for them. Returns what was
     /// there before if any were added.
     pub(super) fn top_up(
         &mut self,
