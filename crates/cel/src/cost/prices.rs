@@ -139,15 +139,18 @@ pub(super) fn of_operator(
         ("startsWith" | "endsWith", Some(_), [part]) => (part.size().priced(TRAVERSAL), None),
         ("bytes", None, [text]) if may_be(text, |kind| *kind == Type::String) => {
             let size = text.size();
+            // A character has four bytes at most.
             let most = size.max.saturating_mul(4);
             (size.priced(TRAVERSAL), Some(Size { max: most, ..size }))
         }
         ("string", None, [bytes]) if may_be(bytes, |kind| *kind == Type::Bytes) => {
             let size = bytes.size();
+            // Four bytes may be one character.
             let least = size.min / 4;
             (size.priced(TRAVERSAL), Some(Size { min: least, ..size }))
         }
         ("strings.quote", None, [text]) => {
+            // Each character may need an escape, and two quotes are added.
             let size = text.size().plus(text.size()).plus(Size::exactly(2));
             (text.size().priced(TRAVERSAL), Some(size))
         }
@@ -156,6 +159,7 @@ pub(super) fn of_operator(
             (list.size().max, None)
         }
         ("matches", Some(target), [pattern]) => {
+            // One more, or matching an empty text would be free, however dear the pattern is.
             let text = target.size().plus(Size::exactly(1)).priced(TRAVERSAL);
             (text.saturating_mul(pattern.size().priced(REGEX)), None)
         }

@@ -77,6 +77,7 @@ impl Disk {
                 image: names.intern(image),
                 read_only: *read_only,
             },
+            // kube-scheduler's VolumeRestrictions knows no conflicts of these.
             model::Disk::AzureDisk { .. }
             | model::Disk::Cinder { .. }
             | model::Disk::Portworx { .. } => Disk::Shared,

@@ -186,6 +186,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             self.all.swap(at, at - 1);
             if at - start >= 2 {
                 let mut low = at - 1;
+                // As in Go, not bounded by the start of the part: what is before it is never larger.
                 while low >= 1 && self.less(low, low - 1) {
                     self.all.swap(low, low - 1);
                     low -= 1;

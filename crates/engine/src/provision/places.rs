@@ -84,6 +84,7 @@ impl Solver<'_> {
                         let name = format!("{PLACE}{}", self.places);
                         let catalog = &self.catalogs[index];
                         let labels = &catalog.options[option].labels;
+                        // It has no room: it only makes the place count when pods are spread.
                         self.cluster.add_virtual(
                             &name,
                             labels,

@@ -302,6 +302,7 @@ impl RequiredPreferences {
 fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
     let mut own = template.clone();
     let affinity = &mut own.affinity;
+    // By falling weight, because Karpenter drops the heaviest preference of a sort first.
     let of_pods = [&mut affinity.pod_affinity, &mut affinity.pod_anti_affinity];
     for own in of_pods.into_iter().flatten() {
         own.preferred.sort_by_key(|term| Reverse(term.weight));

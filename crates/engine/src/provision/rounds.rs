@@ -200,6 +200,7 @@ fn carry_out(
     for (index, planned) in part.nodes.iter().enumerate() {
         let template = templates.iter().find(|own| own.pool == planned.pool);
         let pods = planned.pods.iter().map(|key| specs[key.as_str()].clone());
+        // No real node has such a name, because names of nodes contain no slash.
         let name = format!("round/{}", first + index);
         cluster.set_in_flight(&InFlightNode {
             node: full(name, planned, template),

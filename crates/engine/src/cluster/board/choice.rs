@@ -204,6 +204,7 @@ impl Choice<'_> {
             };
             match rows[from..].iter_mut().find(|row| row.group == group) {
                 Some(best) => {
+                    // As with buckets: the best load score, and among equals the nearest to the start.
                     let rank = |row: &Row| {
                         (
                             row.score,

@@ -240,12 +240,14 @@ impl Index {
             return;
         }
         let verdict = question.verdict(node);
+        // A node that a static filter refuses joins no group; only its refusal counts.
         if let Some((plugin, reason)) = verdict.refusal {
             let refusal = self.tally(&Refusal::new(plugin, reason));
             self.change(node, Slot { refusal, ..ABSENT }, order);
             return;
         }
         let labels = &question.cluster.at(node).fixed.labels;
+        // Nodes of a group are alike in all that static scores and topology rules read.
         let key = GroupKey {
             soft_taints: verdict.soft_taints,
             preferred: verdict.preferred,

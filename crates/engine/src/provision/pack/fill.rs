@@ -214,6 +214,7 @@ impl<'a> Filler<'a> {
         let fits = |(item, _): &(usize, u32)| {
             offer.fits.contains(*item) && super::within(&self.problem.items[*item].request, &room)
         };
+        // Most machines have no room for anything, so this comes before sorting.
         if !demand.iter().any(fits) {
             return false;
         }
@@ -247,6 +248,7 @@ impl<'a> Filler<'a> {
         if count <= 0 {
             return 0.0;
         }
+        // Sometimes fewer than fit, so that a repeated search finds other fillings.
         if let Some(random) = self.random.as_mut().filter(|_| count > 1)
             && random.below(4) == 0
         {

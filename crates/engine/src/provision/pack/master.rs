@@ -261,11 +261,13 @@ impl<'a> Program<'a> {
             }
             let offer = &self.problem.offers[index];
             let price = offer.price as f64;
+            // A machine whose searches were cut short too often is not searched again: fractions of pods must do.
             let nodes = if market.failed < TOO_MANY { NODES } else { 0 };
             let pods = (&market.choices[..], values);
             let found = self.knapsack.most(self.problem, offer, pods, price, nodes);
             market.last = found.upper / price;
             most = most.max(market.last);
+            // Its pods are worth no more than its price, so no filling of it lowers the program's price.
             if market.last <= 1.0 + EPSILON {
                 continue;
             }
@@ -279,7 +281,9 @@ impl<'a> Program<'a> {
                 cost: price,
                 entries,
             };
+            // The fillings were looked for at steadier values, but only the program's own say whether this one helps.
             if column.worth(duals) > price * (1.0 + LEAST_GAIN) {
+                // A filling with fractions, or one that the rules forbid, cannot be bought; it only serves the bound.
                 let is_whole = !in_parts && is_allowed(self.problem, offer, &found.pods);
                 self.patterns.push(is_whole.then_some(Pattern {
                     offer: index,

@@ -138,6 +138,8 @@ fn choose(
         problem.offer(bin.offer).price as f64 - worth
     };
     let mut chosen = Vec::with_capacity(MOST);
+    // Of three only: the worst of all would be taken apart again and again, even if nothing better can be done with
+    // it.
     let first = (0..3)
         .map(|_| random.below(bins.len()))
         .max_by(|a, b| waste(*a).total_cmp(&waste(*b)))

@@ -167,6 +167,7 @@ fn buy(
             }
         }
         let Some((_, mut bin)) = best else { break };
+        // It was filled for the sake of its price; what went on it may also fit on a cheaper one.
         if let Some(smaller) = problem.cheapest_for(&bin.pods, &solution.limits) {
             bin.offer = smaller;
         }
