@@ -188,7 +188,7 @@ impl Shape {
 
     /// Returns the label because of which a node is refused, if a single demand decides.
     pub(crate) fn mismatch(&self, labels: &LabelSet, names: &Interner) -> Option<LabelMismatch> {
-        // With several terms no single label is to blame, so nothing is told then.
+        // With several terms no single label is to blame, so nothing is reported then.
         first_mismatch(self.node_selector.iter(), labels, names).or_else(|| {
             match self.node_terms.as_deref() {
                 Some([term]) => first_mismatch(term.demands().iter(), labels, names),

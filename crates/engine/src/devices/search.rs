@@ -224,7 +224,8 @@ impl<'a> Search<'a> {
                 State::Incomplete => Some("being updated"),
                 State::Invalid => Some("invalid"),
             };
-            // "All devices" cannot be told while slices are missing, so the attempt fails instead of allocating some.
+            // While slices are missing it is not known what all devices are, so the attempt fails instead of allocating
+            // some.
             if let Some(state) = state {
                 return Err(Failure::Error(format!(
                     "claim {}, request {request}: asks for all devices, but resource pool {} is currently {state}",

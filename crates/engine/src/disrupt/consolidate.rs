@@ -216,7 +216,7 @@ impl<'a> Round<'a> {
                             best = Some(replacement);
                         }
                     }
-                    // The reason is told about the first node alone; a larger set fails for reasons of other nodes
+                    // The reason is about the first node alone; a larger set fails for reasons of other nodes
                     // too.
                     Err(stays) if size == 1 => why = stays,
                     Err(_) => {}

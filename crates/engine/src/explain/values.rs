@@ -84,7 +84,7 @@ pub(super) fn unmet_requirements(
     let mut words = Vec::new();
     for own in pool.decided() {
         let values: BTreeSet<String> = sold.iter().filter_map(|m| value(m, &own.key)).collect();
-        // Requirements that some machine meets may still exclude each other; that is not told here.
+        // Requirements that some machine meets may still exclude each other; that is not reported here.
         if values.iter().any(|value| own.is_met_by(Some(value))) {
             continue;
         }

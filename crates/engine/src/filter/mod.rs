@@ -37,7 +37,7 @@ impl Question<'_> {
     }
 
     fn first_veto(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
-        // PreFilter ends at the first plugin that refuses, so the profile's order decides which conflict is told.
+        // PreFilter ends at the first plugin that refuses, so the profile's order decides which conflict is reported.
         let vetoes = conflicts.filter_map(|(plugin, conflict)| {
             let at = self.rules.pre_filters_at(plugin)?;
             Some((at, Veto { plugin, conflict }))

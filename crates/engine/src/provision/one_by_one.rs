@@ -155,7 +155,7 @@ impl Solver<'_> {
             return Err(PoolReason::NoInstanceTypes);
         }
         let verdicts = catalog.verdicts(pod.class, self.cluster).clone();
-        // Asked before limits, so that a pod which no type admits is told that and not which limit is reached.
+        // Asked before limits, so that a pod which no type admits gets that reason and not a limit that is reached.
         if let (true, Some((plugin, reason))) = (verdicts.fits.is_clear(), verdicts.refusal) {
             return Err(PoolReason::Incompatible { plugin, reason });
         }

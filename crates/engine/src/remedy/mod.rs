@@ -195,7 +195,7 @@ impl Cluster {
             self.delegate_prefixes(facts.prefixes);
         }
         let tried = self.ask(&changed, (&pools, market), facts, set);
-        // Before the result is read: the addresses in it are told relative to the settings of today.
+        // Before the result is read: the addresses in it are relative to the settings of today.
         self.rollback(checkpoint);
         Ok(match tried? {
             TrialResult::Placed(place, changes) => {
