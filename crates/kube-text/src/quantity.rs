@@ -310,6 +310,7 @@ impl Quantity {
     /// Returns the value rounded away from zero to thousandths.
     pub fn rounded_up_to_milli(self) -> Quantity {
         let rest = self.nano % MILLI_IN_NANO;
+        // Of a value that has saturated only the text is exact, and rounding would lose it.
         if rest == 0 || self.is_beyond_reach() {
             return self;
         }

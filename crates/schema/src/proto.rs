@@ -124,6 +124,7 @@ pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> 
         objects: &objects,
     };
     let value = read::message(kind, message, bounds)?;
+    // Messages and JSON are nested differently, so the tree is checked as well.
     super::decode::check_depth(&value)?;
     Ok(value)
 }

@@ -100,6 +100,7 @@ fn settle(
             Presence::DropZero if is_empty(arena, field.id, value) => dropped.push(field),
             Presence::Optional if value.is_null() => dropped.push(field),
             Presence::Always if value.is_null() => *value = zero(arena, field.id),
+            // Protobuf, the form in which objects are stored, does not tell an empty list from an absent one.
             Presence::Null if form == Form::Stored && is_empty(arena, field.id, value) => {
                 *value = Value::Null;
             }

@@ -99,6 +99,7 @@ impl Url {
         if let Some(authority) = rest.strip_prefix("//").filter(|_| may_have_host) {
             let end = authority.find('/').unwrap_or(authority.len());
             rest = &authority[end..];
+            // The last one separates, because Go allows others in the user.
             let (user, host) = match authority[..end].rsplit_once('@') {
                 Some((user, host)) => (Some(user), host),
                 None => (None, &authority[..end]),
@@ -200,6 +201,7 @@ impl Url {
             text.push_str(&self.scheme);
             text.push(':');
         }
+        // Like Go, write slashes after a scheme even if there is only a path, as in `file:///x`.
         let has_authority = !self.host.is_empty() || !user.is_empty();
         if has_authority || !(self.scheme.is_empty() || self.path.is_empty()) {
             text.push_str("//");

@@ -83,6 +83,7 @@ impl Cidr {
     /// Returns whether the address has bits beyond the prefix.
     fn has_host_bits(&self) -> bool {
         match self.address {
+            // It was written as an IPv4-mapped address, so its prefix counts the bits of IPv6.
             IpAddr::V4(v4) if self.bits == 128 => {
                 let mapped = v4.to_ipv6_mapped();
                 masked_v6(mapped, self.written) != mapped

@@ -170,6 +170,7 @@ impl Requirement {
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
             Operator::GreaterThan | Operator::LessThan => {
+                // As in apimachinery, what is not an integer never matches.
                 let number = |text: &str| text.parse::<i64>().ok();
                 let (Some(value), Some(bound)) = (
                     value.and_then(number),

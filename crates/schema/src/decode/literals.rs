@@ -21,6 +21,7 @@ pub(super) fn marked(body: &[u8]) -> Cow<'_, [u8]> {
             b'-' | b'0'..=b'9' => {
                 let end = end_of_number(body, at);
                 if is_special(&body[at..end]) && ends_a_value(&body[end..]) {
+                    // Only now, because it reads the whole body and few bodies have such literals.
                     if copied == 0 && contains(body, ESCAPED) {
                         return body.into();
                     }

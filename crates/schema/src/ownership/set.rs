@@ -277,6 +277,7 @@ impl FieldSet {
             if !is_known(name)? {
                 continue;
             }
+            // Both a dot and `{}` mean that the element itself is in the set.
             let dotted = below.as_object()?.contains_key(".");
             let below = FieldSet::from_json(below)?;
             set.add(name.clone(), dotted || below.is_empty(), below);
