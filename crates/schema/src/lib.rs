@@ -257,6 +257,8 @@ fn package(api_version: &str) -> Option<String> {
         "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
         plain if PLAIN.contains(&plain) => return Some(format!("api.{plain}.{version}")),
         other => {
+            // For example `rbac.authorization.k8s.io` is `api.rbac`, and `flowcontrol.apiserver.k8s.io` is
+            // `api.flowcontrol`.
             let own = other.strip_suffix(".k8s.io")?;
             let own = own.strip_suffix(".authorization").unwrap_or(own);
             let own = own.strip_suffix(".apiserver").unwrap_or(own);
