@@ -31,7 +31,7 @@ pub fn is_terminating(pod: &Pod) -> bool {
     !is_finished(pod) && is_deleting(pod)
 }
 
-/// The node the pod is bound to, or the empty string.
+/// Returns the node the pod is bound to, or the empty string.
 pub fn node_name(pod: &Pod) -> &str {
     pod.spec
         .as_ref()
@@ -39,7 +39,7 @@ pub fn node_name(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// The condition of the given type.
+/// Returns the condition of the given type.
 pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status
         .as_ref()?
@@ -49,23 +49,23 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
         .find(|condition| condition.type_ == kind)
 }
 
-/// The Ready condition is True.
+/// Returns whether the Ready condition is True.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// When the Ready condition became True; `None` while it is not, or if it does not say.
+/// Returns when the Ready condition became True; `None` while it is not, or if it does not say.
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let ready = condition(pod, "Ready").filter(|ready| ready.status == "True")?;
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// Whether the pod has been ready for at least `min_ready_seconds` at `now`.
+/// Returns whether the pod has been ready for at least `min_ready_seconds` at `now`.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     is_ready(pod) && available_in(pod, min_ready_seconds, now).is_some_and(|wait| wait.is_zero())
 }
 
-/// How long until a ready pod becomes available (zero if it is); `None` for a pod that is not ready.
+/// Returns how long until a ready pod becomes available (zero if it is); `None` for a pod that is not ready.
 pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<SignedDuration> {
     if !is_ready(pod) {
         return None;

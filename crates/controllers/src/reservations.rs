@@ -151,7 +151,7 @@ async fn demote(karpenter: &KarpenterContext) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an object that stays says of itself that its capacity is reserved.
+/// Returns whether an object that stays says of itself that its capacity is reserved.
 fn says_reserved(object: &impl Resource) -> bool {
     let stays = object.meta().deletion_timestamp.is_none();
     let kind = object.labels().get(labels::CAPACITY_TYPE);

@@ -32,7 +32,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The object that is written.
+    /// Returns the object that is written.
     pub(super) fn key(&self) -> &Key {
         match self {
             Change::Create(key, _) => key,
@@ -188,7 +188,7 @@ impl Collection {
         next
     }
 
-    /// The current version of an object.
+    /// Returns the current version of an object.
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
         self.read().objects.get(key).cloned()
     }
@@ -203,18 +203,19 @@ impl Collection {
         self.read().objects.is_empty()
     }
 
-    /// A revision at which this collection looks as it does now.
+    /// Returns a revision at which this collection has its present content.
     pub fn revision(&self) -> u64 {
         let _unchanged = self.read();
         self.revision.load(Ordering::Acquire)
     }
 
-    /// The revision of the last published change; 0 before the first.
+    /// Returns the revision of the last published change; 0 before the first.
     pub fn last_change(&self) -> u64 {
         *self.published.borrow()
     }
 
-    /// The revision the next write will probably get: how wide a [`Draft`] should leave its slot.
+    /// Returns the revision that the next write will probably get, from which a [`Draft`] knows how
+    /// many digits to leave for it.
     pub fn next_revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed) + 1
     }

@@ -46,7 +46,7 @@ impl Expiry {
         self.ends.pop_front_if(|end| end.at <= now)
     }
 
-    /// When the next version comes to its end.
+    /// Returns when the next version comes to its end.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.ends.front().map(|end| end.at)
     }

@@ -178,7 +178,8 @@ impl RawFieldText<'_> {
     }
 }
 
-/// The entries of an object in stored text, with the text of their values. Names of fields are written without escapes.
+/// Returns the entries of an object in stored text, with the text of their values. Names of fields are written without
+/// escapes.
 fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text.get(1..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -190,7 +191,7 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The items of a list in stored text.
+/// Returns the items of a list in stored text.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text.get(1..).unwrap_or_default();
     std::iter::from_fn(move || {

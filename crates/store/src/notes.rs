@@ -37,7 +37,7 @@ impl Notes {
         }
     }
 
-    /// The value under a key.
+    /// Returns the value under a key.
     pub fn get(&self, key: &str) -> Option<Bytes> {
         self.list(key).remove(key)
     }

@@ -42,7 +42,7 @@ impl Cursor {
         })
     }
 
-    /// The next events, waiting until there is one. Dropping the future loses nothing.
+    /// Returns the next events, waiting until there is one. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Vec<Event>, Expired> {
         loop {
             self.published.mark_unchanged();
@@ -55,7 +55,7 @@ impl Cursor {
         }
     }
 
-    /// The events that are there already.
+    /// Returns the events that are there already.
     pub fn poll(&mut self) -> Result<Vec<Event>, Expired> {
         let state = self.collection.read();
         let oldest = state.log.compacted();
@@ -77,7 +77,7 @@ impl Cursor {
         Ok(batch)
     }
 
-    /// A revision such that every event up to it has been returned: what a bookmark may say.
+    /// Returns a revision such that every event up to it has been returned: what a bookmark may say.
     pub fn progress(&mut self) -> u64 {
         let state = self.collection.read();
         if state.log.after(self.revision).next().is_none() {

@@ -401,7 +401,7 @@ fn paid(own: &aws_sdk_ec2::types::Instance) -> (CapacityType, Option<Reservation
     }
 }
 
-/// The placement group that an instance is in.
+/// Returns the placement group that an instance is in.
 fn placed(own: &aws_sdk_ec2::types::Placement) -> Option<Placement> {
     let partition = own.partition_number();
     Some(Placement {

@@ -256,7 +256,7 @@ fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
         .build()
 }
 
-/// The volumes of a family where the class names none. Images of the user's own have their own.
+/// Returns the volumes of a family where the class names none. Images of the user's own have their own.
 fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> {
     let encrypted = |device: &str, gib: u64| BlockDeviceMapping {
         device_name: Some(device.to_owned()),

@@ -79,7 +79,7 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
     })
 }
 
-/// The maximum bandwidth to EBS that every instance of a type has.
+/// Returns the maximum bandwidth to EBS that every instance of a type has.
 fn ebs_mbps(info: &InstanceTypeInfo) -> Option<u64> {
     let ebs = info.ebs_info()?;
     let is_default = *ebs.ebs_optimized_support()? == EbsOptimizedSupport::Default;

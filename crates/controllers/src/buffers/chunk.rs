@@ -54,7 +54,8 @@ pub(super) fn of(
     (1..=count).map(|number| Arc::new(chunk(number))).collect()
 }
 
-/// The namespace and name of the buffer that a pod is a chunk of; none if it is a pod of the API.
+/// Returns the namespace and name of the buffer that a chunk belongs to; `None` for a pod of the
+/// API.
 pub(crate) fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
     let annotations = pod.metadata.annotations.as_ref()?;
     let value = |key: &str| annotations.get(key).map(String::as_str);
@@ -63,7 +64,8 @@ pub(crate) fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
         .flatten()
 }
 
-/// What a chunk asks for: the template without what only a pod that exists can have.
+/// Returns the pod spec of a chunk: the template without the fields that only an existing pod can
+/// have.
 fn spec(mut spec: PodSpec, addresses: WindowsAddresses) -> PodSpec {
     spec.node_name = None;
     spec.scheduling_gates = None;

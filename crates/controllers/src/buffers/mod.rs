@@ -46,7 +46,7 @@ struct State {
 }
 
 impl Buffers {
-    /// The chunks of all buffers.
+    /// Returns the chunks of all buffers.
     pub(crate) fn chunks(&self) -> Vec<Arc<Pod>> {
         self.state().chunks.values().flatten().cloned().collect()
     }
@@ -61,7 +61,7 @@ impl Buffers {
         self.state().hosts.get_or_insert_default().insert(claim);
     }
 
-    /// Whether a node, by one of its names, holds chunks; none if nothing has been planned yet.
+    /// Returns whether a node, by one of its names, holds chunks; none if nothing has been planned yet.
     pub(crate) fn hold(&self, node: &str, claim: &str) -> Option<bool> {
         let state = self.state();
         let hosts = state.hosts.as_ref()?;
@@ -212,7 +212,7 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
     }
 }
 
-/// What a chunk is made from (karpenter: `ResolveCapacityBuffer`).
+/// Returns what a chunk is made from (karpenter: `ResolveCapacityBuffer`).
 fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origin, Unresolved> {
     let (namespace, spec) = (buffer.namespace().unwrap_or_default(), &buffer.spec);
     if let Some(reference) = &spec.pod_template_ref {

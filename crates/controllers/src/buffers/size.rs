@@ -30,7 +30,7 @@ fn limits(spec: &CapacityBufferSpec) -> Amounts {
         .collect()
 }
 
-/// How many pods fit into limits, by the resources that both name; none if there is no such resource.
+/// Returns how many pods fit into limits, by the resources that both name; none if there is no such resource.
 fn fits(limits: &Amounts, requests: &Amounts) -> Option<i64> {
     let both = limits.iter().filter_map(|(name, limit)| {
         let request = requests.get(name).filter(|request| **request > 0)?;
@@ -39,7 +39,7 @@ fn fits(limits: &Amounts, requests: &Amounts) -> Option<i64> {
     both.min()
 }
 
-/// The number of chunks, as a status has it and as many as there are at most.
+/// Returns the number of chunks, as a status has it and as many as there are at most.
 pub(super) fn bounded(chunks: i64) -> i32 {
     let bounded = chunks.clamp(0, MOST);
     i32::try_from(bounded).unwrap_or(i32::MAX)

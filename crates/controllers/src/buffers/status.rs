@@ -24,7 +24,8 @@ pub(crate) struct Placed {
     pub(crate) nowhere: usize,
 }
 
-/// The status after it is known, or is known not to be known, what a chunk is. No origin: the gate is closed.
+/// Returns the status after the origin of a buffer's chunks was resolved, with its result. No origin: the gate is
+/// closed.
 pub(super) fn resolved(
     buffer: &CapacityBuffer,
     origin: Option<&Result<Origin, Unresolved>>,
@@ -69,7 +70,8 @@ pub(super) fn resolved(
     status
 }
 
-/// The status after a plan (karpenter: `computeProvisioningCondition`). No chunks in the plan: it says nothing new.
+/// Returns the status after a plan (karpenter: `computeProvisioningCondition`). No chunks in the plan: it says nothing
+/// new.
 pub(super) fn placed(
     buffer: &CapacityBuffer,
     placed: Option<&Placed>,

@@ -2,7 +2,8 @@
 //!
 //! [`reason`] decides, the [`Marker`] writes the condition `Drifted`, [`replacement`] says what takes a node's place.
 //!
-//! Invariant: the condition `Drifted` of a claim says the first reason that holds, by Karpenter's names and in its order; it goes when none does.
+//! Invariant: the condition `Drifted` of a claim names the first reason that holds, by Karpenter's names and in its
+//! order; the condition is removed when none holds.
 
 mod mark;
 mod reason;
@@ -77,6 +78,7 @@ fn sort(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|own| {
         let conditions = own.claim.status.as_ref().map(|status| &status.conditions);
         let since = conditions.and_then(|conditions| true_since(conditions, DRIFTED));
+        // The name decides last, so that every pass tries the same node first.
         (!own.pods.is_empty(), since, own.node.name_any())
     });
 }
@@ -86,10 +88,10 @@ fn rests(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool {
     node.is_some_and(|node| karpenter.disrupting.rests(&node.name_any()))
 }
 
-/// What takes the place of a drifted node, at any price; why nothing can, in words, if so.
+/// Returns the command that replaces a drifted node at any price, or Karpenter's message why its pods have no other
+/// place.
 ///
-/// # Errors
-/// The engine was told of an amount that cannot be true.
+/// Returns an error if a node or pool offers an invalid amount.
 pub(super) async fn replacement(
     karpenter: &KarpenterContext,
     candidate: &Candidate,
@@ -123,6 +125,7 @@ pub(super) async fn replacement(
         candidates: vec![candidate.clone()],
         destinations: made.existing.into_iter().map(|(_, node)| node).collect(),
         replacements: made.replacements,
+        // Drift is mended at any price, so no saving is shown for it.
         saving: 0,
     }))
 }

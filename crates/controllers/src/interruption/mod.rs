@@ -129,7 +129,7 @@ async fn look_at_checks(
     Ok(())
 }
 
-/// Whether a failure has lasted long enough to be acted on. Maintenance that is ahead is always.
+/// Returns whether a failure has lasted long enough to be acted on. Maintenance that is ahead is always.
 fn is_lasting(failure: &Impairment, now: Timestamp) -> bool {
     failure.check == StatusCheck::Event || now.duration_since(failure.since) >= PATIENCE
 }

@@ -18,7 +18,7 @@ use mullion_api::{
 };
 use serde_json::Value;
 
-/// The NodePool that a Provisioner is today. `class` is the class its nodes come from.
+/// Returns the NodePool that a Provisioner is today. `class` is the class its nodes come from.
 pub fn node_pool(spec: &ProvisionerSpec, class: &str) -> NodePoolSpec {
     NodePoolSpec {
         template: NodeClaimTemplate {
@@ -76,7 +76,7 @@ fn disruption(spec: &ProvisionerSpec) -> Disruption {
     }
 }
 
-/// The requirements with v1alpha5's defaults for what neither they nor the labels speak of.
+/// Returns the requirements with v1alpha5's defaults for what neither they nor the labels speak of.
 fn with_defaults(
     requirements: &[Requirement],
     given_labels: &BTreeMap<String, String>,
@@ -123,7 +123,7 @@ fn with_defaults(
     all
 }
 
-/// The EC2NodeClass that an AWSNodeTemplate is today. `profile` is used where the template names none.
+/// Returns the EC2NodeClass that an AWSNodeTemplate is today. `profile` is used where the template names none.
 pub fn node_class(
     spec: &AWSNodeTemplateSpec,
     kubelet: Option<&KubeletConfiguration>,
@@ -166,7 +166,7 @@ pub fn node_class(
     }
 }
 
-/// A selector map as alternative terms: each of its ids, or its tags together.
+/// Returns a selector map as alternative terms: each of its ids, or its tags together.
 fn selectors(map: &BTreeMap<String, String>) -> Vec<(Option<String>, BTreeMap<String, String>)> {
     let ids = map.iter().filter(|(key, _)| is_ids(key));
     let ids: Vec<_> = ids
@@ -265,7 +265,7 @@ fn volume(legacy: &LegacyBlockDeviceMapping) -> BlockDeviceMapping {
     }
 }
 
-/// A size in whole GiB, as today's schema wants it.
+/// Returns a size in whole GiB, as today's schema wants it.
 fn gibibytes(size: &Value) -> Option<String> {
     let text = match size {
         Value::String(text) => text.clone(),

@@ -173,7 +173,7 @@ impl Legacy {
     }
 }
 
-/// The class a provisioner's nodes come from; without a reference it is one of the provisioner's own name.
+/// Returns the class a provisioner's nodes come from; without a reference it is one of the provisioner's own name.
 fn class_name(provisioner: &Provisioner) -> String {
     match &provisioner.spec.provider_ref {
         Some(reference) => reference.name.clone(),
@@ -181,7 +181,7 @@ fn class_name(provisioner: &Provisioner) -> String {
     }
 }
 
-/// An object that is not on its way out.
+/// Returns the object unless it is being deleted.
 fn live<K: Resource>(object: Option<Arc<K>>) -> Option<Arc<K>> {
     object.filter(|object| object.meta().deletion_timestamp.is_none())
 }

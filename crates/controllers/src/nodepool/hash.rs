@@ -62,7 +62,7 @@ fn template_spec(spec: &NodeClaimTemplateSpec) -> Hash {
         .hash()
 }
 
-/// A duration in the struct that wraps it; `Never` is that struct's zero value.
+/// Hashes a duration in the struct that wraps it; `Never` is that struct's zero value.
 fn duration(wrapper: &str, duration: &NillableDuration) -> Option<Hash> {
     let duration = duration.duration()?;
     let nanos = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
@@ -90,7 +90,7 @@ pub fn class_hash(spec: &EC2NodeClassSpec) -> String {
     set([class_spec(spec), string(family)]).to_string()
 }
 
-/// The family in Karpenter's spelling.
+/// Returns the family in Karpenter's spelling.
 fn family(spec: &EC2NodeClassSpec) -> &str {
     const FAMILIES: [&str; 6] = [
         "AL2",
@@ -213,7 +213,7 @@ fn block_device(device: &BlockDevice) -> Hash {
         .hash()
 }
 
-/// The kubelet's settings hash as their JSON text with sorted keys, as Go's encoder writes it.
+/// Hashes the kubelet's settings as their JSON text with sorted keys, as Go's encoder writes it.
 fn kubelet(settings: &KubeletConfiguration) -> Option<Hash> {
     // Settings are maps with string keys, numbers and texts: they always have a JSON form.
     let json = serde_json::to_value(settings).ok()?;
@@ -229,17 +229,17 @@ fn kubelet(settings: &KubeletConfiguration) -> Option<Hash> {
     Some(string(&json))
 }
 
-/// A string field, whose zero value is empty.
+/// Hashes a string field, whose zero value is empty.
 fn text(value: &str) -> Option<Hash> {
     (!value.is_empty()).then(|| string(value))
 }
 
-/// A number field, whose zero value is 0.
+/// Hashes a number field, whose zero value is 0.
 fn number(value: i32) -> Option<Hash> {
     (value != 0).then(|| int32(value))
 }
 
-/// A map of strings; one without entries counts as not set.
+/// Hashes a map of strings; one without entries counts as not set.
 fn texts(map_of_texts: &BTreeMap<String, String>) -> Option<Hash> {
     let entries = map_of_texts.iter();
     let entries = entries.map(|(key, value)| (string(key), string(value)));
@@ -295,7 +295,7 @@ mod tests {
         assert_ne!(template_hash(&template), labelled);
     }
 
-    /// The class of upstream's own tests of the hash, with some fields changed.
+    /// Returns the class of upstream's own tests of the hash, with some fields changed.
     fn class(change: Value) -> EC2NodeClassSpec {
         let mut spec = json!({
             "role": "role-1",

@@ -84,7 +84,8 @@ impl Registrations {
         self.lock().remove(pool_uid);
     }
 
-    /// What the launches say; where there are none yet, as many are taken to have been as made it `known`.
+    /// Returns the health that the last launches show. Before the first launch of this process, `known` says what an
+    /// earlier one found, and launches with that result are recorded, so that the next launch is weighed against them.
     pub fn health(&self, pool_uid: &str, known: impl FnOnce() -> Health) -> Health {
         self.of(pool_uid, |launches| {
             if launches.last.is_empty() {

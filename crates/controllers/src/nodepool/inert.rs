@@ -131,7 +131,7 @@ pub fn of_node_class(
     fields
 }
 
-/// The schema's value.
+/// Returns the metadata options that the schema defaults to.
 fn default_metadata_options() -> MetadataOptions {
     MetadataOptions {
         http_endpoint: Some("enabled".to_owned()),

@@ -104,12 +104,12 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     annotate(&karpenter.pool_api(), &*pool, hash.annotations()).await
 }
 
-/// Whether a reference is to a class of the one provider there is.
+/// Returns whether a reference is to a class of the one provider there is.
 fn is_ec2(reference: &NodeClassReference) -> bool {
     reference.group == EC2NodeClass::group(&()) && reference.kind == EC2NodeClass::kind(&())
 }
 
-/// Whether this version of a pool's spec has been validated.
+/// Returns whether this version of a pool's spec has been validated.
 fn is_judged(pool: &NodePool) -> bool {
     let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
     conditions.any(|judged| {
@@ -155,7 +155,7 @@ where
     api_error::ignore_not_found(patched).map(drop)
 }
 
-/// What the launches of this version of a pool, from this version of its class, say of it.
+/// Returns what the launches of this version of a pool, from this version of its class, say of it.
 fn health_of(
     pool: &NodePool,
     class: Option<&EC2NodeClass>,
@@ -184,7 +184,7 @@ fn health_of(
     })
 }
 
-/// The status a pool should have.
+/// Returns the status a pool should have.
 fn status_of(
     pool: &NodePool,
     class: Option<&EC2NodeClass>,
@@ -223,8 +223,8 @@ fn status_of(
     status
 }
 
-/// Whether the class of a pool is ready, with reason and message; a class that is not there is named after Karpenter's
-/// words.
+/// Returns whether the class of a pool is ready, with reason and message; a class that is not there is named after
+/// Karpenter's words.
 fn class_readiness(
     reference: &NodeClassReference,
     class: Option<&EC2NodeClass>,
@@ -263,7 +263,7 @@ fn class_readiness(
     }
 }
 
-/// What the nodes of a pool hold together, with their number.
+/// Returns what the nodes of a pool hold together, with their number.
 fn total(capacities: &[ResourceMap]) -> ResourceMap {
     let basics = [
         labels::CPU,
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::provisioner::FeatureGates;
 
-    /// The status while every gate is closed.
+    /// Returns the status while every gate is closed.
     fn status_of(
         pool: &NodePool,
         class: Option<&EC2NodeClass>,

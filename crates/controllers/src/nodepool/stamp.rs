@@ -48,7 +48,7 @@ impl Stamp {
         }
     }
 
-    /// The annotations of the pool or class.
+    /// Returns the annotations of the pool or class.
     pub(super) fn annotations(&self) -> Value {
         json!({ self.hash_key: self.hash, self.version_key: self.version })
     }
@@ -75,7 +75,7 @@ impl Stamp {
         Ok(())
     }
 
-    /// The annotations that a claim with a stamp of another version gets.
+    /// Returns the annotations that a claim with a stamp of another version gets.
     fn renewed(&self, claim: &NodeClaim) -> Option<Value> {
         if self.is_on(claim) {
             return None;

@@ -28,7 +28,8 @@ pub(crate) struct Changed {
 }
 
 impl Market {
-    /// The machines of a pool as overlays have them. `overlays` are in the order in which they count, without those in conflict.
+    /// Returns the machines of a pool as overlays have them. `overlays` are in the order in which they count, without those in
+    /// conflict.
     pub fn with_overlays(mut self, pool: &NodePool, overlays: &[Arc<Overlay>]) -> Self {
         if overlays.is_empty() {
             return self;
@@ -97,7 +98,7 @@ impl Market {
         }
     }
 
-    /// Whether overlays have changed the price, and the capacity, of one of these types.
+    /// Returns whether overlays have changed the price, and the capacity, of one of these types.
     pub(crate) fn overlays<'a>(
         &self,
         types: impl Iterator<Item = &'a str> + Clone,

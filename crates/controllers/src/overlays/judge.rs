@@ -99,7 +99,7 @@ fn reach_of(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)]) -> Vec<Reach
     reach
 }
 
-/// Whether two overlays change the price of one offering, or one resource of a type.
+/// Returns whether two overlays change the price of one offering, or one resource of a type.
 fn are_in_conflict((a, of_a): (&Overlay, &Reach), (b, of_b): (&Overlay, &Reach)) -> bool {
     let both_price = a.price.is_some() && b.price.is_some();
     let share_resource = a.capacity.keys().any(|name| b.capacity.contains_key(name));

@@ -61,12 +61,12 @@ impl Default for Counted {
 }
 
 impl Counted {
-    /// The overlays that count, in the order in which they do.
+    /// Returns the overlays that apply, in the order in which they are applied.
     pub fn now(&self) -> Arc<[Arc<Overlay>]> {
         self.overlays.borrow().clone().unwrap_or_default()
     }
 
-    /// How often they have changed.
+    /// Returns how often the overlays that apply have changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -209,7 +209,7 @@ async fn write(
     }
 }
 
-/// The status an overlay should have. No verdict: the gate is closed.
+/// Returns the status an overlay should have. No verdict: the gate is closed.
 fn status_of(
     overlay: &NodeOverlay,
     verdict: Option<&Verdict>,
@@ -248,7 +248,7 @@ fn status_of(
     status
 }
 
-/// Whether the status of an overlay says that the gate was closed.
+/// Returns whether the status of an overlay says that the gate was closed.
 pub fn is_shut_out(overlay: &NodeOverlay) -> bool {
     let conditions = overlay.status.iter().flat_map(|status| &status.conditions);
     let mut ready = conditions.filter(|own| own.type_ == condition::READY);

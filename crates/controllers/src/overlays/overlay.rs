@@ -78,8 +78,8 @@ impl Overlay {
         }
     }
 
-    /// The ways to buy a type that the overlay is about, as bits by their position; none where it is not about the type. `labels` are those of the
-    /// type's nodes, those of their pool's template included (core: `getOverlaidOfferings`).
+    /// Returns the ways to buy a type that the overlay is about, as bits by their position; none where it is not about the type. `labels` are
+    /// those of the type's nodes, those of their pool's template included (core: `getOverlaidOfferings`).
     pub(super) fn reach(&self, labels: &StringMap, offerings: &[&Offering]) -> u128 {
         let mut of_type = self
             .requirements
@@ -96,7 +96,7 @@ impl Overlay {
     }
 }
 
-/// What is wrong with a requirement of an overlay.
+/// Returns what is wrong with a requirement of an overlay.
 fn wrong_in(requirement: &Requirement) -> Vec<String> {
     let key = &requirement.key;
     let mut wrong = requirement_errors(requirement);
@@ -163,7 +163,7 @@ impl PriceChange {
         })
     }
 
-    /// The price after the change.
+    /// Returns the price after the change.
     pub(super) fn of(self, price: Price) -> Price {
         match self {
             Self::To(price) => price,
@@ -195,7 +195,7 @@ fn nano(text: &str) -> Option<u128> {
     Some(whole.saturating_mul(NANO).saturating_add(fraction))
 }
 
-/// The price of so many billionths of a dollar, rounded.
+/// Returns the price of so many billionths of a dollar, rounded.
 fn micro(nano: u128) -> Price {
     let micro = (nano.saturating_add(500) / 1000).min(MOST);
     Price(u64::try_from(micro).unwrap_or(u64::MAX))

@@ -83,7 +83,8 @@ impl Work {
     };
 }
 
-/// As [`start`], but only the controllers of that work. Other processes may do the rest.
+/// Starts only the controllers of `work`, as [`start`] starts all. Other processes may run the
+/// rest.
 pub fn start_work(
     context: &Context,
     state: &SharedState,

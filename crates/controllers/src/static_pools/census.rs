@@ -43,7 +43,7 @@ impl Census {
         census
     }
 
-    /// How many more claims the pool's limit on nodes lets it have.
+    /// Returns how many more claims the pool's limit on nodes lets it have.
     pub(crate) fn room(self, pool: &NodePool) -> usize {
         let limits = pool.spec.limits.iter();
         let limit = limits.map(amounts).find_map(|own| own.get(NODES).copied());

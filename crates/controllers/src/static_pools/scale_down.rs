@@ -79,7 +79,8 @@ impl Rank {
     }
 }
 
-/// How much of its life a claim has before it: 1 at its beginning, 0 when it expires (core: `LifetimeRemaining`).
+/// Returns how much of its life a claim has before it: 1 at its beginning, 0 when it expires (core:
+/// `LifetimeRemaining`).
 fn life_left(claim: &NodeClaim, now: Timestamp) -> f64 {
     let life = claim.spec.expire_after.as_ref();
     let life = life.and_then(|life| life.duration());

@@ -113,7 +113,7 @@ impl Directory {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -169,7 +169,7 @@ impl Directory {
         self.database_in(self.existing()?, DATABASE, &self.database())
     }
 
-    /// The database's file.
+    /// Returns the database's file.
     fn existing(&self) -> Result<File, StoreError> {
         let path = self.database();
         let file = private().create(false).open(&path);
@@ -285,7 +285,7 @@ impl Directory {
     }
 }
 
-/// A file on the disk.
+/// Returns a file on the disk.
 pub(super) fn open_file(file: File, _name: &str) -> io::Result<Arc<dyn StorageBackend>> {
     let opened = FileBackend::new(file).map_err(io::Error::other)?;
     Ok(Arc::new(opened))

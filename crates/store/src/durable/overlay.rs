@@ -54,7 +54,8 @@ impl Overlay {
     }
 }
 
-/// The pages that bytes lie on: of each its number, where the bytes begin in it, and how many there are.
+/// Splits a range of bytes by pages: for each page its number, where the bytes begin in it, and how
+/// many there are.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len as u64;
     let mut at = offset;

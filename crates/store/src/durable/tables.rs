@@ -146,7 +146,7 @@ impl Tables {
         &self.directory
     }
 
-    /// The file they are in, for messages.
+    /// Returns the path of the tables' file, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.database()
     }
@@ -157,13 +157,13 @@ impl Tables {
         read_state(&read).map_err(|error| database_error(&self.path(), *error))
     }
 
-    /// The tables as they are now; none while they are broken or closed.
+    /// Begins a read of the tables as they are now; `None` while they are broken or closed.
     pub(super) fn begin(&self) -> Option<ReadTransaction> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.as_ref()?.0.begin_read().ok()
     }
 
-    /// When records were written; the beginning of time for those that are not in the tables.
+    /// Returns when records were written; the beginning of time for those that are not in the tables.
     pub(super) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
         let records = self.begin().and_then(|read| read.open_table(RECORDS).ok());
         let at = |revision: &u64| {

@@ -54,7 +54,7 @@ enum Unknown {
 }
 
 impl Marker {
-    /// Looks at every claim once.
+    /// Checks every claim for drift once, and writes its condition.
     pub(in super::super) async fn mark(
         &mut self,
         karpenter: &KarpenterContext,
@@ -81,7 +81,7 @@ impl Marker {
         Ok(())
     }
 
-    /// Why a claim's node is no longer what is asked for; `None` if it is, or was not launched yet.
+    /// Returns why a claim's node is no longer what is asked for; `None` if it is, or was not launched yet.
     async fn reason(
         &mut self,
         karpenter: &KarpenterContext,
@@ -92,6 +92,7 @@ impl Marker {
         if !is_launched(claim) {
             return Ok(None);
         }
+        // The order is upstream's, which also asks the cheap questions first: those about EC2 come last.
         if let Some(reason) = of_pool(claim, pool) {
             return Ok(Some(reason));
         }
@@ -143,6 +144,7 @@ impl Marker {
             return Ok(None);
         }
         let reason = of_market(claim, market(karpenter, class, markets).await?);
+        // Only a good result is remembered: a claim that drifted is asked about until it is replaced.
         if reason.is_none() {
             self.sold.insert(name, Instant::now());
         }
@@ -168,13 +170,14 @@ impl Marker {
         Ok(reason)
     }
 
-    /// What EC2 says of a claim's instance; nothing if it is gone, which others deal with.
+    /// Returns EC2's description of a claim's instance, at most five minutes old; `None` if the instance is gone.
     async fn instance(
         &mut self,
         karpenter: &KarpenterContext,
         claim: &NodeClaim,
     ) -> Result<Option<Arc<Instance>>, Unknown> {
         let name = claim.name_any();
+        // An instance changes its groups rarely, and EC2 limits how often it may be asked.
         if let Some((_, known)) = self.instances.get(&name) {
             return Ok(Some(Arc::clone(known)));
         }
@@ -187,13 +190,14 @@ impl Marker {
                 self.instances.insert(name, known);
                 Ok(Some(instance))
             }
+            // Garbage collection deletes claims without an instance.
             Err(CloudError::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The market of a class, which is opened once a pass.
+/// Returns the market of a class, opening it at most once per pass.
 async fn market<'a>(
     karpenter: &KarpenterContext,
     class: &EC2NodeClass,

@@ -194,7 +194,7 @@ fn policy_name(policy: ConsolidationPolicy) -> &'static str {
     }
 }
 
-/// How far pods are protected from the end of their node: as long as they are there, for a time, or not at all.
+/// Returns how far pods are protected from the end of their node: as long as they are there, for a time, or not at all.
 fn termination_mode(claim: &NodeClaim) -> &'static str {
     let Some(grace) = &claim.spec.termination_grace_period else {
         return "graceful";

@@ -78,7 +78,7 @@ fn add(sum: &mut Amounts, own: &Amounts) {
     }
 }
 
-/// The name of a resource as a label's value.
+/// Returns the name of a resource as a label's value.
 fn resource_type(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }

@@ -39,7 +39,7 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a pod, if it has not been ready yet.
+    /// Returns what is recorded about a pod that has not been ready yet.
     pub(super) fn of(&self, uid: &str) -> Option<Wait> {
         self.lock().get(uid).copied()
     }

@@ -149,7 +149,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word that Prometheus has for it.
+    /// Returns the type's name in Prometheus' text format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -282,12 +282,13 @@ impl Metric {
         Self::Refused,
     ];
 
-    /// Whether its labels have one for each well-known label of nodes.
+    /// Returns whether the metric has a label for each well-known label of nodes.
     pub fn is_of_node(self) -> bool {
         self >= Self::NodesAllocatable && self <= Self::NodesAge
     }
 
-    /// What its name begins with: Karpenter's metrics with `karpenter_`, ours with `mullion_`.
+    /// Returns the prefix of the metric's name: `karpenter_` for Karpenter's metrics, `mullion_`
+    /// for ours.
     pub fn prefix(self) -> &'static str {
         match self >= Self::PlanPrice {
             true => "mullion_",
@@ -295,7 +296,7 @@ impl Metric {
         }
     }
 
-    /// What Prometheus is told of it.
+    /// Returns the metric's name, type and help text.
     pub fn describe(self) -> Description {
         use Kind::{Counter, Gauge, Histogram, Summary};
         let of = |name, kind, labels, help| Description {

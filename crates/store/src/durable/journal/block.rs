@@ -84,7 +84,7 @@ pub(super) fn write_entry(
     }
 }
 
-/// The mark that entries up to a number were acknowledged.
+/// Returns the mark that entries up to a number were acknowledged.
 pub(super) fn mark(identity: u64, number: u64) -> [u8; BLOCK] {
     let head = Head {
         number,

@@ -58,7 +58,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// The next entry's number and rows; none where the entries end.
+    /// Returns the next entry's number and rows; none where the entries end.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Rows<'_>)>, StoreError> {
         let Some(head) = self.head()? else {
             return Ok(None);
@@ -88,7 +88,7 @@ impl<'a> Entries<'a> {
         Ok(Some((head.number, Rows(&self.rows))))
     }
 
-    /// The head of the entry that begins here, if one does.
+    /// Returns the head of the entry that begins here, if one does.
     fn head(&self) -> Result<Option<Head>, StoreError> {
         if self.len.saturating_sub(self.at) < BLOCK as u64 {
             return Ok(None);
@@ -171,7 +171,7 @@ mod tests {
 
     const IDENTITY: u64 = 7;
 
-    /// A file that holds these pieces, each with the block at which it begins.
+    /// Returns a file that holds these pieces, each with the block at which it begins.
     fn file(pieces: &[(usize, &[u8])]) -> Segment {
         let backend = Backend::new(Arc::new(InMemoryBackend::new()));
         backend.set_len(64 * FIRST).expect("there is room");
@@ -189,7 +189,7 @@ mod tests {
         blocks
     }
 
-    /// The numbers of the entries that can be read, and whether what follows is as it should be.
+    /// Returns the numbers of the entries that can be read, and whether what follows is as it should be.
     fn read(segment: &Segment) -> (Vec<u64>, Result<(), String>) {
         let mut entries = Entries::of(segment, IDENTITY).expect("readable");
         let mut numbers = Vec::new();

@@ -73,7 +73,7 @@ impl Entry {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub(super) fn rows(&self) -> &[u8] {
         &self.0
     }

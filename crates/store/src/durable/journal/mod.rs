@@ -129,7 +129,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -172,7 +172,7 @@ impl Journal {
 }
 
 impl Part {
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(super) fn last(&self) -> u64 {
         *self.numbers.end()
     }

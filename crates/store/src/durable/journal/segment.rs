@@ -35,7 +35,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// A new file with a mark, whatever is in it.
+    /// Creates a file that begins with a mark, overwriting what is in it.
     pub(super) fn new(
         backend: Backend,
         path: PathBuf,
@@ -62,7 +62,7 @@ impl Segment {
         }
     }
 
-    /// The bytes of the entries in it.
+    /// Returns the bytes of the entries in it.
     pub(super) fn bytes(&self) -> u64 {
         self.at - FIRST
     }
