@@ -77,6 +77,7 @@ impl Event {
             (Self::PodAdded(one), Self::PodAdded(other))
             | (Self::PodDeleted(one), Self::PodDeleted(other))
             | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
+            // Two nodes differ in room and labels, so an event about a node never stands for another.
             (Self::Device(one), Self::Device(other)) => one.covers(other),
             _ => false,
         }

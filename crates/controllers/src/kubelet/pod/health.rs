@@ -114,6 +114,7 @@ impl PodSim {
             }?
             .termination_grace_period_seconds
         });
+        // A probe may shorten the grace period of its kill, since a container that hangs would use all of it.
         let grace_s = probe.or(self.spec().termination_grace_period_seconds);
         if let State::Running { condemned, .. } = &mut self.units[index].state {
             *condemned = true;
