@@ -192,7 +192,7 @@ impl Writer {
                     entry,
                     node,
                     reserved,
-                // Pods with volumes may wait for minutes, which must not delay the other pods of this writer.
+                    // Pods with volumes may wait for minutes, which must not delay the other pods of this writer.
                 } if reserved.is_empty() => self.bind(entry, &node, reserved).await,
                 Write::Bind {
                     entry,

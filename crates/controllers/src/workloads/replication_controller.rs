@@ -101,6 +101,7 @@ impl Controller {
         let Some(selector) = PodOwner::selector(&*set) else {
             return Ok(());
         };
+        // An empty selector would adopt every pod of the namespace.
         if selector.selects_all() {
             return Ok(());
         }
