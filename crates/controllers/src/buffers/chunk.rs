@@ -1,4 +1,4 @@
-//! Chunks of a buffer as pods: what is planned for, and never created. Pure.
+//! Builds the chunks of a CapacityBuffer: pods that are planned for and never created. Pure.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use mullion_cloud::WindowsAddresses;
 
 use crate::provisioner::windows_address;
 
-/// On a chunk: it is one.
+/// The annotation that marks a pod as a chunk.
 const FAKE_POD: &str = "karpenter.sh/capacity-buffer-fake-pod";
-/// On a chunk: the buffer's name.
+/// The annotation with the name of the chunk's buffer.
 const BUFFER_NAME: &str = "karpenter.sh/capacity-buffer-name";
-/// On a chunk: the buffer's namespace.
+/// The annotation with the namespace of the chunk's buffer.
 const BUFFER_NAMESPACE: &str = "karpenter.sh/capacity-buffer-namespace";
 
-/// Returns the chunks of a buffer (karpenter: `BuildVirtualPods`). One for Windows asks for an address if pods get any, as a pod would be made to.
+/// Returns the chunks of a buffer (karpenter: `BuildVirtualPods`). A chunk for Windows asks for an address if pods get
+/// any, as the webhook would make a pod ask.
 pub(super) fn of(
     buffer: &CapacityBuffer,
     template: &PodTemplateSpec,
@@ -68,10 +69,12 @@ pub(crate) fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
 /// have.
 fn spec(mut spec: PodSpec, addresses: WindowsAddresses) -> PodSpec {
     spec.node_name = None;
+    // A gated pod is not planned for, and nobody would ever open the gate of a chunk.
     spec.scheduling_gates = None;
     // The least there is: chunks give way to every pod.
     spec.priority = Some(i32::MIN);
     let volumes = spec.volumes.iter_mut().flatten();
+    // Claims belong to one pod; chunks that named them would all be bound to the zone of one volume.
     let lost: Vec<String> = volumes
         .filter(|own| own.persistent_volume_claim.is_some() || own.ephemeral.is_some())
         .map(|own| own.name.clone())

@@ -1,6 +1,7 @@
-//! What a buffer's status says. Pure.
+//! Computes the status of a CapacityBuffer. Pure.
 //!
-//! Invariant: two write it, each its own condition: whoever finds out what a chunk is, and the provisioner, which says where the chunks are.
+//! Invariant: two controllers write the status, each its own condition: the one that resolves the chunks, and the
+//! provisioner, which knows where they are placed.
 
 use jiff::Timestamp;
 use mullion_api::capacity_buffer::{
@@ -101,6 +102,7 @@ pub(super) fn placed(
                 let message = format!("All {replicas} virtual pods fit on existing capacity");
                 (Status::True, "FitsExistingCapacity", message)
             }
+            // The plan knew another number of chunks; the next one will know this one.
             _ => return status,
         }
     };

@@ -77,6 +77,7 @@ impl<K: Resource> Store<K> {
         let previous = self.objects.insert(key.clone(), Arc::clone(&object));
         for index in &mut self.indexes {
             if let Some(previous) = &previous {
+                // The old version is removed by its own values, which may differ from those of the new one.
                 index.remove(&key, previous);
             }
             index.insert(&key, &object);

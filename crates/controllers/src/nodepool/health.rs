@@ -1,4 +1,4 @@
-//! How the last launches of each pool ended, behind the condition `NodeRegistrationHealthy`.
+//! Remembers how the last launches of each pool ended, for the condition `NodeRegistrationHealthy`.
 //!
 //! Invariant: four launches are remembered; two failed ones among them make a pool unhealthy. What is remembered is lost
 //! with the process, and begun again from what the pool's condition says.
@@ -93,6 +93,8 @@ impl Registrations {
                     Health::Unknown => {}
                     Health::Healthy => launches.push(None),
                     Health::Unhealthy(failure) => {
+                        // As many failures as made the pool unhealthy, so that a single success does not make
+                        // it healthy at once.
                         (0..THRESHOLD).for_each(|_| launches.push(Some(failure.clone())));
                     }
                 }
