@@ -1,9 +1,9 @@
-//! What controllers ask about a pod: phases, conditions, readiness over time.
+//! Facts about pods that controllers need: phase, conditions, and readiness over time.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 
-/// `status.phase`, or the empty string.
+/// Returns `status.phase`, or the empty string.
 pub fn phase(pod: &Pod) -> &str {
     pod.status
         .as_ref()
@@ -11,22 +11,22 @@ pub fn phase(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// Succeeded or Failed: the pod will never run again.
+/// Returns whether the pod has succeeded or failed, so that it will never run again.
 pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Deletion has begun.
+/// Returns whether the pod's deletion has begun.
 pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Counts as a replica: neither finished nor being deleted.
+/// Returns whether the pod counts as a replica: neither finished nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_deleting(pod)
 }
 
-/// Being deleted but not finished yet.
+/// Returns whether the pod is being deleted but has not finished yet.
 pub fn is_terminating(pod: &Pod) -> bool {
     !is_finished(pod) && is_deleting(pod)
 }
@@ -70,6 +70,7 @@ pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     if !is_ready(pod) {
         return None;
     }
+    // Without a waiting time readiness is enough, even if the condition lacks its time.
     if min_ready_seconds == 0 {
         return Some(SignedDuration::ZERO);
     }

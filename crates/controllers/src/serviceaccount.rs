@@ -186,6 +186,7 @@ where
         Err(error)
             if api_error::is_already_exists(&error)
                 || api_error::is_namespace_terminating(&error)
+                // The namespace itself may be gone by now.
                 || api_error::is_not_found(&error) =>
         {
             Ok(())

@@ -48,6 +48,7 @@ fn start_claims(context: &Context) {
         let (queue, claims) = (queue.clone(), claims.clone());
         move |change| {
             let pod = change.object();
+            // Only such a change can end a use; a running pod keeps its claims.
             if change.is_deleted() || pods::is_finished(pod) || pods::node_name(pod).is_empty() {
                 let namespace = pod.namespace().unwrap_or_default();
                 let held = all_claims_of(pod).filter_map(|name| claims.get(&namespace, &name));
@@ -78,6 +79,7 @@ async fn sync_claim(
     };
     let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
     let api = Api::namespaced(context.client.clone(), &namespace);
+    // Objects from before the admission plugin, or whose finalizer somebody removed, get it back.
     if is_bare(&*claim, CLAIM) {
         return hold(&api, &*claim, CLAIM).await;
     }
