@@ -140,6 +140,8 @@ impl Store {
     pub async fn expire(&self, now: Timestamp) -> Option<Timestamp> {
         let mut next: Option<Timestamp> = None;
         for collection in self.collections() {
+            // One collection after the other: the deletions of one are a group already, and expiry is not
+            // urgent.
             let then = collection.expire(now).await;
             next = [next, then].into_iter().flatten().min();
         }

@@ -99,6 +99,7 @@ impl Log {
     pub(super) fn begin_after(&mut self, revision: u64) {
         self.events.clear();
         self.held_bytes = 0;
+        // Never lower: a revision that was reported as compacted stays so.
         self.compacted = self.compacted.max(revision);
     }
 

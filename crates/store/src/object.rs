@@ -154,6 +154,8 @@ impl Draft {
         fields: Box<[Box<str>]>,
         expected: u64,
     ) -> Self {
+        // The length is known only after serialization. Copying from a reused buffer is cheaper than growing
+        // a new one.
         SCRATCH.with_borrow_mut(|line| {
             line.clear();
             open_line(line, event);
@@ -187,6 +189,7 @@ impl Draft {
         if digits.len() == slot.len() {
             self.line[slot].copy_from_slice(digits.as_bytes());
         } else {
+            // Behind the revision there are only bytes without recorded offsets, so the others stay right.
             self.line.splice(slot, digits.bytes());
             self.layout.revision_len = digits.len() as u32;
         }

@@ -1,4 +1,5 @@
-//! A file under glass: what is written stays in memory, so that somebody may try what would change the file.
+//! A file whose writes stay in memory, so that an operation that would change the file can be tried without changing
+//! it.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},

@@ -98,6 +98,8 @@ pub(super) fn mark(identity: u64, number: u64) -> [u8; BLOCK] {
 
 /// Reads the block of a store.
 pub(super) fn read(identity: u64, block: &[u8; BLOCK]) -> Block<'_> {
+    // Files are filled with zeros before entries are written, so zeros are valid and mean that nothing is
+    // there.
     if *block == [0; BLOCK] {
         return Block::Zeros;
     }
@@ -136,6 +138,7 @@ fn sealed(identity: u64, head: Head, content: &[u8]) -> [u8; BLOCK] {
 
 fn checksum(identity: u64, block: &[u8; BLOCK]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
+    // With the identity, blocks of another store in a copied or reused file are not taken for this store's.
     sum.update(&identity.to_le_bytes());
     sum.update(&block[4..]);
     sum.finalize()

@@ -63,6 +63,7 @@ impl<'a> Entries<'a> {
         let Some(head) = self.head()? else {
             return Ok(None);
         };
+        // Behind the last entry there may be older ones from an earlier use of the file.
         let follows = head.number > 0 && self.last.is_none_or(|last| head.number == last + 1);
         let bytes = head.entry_bytes();
         if !follows || bytes > self.len - self.at {
@@ -76,6 +77,7 @@ impl<'a> Entries<'a> {
         self.rows.clear();
         for (index, bytes) in (0..).zip(self.blocks.as_chunks().0) {
             match block::read(self.identity, bytes) {
+                // The attempt must agree as well: a refused attempt may have left some of its blocks.
                 Block::Part(part, content) if part == Head { index, ..head } => {
                     self.rows.extend_from_slice(content);
                 }
@@ -120,6 +122,7 @@ impl<'a> Entries<'a> {
             self.read(at, bytes)?;
             for block in bytes.as_chunks().0 {
                 match block::read(self.identity, block) {
+                    // Entries are written one after the other, so a crash can tear only the last one.
                     Block::Part(head, _) if head.number > last + 1 => {
                         let why = format!(
                             "entry {} cannot be read, and later ones are there",
