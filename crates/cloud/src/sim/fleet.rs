@@ -151,6 +151,7 @@ impl Fleet {
             };
             self.by_revision.remove(&entry.revision);
             self.by_token.remove(&entry.token);
+            // A follower whose cursor is older may not have read that the instance was terminated.
             self.forgotten_revision = self.forgotten_revision.max(entry.revision);
             forgotten.push(entry.instance.id.clone());
         }
