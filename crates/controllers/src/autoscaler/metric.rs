@@ -179,6 +179,7 @@ async fn read(
 ) -> Result<Samples, String> {
     let read = metrics::of_pods(target.client, target.namespace, target.selector).await;
     let why = match read {
+        // No metrics at all means that nothing is known, which must not look like zero usage.
         Ok(read) if !read.is_empty() => return Ok(samples(&read, resource, container)),
         Ok(_) => "no metrics returned from resource metrics API".to_owned(),
         Err(error) => format!(

@@ -1,8 +1,10 @@
-//! Hashes by which a node is known to have come from another version of its pool or class.
+//! Hashes that tell whether a node was made from the current version of its pool and class.
 //!
-//! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that was written there means the same here. That of a class is
-//! made like Karpenter's but without the cluster's certificate authority, so it has a version of its own and
-//! the module `stamp` renews others; what drift must not react to is left out (requirements of a pool, selectors of a class). How values become numbers stands in [`super::hashstructure`].
+//! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that Karpenter wrote is valid here.
+//! The hash of a class is computed like Karpenter's but without the cluster's certificate authority, so it has a
+//! version of its own, and the module `stamp` replaces annotations of other versions. Fields whose drift is detected
+//! otherwise are left out: the requirements of a pool and the selectors of a class. [`super::hashstructure`] hashes
+//! single values.
 
 use std::{collections::BTreeMap, time::Duration};
 

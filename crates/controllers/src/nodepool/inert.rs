@@ -1,8 +1,8 @@
 //! Fields of Karpenter's kinds that are accepted and have no effect, because a feature gate is off or because simulated
 //! instances have nothing that they would change, with what happens instead.
 //!
-//! The one list behind the condition `FieldsIgnored` of NodePools and EC2NodeClasses and behind the warnings at
-//! admission. Whoever makes a field act takes it out of here.
+//! The condition `FieldsIgnored` of NodePools and EC2NodeClasses and the warnings at admission both come from this
+//! list. A field that gets an effect must be removed from it.
 
 use std::{collections::BTreeMap, fmt};
 

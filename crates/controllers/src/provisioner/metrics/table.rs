@@ -1,4 +1,5 @@
-//! Names, types, labels and help texts: Karpenter's, for what means the same here, and ours. `docs/metrics.md` lists them with what they mean.
+//! The names, types, labels and help texts of metrics: Karpenter's where the meaning is the same, and ours.
+//! `docs/metrics.md` explains them.
 
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
