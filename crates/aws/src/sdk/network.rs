@@ -39,6 +39,7 @@ impl Network {
         let subnets = ids.iter().filter_map(|id| self.subnets.get(&**id));
         for Dated { value: subnet, .. } in subnets {
             let zone = best.get(&subnet.zone);
+            // As Karpenter does, so that the subnets of a zone fill evenly.
             if zone.is_none_or(|other| other.free_addresses < subnet.free_addresses) {
                 best.insert(Arc::clone(&subnet.zone), subnet.clone());
             }

@@ -75,6 +75,8 @@ impl Parts<'_> {
         let data = self.data();
         let mut hash = Sha256::new();
         // The SDK omits user data from its debug output.
+        // The debug output is not stable between versions of the SDK; after an update templates only get new
+        // names.
         hash.update(format!("{data:?}"));
         hash.update(self.user_data);
         let mut name = NAME_PREFIX.to_owned();

@@ -22,6 +22,7 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
         return None;
     };
     let network = info.network_info()?;
+    // Pods get addresses only on the default card, so its limits count and not the instance's.
     let card = network.default_network_card_index().unwrap_or_default();
     let cards = network.network_cards();
     let card = cards
