@@ -179,6 +179,7 @@ impl Plan {
         let scheduler = args.scheduler_config.as_deref().map(scheduler_config::read);
         let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
         let directory = chosen.directory()?;
+        // A kept cluster has a kubeconfig already, at which its users point.
         let is_kept = directory.as_deref().is_some_and(keep::is_kept);
         let kubeconfig = args.kubeconfig.as_deref();
         let remarks = remarks(&spec, &chosen, directory.as_deref(), kubeconfig);
@@ -224,6 +225,7 @@ impl Plan {
             self.port = Port::Again(port);
         }
         let Some(config) = keep::config(notes) else {
+            // Stored at the first start, because a kept cluster has to go on without the file.
             keep::set_config(notes, self.config.clone());
             if let Some(bits) = self.subnet_bits {
                 keep::set_subnet_bits(notes, bits);
@@ -295,6 +297,7 @@ impl Plan {
             node_profiles: self.node_profiles.clone(),
             ..sim::Config::for_cluster(&self.spec)
         };
+        // Only here, because the zones of a kept cluster are known only by now.
         self.check_subnets(config.zone_count())?;
         let ec2 = match &self.directory {
             None => SimulatedEc2::new(config, clock),
@@ -403,6 +406,7 @@ impl Port {
             })?,
             Port::Again(port) => match listen(port).await {
                 Ok(listener) => listener,
+                // The kubeconfig is written anew with the port, so another one does no harm.
                 Err(_) => usual().await?,
             },
             Port::Usual => usual().await?,
@@ -419,6 +423,7 @@ async fn usual() -> Result<TcpListener, Failure> {
     for port in FIRST_PORT..=last {
         match listen(port).await {
             Ok(listener) => return Ok(listener),
+            // Several clusters on one machine are usual: each takes the next port.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(error) => {
                 return Err(Failure::input(format!(

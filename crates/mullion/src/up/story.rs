@@ -125,6 +125,7 @@ fn log_pods(context: &Context) {
     let (pods, shutdown) = (pods.clone(), context.shutdown.clone());
     let count = async move {
         let mut ticks = interval(COUNT_EVERY);
+        // After a sleep of the machine one count is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

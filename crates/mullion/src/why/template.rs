@@ -85,6 +85,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
     let own = &object["metadata"];
     let home = own["namespace"].as_str().or(namespace).unwrap_or("default");
     let name = own["name"].as_str().or(own["generateName"].as_str())?;
+    // A generated name ends in a dash, which reads badly in the answer.
     let name = name.trim_end_matches('-');
     let mut made = Prospect {
         named: match kind {
@@ -197,6 +198,7 @@ impl Prospect {
                 continue;
             };
             let claim = format!("{volume}-{name}");
+            // A claim template replaces a volume of the same name, as in the StatefulSet controller.
             volumes.retain(|own| own["name"] != volume);
             volumes.push(json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}}));
             self.claims.push(self::claim(&claim, home, template, None));

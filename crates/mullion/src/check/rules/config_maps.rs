@@ -101,6 +101,7 @@ fn aws_auth(context: &Context<'_>, index: usize, object: &Object, found: &mut Fi
             at.clone(),
             Problem::NoProxyGroup { role: name },
         );
+        // The roles are YAML inside a string, so the inner text is edited and the string replaced.
         if let Some(changed) = edit::apply(text, 0, &Edit::Push(groups, json!(PROXY))) {
             finding.safe([Edit::Set(at, json!(changed))]);
         }

@@ -106,6 +106,7 @@ fn host(text: &str) -> Option<&str> {
             name
         }
     };
+    // A URL may have a user and a password before the host.
     let host = after.rsplit('@').next()?.split(':').next()?;
     let is_label = !host.is_empty()
         && host

@@ -104,6 +104,7 @@ fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Fin
 
 /// Checks MUL072: untainted Windows nodes beside pods without an operating system.
 fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
+    // A Node in a manifest comes from a running cluster; its group or pool is what should have the taint.
     if group.source == Source::Node || group.taints.iter().any(|taint| taint.is_hard()) {
         return;
     }

@@ -67,6 +67,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         if known {
             context.fleet.reachable(&pod.placement).next().is_some()
         } else {
+            // Without known nodes, other signs of Windows suffice for a warning.
             context.mixed && !context.fleet.complete
         }
     };
@@ -307,6 +308,7 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 pod.at(&["os"]),
                 Problem::OsNameMissing,
             );
+            // With such fields the API server would refuse the fixed pod.
             if super::pod_spec::forbidden(pod).is_empty() {
                 finding.safe([Edit::Set(at, json!("windows"))]);
             }

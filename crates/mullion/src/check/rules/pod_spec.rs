@@ -114,6 +114,7 @@ fn fields(pod: &Pod<'_>, found: &mut Findings) {
             at.clone(),
             Problem::NotOnWindows { refused },
         );
+        // Where the API server refuses the pod, nothing runs today, and what the author meant is unclear.
         if !refused {
             finding.safe([Edit::Remove(at)]);
         }

@@ -54,6 +54,7 @@ fn limits(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
         );
         if request.is_some() {
             let value = container.value["resources"]["requests"]["memory"].clone();
+            // A limit at the request may kill a container that needs more at times.
             finding.not_safe([Edit::Set(resources.keys(&["limits", "memory"]), value)]);
         }
     }
