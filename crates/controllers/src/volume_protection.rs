@@ -141,6 +141,8 @@ fn start_classes(context: &Context) {
         context.tasks.clone(),
         context.shutdown.clone(),
     );
+    // A class is looked at only when it is being deleted or lacks its finalizer; every other change needs
+    // nothing.
     classes.on_change({
         let queue = queue.clone();
         move |change| {
@@ -256,6 +258,7 @@ fn is_bare<K: Resource>(object: &K, finalizer: &str) -> bool {
 /// their deletion.
 fn used_by(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let has_node = !pods::node_name(pod).is_empty();
+    // The kubelet sets the grace period to 0 once the pod's containers have stopped.
     let is_shut_down =
         pods::is_deleting(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     claims_of(pod)
@@ -297,6 +300,8 @@ where
     K: Metadata<Ty = ObjectMeta> + Resource + Clone + Debug + Serialize + DeserializeOwned,
 {
     let mut free = object.clone();
+    // The whole object is replaced with its resource version, so a change that this decision has not seen
+    // makes the write fail, and the queue decides again.
     Resource::meta_mut(&mut free)
         .finalizers
         .iter_mut()

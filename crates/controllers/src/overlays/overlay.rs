@@ -91,6 +91,7 @@ impl Overlay {
             .iter()
             .enumerate()
             .filter(|(_, own)| allows_offering(&self.requirements, own));
+        // A type has far fewer offerings than 128; the bound only keeps the shift defined.
         reached.fold(0, |bits, (at, _)| bits | 1_u128 << at.min(127))
     }
 }
@@ -129,13 +130,13 @@ fn normalized(requirement: &Requirement) -> Requirement {
 /// The change of a price (core: `AdjustedPrice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PriceChange {
-    /// It is this.
+    /// Replaces the price.
     To(Price),
-    /// It is so much more.
+    /// Adds to the price.
     More(Price),
-    /// It is so much less, and never less than nothing.
+    /// Subtracts from the price, down to zero at least.
     Less(Price),
-    /// It is this share of itself, in billionths.
+    /// Multiplies the price by this number of billionths.
     Share(u128),
 }
 
@@ -149,6 +150,8 @@ impl PriceChange {
         };
         if let Some(percent) = amount.strip_suffix('%') {
             let share = nano(percent)? / 100;
+            // A percentage without a sign could mean the new share or the change, and Karpenter's schema
+            // admits only signed ones.
             return Some(match sign? {
                 true => Self::Share(NANO + share),
                 false => Self::Share(NANO.saturating_sub(share)),

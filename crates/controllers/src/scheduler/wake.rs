@@ -66,6 +66,8 @@ impl Event {
             fn volumes(pod: &Pod) -> Option<&[Volume]> {
                 pod.spec.as_ref()?.volumes.as_deref()
             }
+            // The fields that hints read; one that reads another field of the pod has to add it here, or
+            // wakes are lost.
             one.metadata.namespace == other.metadata.namespace
                 && one.metadata.labels == other.metadata.labels
                 && spec(one) == spec(other)
@@ -130,6 +132,7 @@ impl NodeChanges {
         Self {
             allocatable: allocatable(old) != allocatable(new),
             labels: old.metadata.labels != new.metadata.labels,
+            // Cordoning a node helps no pod, so only the other direction counts.
             taints: taints(old) != taints(new)
                 || (hints::is_cordoned(old) && !hints::is_cordoned(new)),
             features: hints::features(old) != hints::features(new),

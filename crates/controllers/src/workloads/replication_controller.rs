@@ -105,6 +105,8 @@ impl Controller {
         if selector.selects_all() {
             return Ok(());
         }
+        // Read before the pods: an expectation that is met after the list was taken would allow a decision on
+        // an old list. The status may be written either way.
         let may_act = self.expectations.are_met(key);
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let active =
@@ -151,6 +153,7 @@ impl Controller {
                 reference,
                 |_| {},
             );
+            // Before the first request: its event may arrive before the response does.
             self.expectations.expect(key, missing, []);
             let failed = || {
                 self.expectations.created(key);

@@ -179,7 +179,6 @@ impl Plan {
         let scheduler = args.scheduler_config.as_deref().map(scheduler_config::read);
         let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
         let directory = chosen.directory()?;
-        // A kept cluster has a kubeconfig already, at which its users point.
         let is_kept = directory.as_deref().is_some_and(keep::is_kept);
         let kubeconfig = args.kubeconfig.as_deref();
         let remarks = remarks(&spec, &chosen, directory.as_deref(), kubeconfig);

@@ -1,9 +1,8 @@
 //! Computes the part of a node's status that a kubelet writes: the fields that differ from what it knows, whoever
 //! wrote them (kubelet: the setters in pkg/kubelet/nodestatus, and `nodeStatusHasChanged`).
 //!
-//! Invariant: fields of other clients are not touched (conditions of other types, capacity of other resources,
-//! attached volumes), and a different heartbeat time alone is not a difference.
-//! heartbeat is no difference.
+//! Invariant: fields of other clients are not touched (conditions of other types, capacity of other resources, attached
+//! volumes), and a different heartbeat time alone is not a difference.
 
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use mullion_engine::model::Quantity;
