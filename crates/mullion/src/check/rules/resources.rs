@@ -200,6 +200,8 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
         .windows()
         .filter(|group| group.source != Source::Node || context.live)
         .collect();
+    // DSR is switched on in free text, such as a bootstrap script or arguments of kube-proxy, so any mention
+    // counts.
     let dsr = windows.iter().any(|group| {
         context.objects[group.object]
             .value
