@@ -174,6 +174,7 @@ impl Inner {
         let found: Vec<Arc<str>>;
         let ids = match named.is_empty() {
             false => {
+                // In a block, so that the lock is released before the call.
                 let unknown: Vec<String> = {
                     let network = lock(&self.network);
                     let unknown = named.iter().filter(|id| !network.fresh(id));

@@ -113,6 +113,7 @@ impl Fleet {
     ) -> Option<(u64, Vec<InstanceId>)> {
         let entry = self.instances.get_mut(id)?;
         let was_terminated = entry.instance.state == InstanceState::Terminated;
+        // Callers that hold the old version keep it: a shared instance is copied before it is changed.
         edit(Arc::make_mut(&mut entry.instance));
         self.revision += 1;
         self.by_revision.remove(&entry.revision);

@@ -225,6 +225,7 @@ fn present(resource: &str, proposal: &Proposal) -> MetricValueStatus {
 /// Formats thousandths as the API server does: memory in whole bytes with a binary suffix where it divides evenly,
 /// everything else in decimals.
 fn amount(resource: &str, milli: i64) -> ApiQuantity {
+    // Rounded up, as apimachinery's `Quantity.Value` does.
     let bytes = milli / 1000 + i64::from(milli % 1000 > 0);
     if resource != "memory" || bytes.abs() < 1024 {
         return ApiQuantity(match milli % 1000 {

@@ -100,6 +100,8 @@ impl<K: Resource> Store<K> {
         &mut self,
         objects: impl ExactSizeIterator<Item = (Key, Arc<K>)>,
     ) -> (Vec<Option<Arc<K>>>, Vec<Arc<K>>) {
+        // With the objects taken out and the indexes cleared, `insert` finds no earlier versions to remove
+        // one by one.
         let mut before = std::mem::take(&mut self.objects);
         for index in &mut self.indexes {
             index.entries.clear();

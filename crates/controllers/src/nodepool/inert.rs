@@ -103,6 +103,8 @@ pub fn of_node_class(
             "spec.metadataOptions",
             spec.metadata_options
                 .as_ref()
+                // The schema fills these in, so their presence alone does not show that anybody asked for
+                // them.
                 .is_some_and(|options| *options != default_metadata_options()),
         ),
         (
