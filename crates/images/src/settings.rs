@@ -68,6 +68,7 @@ impl FromStr for Settings {
                 }
             }
         }
+        // `none` contradicts every other word, and which of them was meant cannot be known.
         match settings.none
             && settings
                 != (Settings {

@@ -83,7 +83,8 @@ impl Log {
         }
     }
 
-    /// Notes an event. Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    /// Appends an event. Returns the events that the window no longer keeps, for the caller to drop when it holds no
+    /// lock.
     #[must_use]
     pub(super) fn push(&mut self, event: Event, now: Timestamp) -> Vec<Event> {
         self.held_bytes += event.held_bytes();

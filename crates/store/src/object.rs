@@ -259,7 +259,7 @@ impl Object {
         &self.key
     }
 
-    /// Its resourceVersion.
+    /// Returns the resourceVersion.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -269,7 +269,7 @@ impl Object {
         &self.meta
     }
 
-    /// About how many bytes of memory this version takes.
+    /// Returns about how many bytes of memory this version takes.
     pub fn size(&self) -> usize {
         self.line.len() + size_of::<Self>() + size_of::<Meta>()
     }
@@ -386,7 +386,7 @@ fn open_line(line: &mut Vec<u8>, event: EventType) {
     line.extend_from_slice(b"\",\"object\":");
 }
 
-/// Writes the object with apiVersion and kind first; answers where the rest begins and where the revision goes.
+/// Writes the object with apiVersion and kind first. Returns where the rest begins, and the slot for the revision.
 fn write_object(
     out: &mut Vec<u8>,
     object: &Value,

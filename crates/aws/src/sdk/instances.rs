@@ -282,6 +282,8 @@ impl Inner {
                 );
             }
             Err(failed)
+                // Without an answer, or at the rate limit, single calls would fare no better and only add to
+                // the load.
                 if failed.code.is_none()
                     || CloudError::from(failed.clone()) == CloudError::Throttled =>
             {

@@ -84,7 +84,7 @@ impl Buffers {
     }
 }
 
-/// What a buffer's chunk is made from.
+/// The source of a buffer's chunks.
 #[derive(Debug, Default)]
 struct Origin {
     template: PodTemplateSpec,

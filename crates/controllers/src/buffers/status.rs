@@ -14,7 +14,7 @@ use crate::{
     provisioner::conditions::{Conditions, Status},
 };
 
-/// Where a plan has the chunks of a buffer.
+/// The places that a plan has for the chunks of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placed {
     /// On nodes that are there or on their way.
@@ -71,8 +71,8 @@ pub(super) fn resolved(
     status
 }
 
-/// Returns the status after a plan (karpenter: `computeProvisioningCondition`). No chunks in the plan: it says nothing
-/// new.
+/// Returns the status after a plan (karpenter: `computeProvisioningCondition`). `placed` is `None` if the plan had no
+/// chunks of the buffer; the condition then changes only if the buffer is not ready or has no chunks.
 pub(super) fn placed(
     buffer: &CapacityBuffer,
     placed: Option<&Placed>,

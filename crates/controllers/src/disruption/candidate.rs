@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     pub(super) pool: Arc<NodePool>,
     /// The pods that will need another place.
     pub(super) pods: Vec<Arc<Pod>>,
-    /// How much disturbance its end is: [`disruption_milli`].
+    /// The disruption cost of its removal: [`disruption_milli`].
     pub(super) disruption_milli: u64,
 }
 

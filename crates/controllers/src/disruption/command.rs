@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// How often replacements are looked at.
+/// The interval between two checks of the replacements.
 const LOOK: Duration = Duration::from_secs(1);
 /// A command fails after this long (core: `minRetryDuration`).
 const PATIENCE: SignedDuration = SignedDuration::from_mins(10);

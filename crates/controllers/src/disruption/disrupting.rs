@@ -15,12 +15,12 @@ use tokio::time::Instant;
 const FIRST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// Where the command of a node stands.
+/// The stage of the command that a node is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It is being tainted; its replacements are not ordered yet.
+    /// The node is being tainted; its replacements are not ordered yet.
     Begun,
-    /// Its replacements are on their way: its pods may be counted on them.
+    /// The replacements are on their way, so the node's pods may be counted on them.
     Ordered,
 }
 

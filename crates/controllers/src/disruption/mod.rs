@@ -48,7 +48,7 @@ use crate::{
 };
 
 const CONTROLLER: &str = "disruption";
-/// How often the cluster is looked at.
+/// The interval between two searches for nodes to disrupt.
 const POLL: Duration = Duration::from_secs(10);
 /// Consolidation is decided twice, so far apart (core: `commandValidationDelay`).
 const VALIDATION: Duration = Duration::from_secs(15);

@@ -107,7 +107,7 @@ fn key(pod: &Pod) -> String {
     format!("{namespace}/{}", pod.name_any())
 }
 
-/// How much disturbance the end of a node without pods is (core: `PerNodeBaseDisruptionCost`).
+/// The disruption cost of a node without pods (core: `PerNodeBaseDisruptionCost`).
 pub const NODE_MILLI: u64 = 1000;
 
 /// Returns the disruption cost of a node, in thousandths: [`NODE_MILLI`], and the eviction cost of each pod that moves

@@ -8,7 +8,7 @@ use mullion_engine::disrupt::{BALANCED_K, Balance};
 
 use super::{command::Command, events::DisruptionEvents};
 
-/// What the scores of commands are reckoned from.
+/// The inputs from which the scores of commands are computed.
 #[derive(Default)]
 pub(super) struct Scale {
     /// The price of each candidate's node in micro-dollars an hour.

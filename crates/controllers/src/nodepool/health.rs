@@ -18,21 +18,21 @@ const THRESHOLD: usize = 2;
 /// Why a launch did not end in a registered node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One word.
+    /// The reason, in one word.
     pub reason: String,
-    /// One sentence.
+    /// The reason, in one sentence.
     pub message: String,
 }
 
-/// What the last launches say of a pool.
+/// The health of a pool, judged by its last launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// Nothing was launched yet.
     #[default]
     Unknown,
-    /// Launches end in registered nodes.
+    /// Enough of the last launches ended in registered nodes.
     Healthy,
-    /// Too many do not.
+    /// Too many of them did not; the last failure says why.
     Unhealthy(Failure),
 }
 

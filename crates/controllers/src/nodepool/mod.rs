@@ -290,7 +290,7 @@ fn total(capacities: &[ResourceMap]) -> ResourceMap {
     sum
 }
 
-/// Takes one node's amounts off what is left of limits (or of any other amounts), the node itself included.
+/// Subtracts one node's amounts, and the node itself, from what is left of limits or of any other amounts.
 pub fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
     for (name, left) in remaining {
         let taken = match name.as_str() {

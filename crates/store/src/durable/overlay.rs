@@ -23,7 +23,8 @@ pub(super) struct Overlay {
 #[derive(Debug)]
 struct State {
     len: u64,
-    /// Up to here the file below shows through, where no page lies over it.
+    /// The number of bytes of the file below that are still visible where no page lies over them. Cutting the file off
+    /// hides the rest for good.
     shown: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
@@ -102,6 +103,7 @@ impl StorageBackend for Overlay {
         Ok(())
     }
 
+    // Nothing of an overlay has to survive, so there is nothing to write out.
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(in super::super) struct Marker {
     sold: BTreeMap<String, Instant>,
     /// When a claim, by name, was last found to run the image of its class, and the version of the class.
     images: BTreeMap<String, (Instant, Option<String>)>,
-    /// What EC2 said of the instance of a claim, by name, and when.
+    /// The last description of each claim's instance by EC2, with the time of the call, by the claim's name.
     instances: BTreeMap<String, (Instant, Arc<Instance>)>,
 }
 

@@ -202,6 +202,7 @@ fn of_pod(numbers: &mut Numbers, karpenter: &KarpenterContext, pod: &Pod, node: 
         let kind = owner.kind.to_lowercase();
         let version = &owner.api_version;
         format!(
+            // Karpenter's form of the label, which only looks like a path of the API.
             "/apis/{version}/namespaces/{namespace}/{kind}s/{}",
             owner.name
         )

@@ -119,6 +119,8 @@ impl Census {
         let before = if change.is_deleted() {
             state.counted.remove(&key)
         } else {
+            // Counted before the old version is discounted: the entry of labels that stay the same is then
+            // not dropped and made anew.
             state.count(change.object());
             state.counted.insert(key, Arc::clone(change.object()))
         };
