@@ -163,7 +163,7 @@ impl RawFieldText<'_> {
             .into();
     }
 
-    /// [`schema::normalise`] for all of a tree but the field, of which the text is normal.
+    /// Applies [`schema::normalise`] to all of a tree except the raw field, whose text is normal already.
     pub fn normalise_around(&self, kind: &schema::Type, object: &mut Value) {
         let value = object
             .as_object_mut()

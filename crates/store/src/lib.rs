@@ -111,7 +111,8 @@ impl Store {
             .cloned()
     }
 
-    /// Small values beside the objects, as permanent as these: what a server must find again that is no object.
+    /// Returns the notes: small values that are not objects and that a server must find again. They are as permanent as
+    /// the objects.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }

@@ -60,7 +60,7 @@ pub enum ListError {
 }
 
 impl Collection {
-    /// Everything in a namespace, or everything there is, as it is now.
+    /// Returns the present objects of a namespace, or of all namespaces.
     pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
         let state = self.read();
         let bounds = Bounds::new(namespace, None);

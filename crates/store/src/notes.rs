@@ -42,7 +42,7 @@ impl Notes {
         self.list(key).remove(key)
     }
 
-    /// Every value whose key begins so, in the order of the keys.
+    /// Returns the values whose keys begin with `prefix`, by key.
     pub fn list(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         match &self.place {
             Place::Memory(values) => {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::{Change, overlays, pods, provisioner::KarpenterContext};
 
-/// After this long everything is looked at again whatever happened.
+/// The time after which everything is examined again even if nothing has changed.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Changes {

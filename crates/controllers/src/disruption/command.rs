@@ -339,6 +339,8 @@ fn count_failures(karpenter: &KarpenterContext, command: &Command, claims: &[Str
     }
 }
 
+/// Waits until all replacements are ready.
+///
 /// # Errors
 /// A replacement is gone, or they took too long.
 async fn until_ready(

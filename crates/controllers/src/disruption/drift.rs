@@ -30,7 +30,8 @@ use crate::provisioner::{
 /// The condition of a claim whose node has drifted.
 const DRIFTED: &str = condition::DRIFTED;
 
-/// Drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core: `StaticDrift`).
+/// Returns the drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core:
+/// `StaticDrift`).
 pub(super) fn static_candidates(
     checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
@@ -42,7 +43,8 @@ pub(super) fn static_candidates(
     candidates
 }
 
-/// Drifted nodes of other pools that may be replaced: those without pods first, then the one that drifted first.
+/// Returns the drifted nodes of other pools that may be replaced: those without pods first, then those that drifted
+/// first.
 pub(super) fn candidates(
     checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,

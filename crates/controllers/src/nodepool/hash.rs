@@ -22,7 +22,7 @@ use super::hashstructure::{Hash, Struct, boolean, int32, int64, map, set, string
 /// Version of [`template_hash`].
 pub const HASH_VERSION: &str = labels::NODEPOOL_HASH_VERSION_VALUE;
 
-/// Hash of a pool's template, requirements left out.
+/// Returns the hash of a pool's template without its requirements.
 pub fn template_hash(template: &NodeClaimTemplate) -> String {
     Struct::new("NodeClaimTemplate")
         .field("ObjectMeta", metadata(&template.metadata))
@@ -86,7 +86,7 @@ fn taints(taints: &[Taint]) -> Option<Hash> {
     })
 }
 
-/// Hash of a class's spec and of the image family that its alias means, selectors left out.
+/// Returns the hash of a class's spec, without its selectors, and of the image family that its alias means.
 pub fn class_hash(spec: &EC2NodeClassSpec) -> String {
     let family = family(spec);
     set([class_spec(spec), string(family)]).to_string()

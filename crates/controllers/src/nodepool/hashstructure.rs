@@ -80,7 +80,7 @@ impl Struct {
         }
     }
 
-    /// Its hash.
+    /// Returns the hash.
     pub fn hash(self) -> Hash {
         self.0
     }

@@ -62,7 +62,7 @@ impl Launches {
     }
 }
 
-/// The last launches of all pools, by the pools' uids. Cheap to clone; all clones are one memory.
+/// The last launches of all pools, by the pools' uids. Cheap to clone; all clones share the same launches.
 #[derive(Clone, Default)]
 pub struct Registrations {
     pools: Arc<Mutex<FxHashMap<String, Launches>>>,
@@ -79,7 +79,7 @@ impl Registrations {
         self.of(pool_uid, |launches| launches.push(Some(failure)));
     }
 
-    /// Forgets the launches: another version of the pool or its class may fare otherwise.
+    /// Forgets the launches of a pool, because those of its new version, or of its class's, may end differently.
     pub fn reset(&self, pool_uid: &str) {
         self.lock().remove(pool_uid);
     }

@@ -28,7 +28,7 @@ use crate::provisioner::{
 
 /// A type that is still sold is looked up again after this long (core: `instanceTypeNotFoundCheckCache`).
 const SOLD: Duration = Duration::from_secs(30 * 60);
-/// EC2 is asked again about an instance after this long (core: drift is looked at every five minutes).
+/// The age at which EC2 is asked about an instance again (core: drift is checked every five minutes).
 const KNOWN: Duration = Duration::from_secs(5 * 60);
 
 /// Writes down on every claim whether its node has drifted. What it remembers only spares questions to the cloud.

@@ -55,8 +55,7 @@ pub(super) fn of_class(claim: &NodeClaim, class: &EC2NodeClass) -> Option<&'stat
 
 /// Returns why a launched claim does not run the image that nodes of its type boot (AWS provider: `isAMIDrifted`).
 ///
-/// # Errors
-/// Its type is not sold, so which image its nodes would boot is not known.
+/// The claim's type is not sold, so the image that its nodes would boot is unknown.
 pub(super) fn of_image(
     claim: &NodeClaim,
     market: &Market,

@@ -79,7 +79,7 @@ impl Discovered {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the ConfigMap written, because something that it keeps has changed.
+    /// Makes the writer store the ConfigMap, because something that it keeps has changed.
     pub(crate) fn keep_news(&self) {
         self.news.notify_one();
     }

@@ -139,9 +139,9 @@ pub enum Metric {
 /// How a metric is counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// What is now.
+    /// A present value.
     Gauge,
     /// How many were at most so large, for each of these bounds.
     Histogram(&'static [f64]),

@@ -22,7 +22,7 @@ const MARK: u32 = u32::MAX;
 /// The first bytes of a mark's content; the identity of the store follows.
 const MARK_TEXT: &[u8] = b"mullion journal\n";
 
-/// Which part of which entry a block holds.
+/// The part of an entry that a block holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Head {
     /// The entry's number.

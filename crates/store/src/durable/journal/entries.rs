@@ -39,7 +39,7 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// Up to which number entries were acknowledged when the file was marked last.
+    /// Returns the number of the last entry that was acknowledged when the file was marked last.
     ///
     /// # Errors
     /// The mark is not there, or is another store's.
