@@ -77,5 +77,6 @@ pub use auth::{
 };
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
+pub use mullion_kinds::{InvalidRange, ServiceRange};
 pub use mullion_kube_text::status;
 pub use server::{ApiServer, Clock, Config, MetricsSource};

@@ -268,7 +268,7 @@ mod tests {
         let log = "pods/p/log";
         assert!(allows(&pods, "get", "pods/p"));
         assert!(!allows(&pods, "get", log));
-        assert!(!allows(&pods, "get", "pods"));
+        assert!(!allows(&pods, "list", "pods"));
         for resource in ["pods/log", "*/log", "*"] {
             let rule = rule(json!({"apiGroups": [""], "resources": [resource], "verbs": ["get"]}));
             assert!(allows(&rule, "get", log), "{resource}");
