@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use mullion_kinds::{Kind, Resource, Rules};
+use mullion_kinds::{Kind, Printing, Resource, Rules, Unstored};
 use serde_json::Value;
 
 use crate::crd::structural::Schema;
@@ -54,6 +54,7 @@ impl Provided {
                 ..Rules::default()
             },
             subresources: Vec::new(),
+            list_kind: None,
             deprecated: None,
             behaviour: Arc::new(Answers {
                 schema: self.schema,
@@ -74,20 +75,32 @@ struct Answers {
 }
 
 impl Kind for Answers {
-    fn columns(&self) -> Option<&[Column]> {
-        Some(self.columns)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn unstored(&self) -> Option<&dyn Unstored> {
+        Some(self)
+    }
+}
+
+impl Printing for Answers {
+    fn columns(&self) -> &[Column] {
+        self.columns
     }
 
     fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {
         self.source.cells(object)
     }
+}
 
-    fn source(&self) -> Option<&dyn ObjectSource> {
-        Some(&*self.source)
+impl Unstored for Answers {
+    fn source(&self) -> &dyn ObjectSource {
+        &*self.source
     }
 
-    fn openapi(&self) -> Option<&Value> {
-        Some(&self.schema)
+    fn openapi(&self) -> &Value {
+        &self.schema
     }
 
     fn message(&self) -> &'static [Tagged] {

@@ -22,7 +22,7 @@ use super::{
     print,
     services::{objects, pools::Pools},
 };
-use crate::request::Ctx;
+use crate::{Allocator, Printing, request::Ctx};
 
 /// networking.k8s.io/v1 ServiceCIDR.
 pub(super) struct ServiceCidr;
@@ -81,8 +81,14 @@ impl Kind for ServiceCidr {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&CIDR_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ServiceCidr {
+    fn columns(&self) -> &[Column] {
+        &CIDR_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -126,35 +132,6 @@ fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 impl Kind for IpAddress {
-    /// Marks the address of a user's IPAddress as used, so that no Service gets it. The address of a Service is in use already, and its
-    /// IPAddress is created again when a user deletes it.
-    fn allocate(
-        &self,
-        ctx: &Ctx<'_>,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<Box<dyn Allocation>, Status> {
-        let mut claim = self.pools.claim();
-        let mut again = None;
-        match old {
-            None => {
-                // An address that is already allocated belongs to a Service whose IPAddress is being created.
-                let _ = claim.address(object["metadata"].text("name"));
-            }
-            Some(old) if object.is_null() => {
-                let name = old["metadata"].text("name");
-                match (owner(ctx, old), name.parse()) {
-                    (Some(service), Ok(ip)) => again = Some(objects::of_service(ip, &service)),
-                    _ => claim.release_address(name),
-                }
-            }
-            Some(_) => {}
-        }
-        Ok(Box::new(objects::ServiceAllocation::to_address(
-            claim, again,
-        )))
-    }
-
     /// As in kube-apiserver, every update validates the whole object, and the metadata twice.
     fn update_checks(&self, _: &str) -> &'static [Check] {
         &[
@@ -203,8 +180,18 @@ impl Kind for IpAddress {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&ADDRESS_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn allocator(&self) -> Option<&dyn Allocator> {
+        Some(self)
+    }
+}
+
+impl Printing for IpAddress {
+    fn columns(&self) -> &[Column] {
+        &ADDRESS_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -222,5 +209,36 @@ impl Kind for IpAddress {
             }
         };
         vec![print::name(object), parent.into(), print::age(object, now)]
+    }
+}
+
+impl Allocator for IpAddress {
+    /// Marks the address of a user's IPAddress as used, so that no Service gets it. The address of a Service is in use already, and its
+    /// IPAddress is created again when a user deletes it.
+    fn allocate(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status> {
+        let mut claim = self.pools.claim();
+        let mut again = None;
+        match old {
+            None => {
+                // An address that is already allocated belongs to a Service whose IPAddress is being created.
+                let _ = claim.address(object["metadata"].text("name"));
+            }
+            Some(old) if object.is_null() => {
+                let name = old["metadata"].text("name");
+                match (owner(ctx, old), name.parse()) {
+                    (Some(service), Ok(ip)) => again = Some(objects::of_service(ip, &service)),
+                    _ => claim.release_address(name),
+                }
+            }
+            Some(_) => {}
+        }
+        Ok(Box::new(objects::ServiceAllocation::to_address(
+            claim, again,
+        )))
     }
 }

@@ -2,10 +2,14 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use mullion_kube_text::status::ResourceNames;
-use mullion_schema::Type;
+use mullion_kube_text::status::{ResourceNames, Status};
+use mullion_schema::{Type, proto::provided::Tagged};
+use serde_json::Value;
 
-use crate::{Kind, Rules};
+use crate::{
+    Allocation, Column, Conversion, FieldSelection, Kind, Nothing, ObjectSource, Printing, Rules,
+    Unstored, request::Ctx,
+};
 
 type Text = Cow<'static, str>;
 
@@ -36,6 +40,8 @@ pub struct Resource {
     pub rules: Rules,
     /// The subresources, in the order in which discovery lists them.
     pub subresources: Vec<Subresource>,
+    /// The kind of a list, if it is not the kind followed by `List`.
+    pub list_kind: Option<Text>,
     /// A deprecation warning for every request, if this version is deprecated.
     pub deprecated: Option<Text>,
     /// The hooks of the kind.
@@ -59,6 +65,72 @@ impl Resource {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+}
+
+/// The hooks of the optional parts of a kind, with what holds for kinds that do not have the part.
+impl Resource {
+    /// Returns the columns of the table; `None` for the default columns.
+    pub fn columns(&self) -> Option<&[Column]> {
+        self.behaviour.printing().map(Printing::columns)
+    }
+
+    /// Returns the fields that field selectors support besides metadata.name and metadata.namespace.
+    pub fn selectable_fields(&self) -> &[&'static str] {
+        let fields = self.behaviour.field_selection();
+        fields.map_or(&[], FieldSelection::selectable_fields)
+    }
+
+    /// Allocates values that are unique in the cluster; see [`crate::Allocator::allocate`].
+    ///
+    /// # Errors
+    /// A value that the object asks for is taken or not allowed, or none is left.
+    pub fn allocate(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status> {
+        match self.behaviour.allocator() {
+            Some(allocator) => allocator.allocate(ctx, object, old),
+            None => Ok(Box::new(Nothing)),
+        }
+    }
+
+    /// Converts the served form of an object to the stored one.
+    pub fn to_storage(&self, object: &mut Value) {
+        if let Some(conversion) = self.behaviour.conversion() {
+            conversion.to_storage(object);
+        }
+    }
+
+    /// Converts the stored form of an object to the served one.
+    pub fn to_served(&self, object: &mut Value) {
+        if let Some(conversion) = self.behaviour.conversion() {
+            conversion.to_served(object);
+        }
+    }
+
+    /// Returns whether objects are converted even if the served version is the stored one; see [`Conversion::rewrites_stored`].
+    pub fn rewrites_stored(&self) -> bool {
+        let conversion = self.behaviour.conversion();
+        conversion.is_some_and(Conversion::rewrites_stored)
+    }
+
+    /// Returns whether a deleted object stays although it has no `metadata.finalizers`.
+    pub fn holds_deletion(&self, object: &Value) -> bool {
+        let deletion = self.behaviour.deletion();
+        deletion.is_some_and(|deletion| deletion.holds_deletion(object))
+    }
+
+    /// Returns the source of the objects, for resources whose objects are not stored.
+    pub fn source(&self) -> Option<&dyn ObjectSource> {
+        self.behaviour.unstored().map(Unstored::source)
+    }
+
+    /// Returns the fields of the protobuf message, for resources that the schema table does not have.
+    pub fn message(&self) -> &'static [Tagged] {
+        self.behaviour.unstored().map_or(&[], Unstored::message)
     }
 }
 

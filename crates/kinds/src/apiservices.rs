@@ -15,7 +15,7 @@ use mullion_schema::{
 use serde_json::{Value, json};
 
 use super::{Column, Kind, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The behaviour of apiregistration.k8s.io/v1 apiservices.
 pub(super) struct ApiServices;
@@ -98,8 +98,14 @@ impl Kind for ApiServices {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ApiServices {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -21,7 +21,7 @@ use x509_parser::{
 };
 
 use super::{Column, Kind, print};
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 /// certificates.k8s.io/v1 CertificateSigningRequest.
 pub(super) struct CertificateSigningRequest;
@@ -150,8 +150,18 @@ impl Kind for CertificateSigningRequest {
         change(object, old, WriteEndpoint::Approval, errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for CertificateSigningRequest {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -169,7 +179,9 @@ impl Kind for CertificateSigningRequest {
             word(object).into(),
         ]
     }
+}
 
+impl FieldSelection for CertificateSigningRequest {
     fn selectable_fields(&self) -> &[&'static str] {
         &["spec.signerName"]
     }

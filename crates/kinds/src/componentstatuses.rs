@@ -5,6 +5,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Column, Kind, print};
+use crate::Printing;
 
 /// core/v1 ComponentStatus.
 pub(super) struct ComponentStatus;
@@ -17,8 +18,14 @@ const COLUMNS: [Column; 4] = [
 ];
 
 impl Kind for ComponentStatus {
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ComponentStatus {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {

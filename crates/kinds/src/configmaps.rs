@@ -13,7 +13,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The largest size of the data of a ConfigMap or Secret, in bytes.
 pub(crate) const MAX_DATA_BYTES: usize = 1024 * 1024;
@@ -63,9 +63,15 @@ impl Kind for ConfigMap {
         immutable(errors, object, old, &["data", "binaryData"]);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ConfigMap {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Data"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

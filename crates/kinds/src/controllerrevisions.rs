@@ -12,7 +12,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name, or_none},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// apps/v1 ControllerRevision.
 pub(crate) struct ControllerRevision;
@@ -45,9 +45,15 @@ impl Kind for ControllerRevision {
         validation::immutable(errors, &Path::new("data"), &object["data"], &old["data"]);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ControllerRevision {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Controller"), column("Revision"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -16,7 +16,7 @@ use super::{
     podspec::{self, internal},
     print, workloads,
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The behaviour of batch/v1 cronjobs.
 pub(super) struct CronJobs;
@@ -114,8 +114,14 @@ impl Kind for CronJobs {
         warnings
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for CronJobs {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -15,7 +15,7 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, or_none, typed},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The longest name of a driver.
 const MAX_DRIVER_NAME: usize = 63;
@@ -205,7 +205,13 @@ impl Kind for CsiDriver {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for CsiDriver {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             typed("AttachRequired", "boolean"),
@@ -216,7 +222,7 @@ impl Kind for CsiDriver {
             column("Modes"),
             AGE,
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -331,9 +337,15 @@ impl Kind for CsiNode {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for CsiNode {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, typed("Drivers", "integer"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

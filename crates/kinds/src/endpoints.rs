@@ -19,7 +19,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The number of addresses that a table cell lists.
 const LISTED: usize = 3;
@@ -87,9 +87,15 @@ impl Kind for Endpoints {
         found
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Endpoints {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Endpoints"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -19,7 +19,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
@@ -123,7 +123,13 @@ impl Kind for EndpointSlice {
         );
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for EndpointSlice {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("AddressType"),
@@ -131,7 +137,7 @@ impl Kind for EndpointSlice {
             column("Endpoints"),
             AGE,
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -17,7 +17,7 @@ use super::{
     podspec::internal,
     print::{column, since, wide},
 };
-use crate::request::Ctx;
+use crate::{Conversion, FieldSelection, Printing, request::Ctx};
 
 /// The core names and the events.k8s.io names of fields that differ.
 const RENAMED: [(&str, &str); 7] = [
@@ -72,14 +72,26 @@ impl Kind for CoreEvent {
         common(errors, &Face::Core(object), "reportingComponent");
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for CoreEvent {
+    fn columns(&self) -> &[Column] {
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         cells(object, now)
     }
+}
 
+impl FieldSelection for CoreEvent {
     fn selectable_fields(&self) -> &[&'static str] {
         &[
             "involvedObject.kind",
@@ -132,14 +144,30 @@ impl Kind for Event {
         unchanged(errors, &core, &old);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+
+    fn conversion(&self) -> Option<&dyn Conversion> {
+        Some(self)
+    }
+}
+
+impl Printing for Event {
+    fn columns(&self) -> &[Column] {
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         cells(&core_form(object), now)
     }
+}
 
+impl FieldSelection for Event {
     fn selectable_fields(&self) -> &[&'static str] {
         &[
             "reason",
@@ -158,7 +186,9 @@ impl Kind for Event {
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         at(object, field)
     }
+}
 
+impl Conversion for Event {
     fn to_storage(&self, object: &mut Value) {
         if let Some(object) = object.as_object_mut() {
             RENAMED

@@ -10,7 +10,7 @@ use mullion_schema::tree::{Tree, set_default};
 use serde_json::Value;
 
 use super::{Check, Column, Kind, ingresses, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// networking.k8s.io/v1 IngressClass.
 pub(super) struct IngressClass;
@@ -70,8 +70,14 @@ impl Kind for IngressClass {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for IngressClass {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

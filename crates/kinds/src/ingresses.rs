@@ -12,7 +12,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// networking.k8s.io/v1 Ingress.
 pub(super) struct Ingress;
@@ -109,8 +109,14 @@ impl Kind for Ingress {
         )]
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Ingress {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

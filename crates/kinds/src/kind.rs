@@ -174,94 +174,105 @@ pub trait Kind: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Allocates values that are unique in the cluster (cluster IPs, node ports) and writes them into the object. They are kept when the
-    /// returned allocation is committed, and released when it is dropped. `object` is `Null` if `old` was deleted.
-    fn allocate(
-        &self,
-        ctx: &Ctx<'_>,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<Box<dyn Allocation>, Status> {
-        let _ = (ctx, object, old);
-        Ok(Box::new(Nothing))
-    }
-
-    /// Reserves the allocated values of an object that was loaded at start, so that no other object gets them.
-    fn adopt(&self, object: &mut Value) -> Result<(), Status> {
-        let _ = object;
-        Ok(())
-    }
-
-    /// Returns the columns of the table; `None` for the default columns Name and Created At (Age for custom resources).
-    fn columns(&self) -> Option<&[Column]> {
+    /// Returns the columns and cells of the kind's table; `None` for the default columns Name and Created At (Age for custom resources).
+    fn printing(&self) -> Option<&dyn Printing> {
         None
     }
 
-    /// Returns the cells of a row, one for each column.
-    fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-        let _ = (object, now);
-        Vec::new()
+    /// Returns the fields that field selectors support besides metadata.name and metadata.namespace; `None` if there are none.
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        None
     }
+
+    /// Returns what allocates values that are unique in the cluster (cluster IPs, node ports); `None` if the kind has no such values.
+    fn allocator(&self) -> Option<&dyn Allocator> {
+        None
+    }
+
+    /// Returns the conversion between the served and the stored form; `None` if they are the same.
+    fn conversion(&self) -> Option<&dyn Conversion> {
+        None
+    }
+
+    /// Returns the rules for deletions that differ from those for all kinds.
+    fn deletion(&self) -> Option<&dyn Deletion> {
+        None
+    }
+
+    /// Returns where the objects come from, for kinds whose objects are not stored.
+    fn unstored(&self) -> Option<&dyn Unstored> {
+        None
+    }
+}
+
+/// The table of a kind.
+pub trait Printing {
+    /// Returns the columns.
+    fn columns(&self) -> &[Column];
+
+    /// Returns the cells of a row, one for each column.
+    fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value>;
 
     /// Returns the conditions of a row (for example `Completed` of pods).
     fn row_conditions(&self, object: &Value) -> Vec<Value> {
         let _ = object;
         Vec::new()
     }
+}
 
-    /// Returns the fields that field selectors support besides metadata.name and metadata.namespace.
-    fn selectable_fields(&self) -> &[&'static str] {
-        &[]
-    }
+/// The fields of a kind that field selectors support.
+pub trait FieldSelection {
+    /// Returns the fields, besides metadata.name and metadata.namespace.
+    fn selectable_fields(&self) -> &[&'static str];
+
+    /// Returns the value of one of the fields; the empty string if the field is not set.
+    fn selectable_value(&self, object: &Value, field: &str) -> String;
 
     /// Returns the error for a field selector on an unsupported field, if kube-apiserver has a message of its own for the kind.
     fn unselectable(&self, field: &str) -> Option<String> {
         let _ = field;
         None
     }
+}
 
-    /// Returns the value of a selectable field; the empty string if the field is not set.
-    fn selectable_value(&self, object: &Value, field: &str) -> String {
-        let _ = (object, field);
-        String::new()
+/// Allocates values that are unique in the cluster (cluster IPs, node ports).
+pub trait Allocator {
+    /// Allocates values and writes them into the object. They are kept when the returned allocation is committed, and released when it is
+    /// dropped. `object` is `Null` if `old` was deleted.
+    fn allocate(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status>;
+
+    /// Reserves the allocated values of an object that was loaded at start, so that no other object gets them.
+    fn adopt(&self, object: &mut Value) -> Result<(), Status> {
+        let _ = object;
+        Ok(())
     }
+}
 
-    /// Converts the served form to the stored one (for kinds with several versions, and events).
+/// Converts between the form in which a version serves objects and the form in which they are stored (kinds with several versions, and
+/// events).
+pub trait Conversion {
+    /// Converts the served form to the stored one.
     fn to_storage(&self, object: &mut Value) {
         let _ = object;
     }
 
     /// Converts the stored form to the served one.
-    fn to_served(&self, object: &mut Value) {
-        let _ = object;
-    }
+    fn to_served(&self, object: &mut Value);
 
-    /// Returns whether [`Kind::to_served`] must run even if the served version is the stored one, because it fills in values that are not
-    /// stored (such as defaults that were added since). A write that changes nothing else then stores them.
+    /// Returns whether [`Conversion::to_served`] must run even if the served version is the stored one, because it fills in values that
+    /// are not stored (such as defaults that were added since). A write that changes nothing else then stores them.
     fn rewrites_stored(&self) -> bool {
         false
     }
+}
 
-    /// Returns the source of the objects, for kinds whose objects are not stored.
-    fn source(&self) -> Option<&dyn ObjectSource> {
-        None
-    }
-
-    /// Returns the kind of a list, if a definition names it.
-    fn list_kind(&self) -> Option<&str> {
-        None
-    }
-
-    /// Returns the fields of the protobuf message, for kinds that the schema table does not have.
-    fn message(&self) -> &'static [Tagged] {
-        &[]
-    }
-
-    /// Returns the OpenAPI schema, for kinds that neither the schema table nor a definition has.
-    fn openapi(&self) -> Option<&Value> {
-        None
-    }
-
+/// Rules for the deletion of a kind's objects that differ from those for all kinds.
+pub trait Deletion {
     /// Returns whether a deleted object stays although it has no `metadata.finalizers` (namespaces: `spec.finalizers`).
     fn holds_deletion(&self, object: &Value) -> bool {
         let _ = object;
@@ -278,6 +289,18 @@ pub trait Kind: Send + Sync + 'static {
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let _ = (ctx, object);
     }
+}
+
+/// A kind whose objects are not stored: the embedding program answers for them.
+pub trait Unstored {
+    /// Returns the source of the objects.
+    fn source(&self) -> &dyn ObjectSource;
+
+    /// Returns the fields of the protobuf message; none if the kind has no protobuf form.
+    fn message(&self) -> &'static [Tagged];
+
+    /// Returns the OpenAPI schema.
+    fn openapi(&self) -> &Value;
 }
 
 /// Values that are allocated for an object that is not stored yet.

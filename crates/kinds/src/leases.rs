@@ -13,7 +13,7 @@ use super::{
     Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// coordination.k8s.io/v1 Lease.
 pub(crate) struct Lease;
@@ -68,9 +68,15 @@ impl Kind for Lease {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Lease {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Holder"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -72,7 +72,10 @@ mod workloads;
 
 pub use api_resource::{Resource, StatusMetadata, Subresource, SubresourceHandler};
 pub use builtins::builtins;
-pub use kind::{Allocation, Check, Column, Companion, Kind, Nothing, Plain};
+pub use kind::{
+    Allocation, Allocator, Check, Column, Companion, Conversion, Deletion, FieldSelection, Kind,
+    Nothing, Plain, Printing, Unstored,
+};
 pub use priorityclasses::system_classes;
 pub use provided::{Labels, ObjectQuery, ObjectSource};
 pub use rules::{Generation, Propagation, Rules, StatusOnCreate};

@@ -13,7 +13,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Deletion, FieldSelection, Printing, request::Ctx};
 
 /// The finalizer that every namespace gets when it is created.
 pub(crate) const FINALIZER: &str = "kubernetes";
@@ -103,6 +103,45 @@ impl Kind for Namespace {
         object["status"] = old["status"].clone();
     }
 
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+
+    fn deletion(&self) -> Option<&dyn Deletion> {
+        Some(self)
+    }
+}
+
+impl Printing for Namespace {
+    fn columns(&self) -> &[Column] {
+        const COLUMNS: &[Column] = &[NAME, column("Status"), AGE];
+        COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(object),
+            object["status"].text("phase").into(),
+            age(object, now),
+        ]
+    }
+}
+
+impl FieldSelection for Namespace {
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["status.phase"]
+    }
+
+    fn selectable_value(&self, object: &Value, _field: &str) -> String {
+        object["status"].text("phase").to_owned()
+    }
+}
+
+impl Deletion for Namespace {
     fn holds_deletion(&self, object: &Value) -> bool {
         !object["spec"].items("finalizers").is_empty()
     }
@@ -113,27 +152,6 @@ impl Kind for Namespace {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("deletionGracePeriodSeconds");
         }
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[NAME, column("Status"), AGE];
-        Some(COLUMNS)
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![
-            name(object),
-            object["status"].text("phase").into(),
-            age(object, now),
-        ]
-    }
-
-    fn selectable_fields(&self) -> &[&'static str] {
-        &["status.phase"]
-    }
-
-    fn selectable_value(&self, object: &Value, _field: &str) -> String {
-        object["status"].text("phase").to_owned()
     }
 }
 

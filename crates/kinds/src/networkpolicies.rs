@@ -14,7 +14,7 @@ use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value};
 
 use super::{Column, Kind, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// networking.k8s.io/v1 NetworkPolicy.
 pub(super) struct NetworkPolicy;
@@ -86,8 +86,14 @@ impl Kind for NetworkPolicy {
         warnings
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for NetworkPolicy {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -17,7 +17,7 @@ use super::{
     Check, Column, Kind, node_annotations,
     print::{AGE, NAME, age, column, name, or_none, wide},
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE_LABEL: &str = "kubernetes.io/role";
@@ -113,7 +113,17 @@ impl Kind for Node {
         found
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for Node {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("Status"),
@@ -126,7 +136,7 @@ impl Kind for Node {
             wide("Kernel-Version"),
             wide("Container-Runtime"),
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -152,7 +162,9 @@ impl Kind for Node {
             known("containerRuntimeVersion").into(),
         ]
     }
+}
 
+impl FieldSelection for Node {
     fn selectable_fields(&self) -> &[&'static str] {
         &["spec.unschedulable"]
     }

@@ -15,7 +15,7 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, wide},
 };
-use crate::request::Ctx;
+use crate::{Conversion, Printing, request::Ctx};
 
 /// The annotation that named the class of a claim before `storageClassName` existed.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -83,15 +83,6 @@ impl Kind for PersistentVolumeClaim {
         status(errors, object);
     }
 
-    /// Sets the phase `Pending` of a claim without a phase: new claims are stored without one.
-    fn to_served(&self, object: &mut Value) {
-        object.as_object_mut().into_iter().for_each(pending);
-    }
-
-    fn rewrites_stored(&self) -> bool {
-        true
-    }
-
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         let mut warnings = Vec::new();
         if object["metadata"]["annotations"].has(BETA_CLASS) {
@@ -101,7 +92,17 @@ impl Kind for PersistentVolumeClaim {
         warnings
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn conversion(&self) -> Option<&dyn Conversion> {
+        Some(self)
+    }
+}
+
+impl Printing for PersistentVolumeClaim {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("Status"),
@@ -113,7 +114,7 @@ impl Kind for PersistentVolumeClaim {
             AGE,
             wide("VolumeMode"),
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -138,6 +139,17 @@ impl Kind for PersistentVolumeClaim {
             age(object, now),
             or_unset(spec.text("volumeMode")).into(),
         ]
+    }
+}
+
+impl Conversion for PersistentVolumeClaim {
+    /// Sets the phase `Pending` of a claim without a phase: new claims are stored without one.
+    fn to_served(&self, object: &mut Value) {
+        object.as_object_mut().into_iter().for_each(pending);
+    }
+
+    fn rewrites_stored(&self) -> bool {
+        true
     }
 }
 

@@ -9,7 +9,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, podspec::internal, print, workloads};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The behaviour of policy/v1 poddisruptionbudgets.
 pub(super) struct PodDisruptionBudgets;
@@ -77,8 +77,14 @@ impl Kind for PodDisruptionBudgets {
         workloads::counts(status, &COUNTS, &path, errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for PodDisruptionBudgets {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -18,7 +18,7 @@ use super::{
     podspec::{self, defaults::is_restartable_init},
     print,
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 /// The behaviour of core/v1 pods.
 pub(super) struct Pods;
@@ -158,8 +158,18 @@ impl Kind for Pods {
         found
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for Pods {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -204,7 +214,9 @@ impl Kind for Pods {
             json!({"type": "Completed", "status": "True", "reason": object["status"]["phase"], "message": message}),
         ]
     }
+}
 
+impl FieldSelection for Pods {
     fn selectable_fields(&self) -> &[&'static str] {
         &FIELDS
     }

@@ -6,7 +6,7 @@ use mullion_schema::tree::object_at;
 use serde_json::Value;
 
 use super::{Column, Kind, podspec, print, workloads};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// core/v1 PodTemplate.
 pub(super) struct PodTemplate;
@@ -46,8 +46,14 @@ impl Kind for PodTemplate {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for PodTemplate {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {

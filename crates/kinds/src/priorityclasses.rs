@@ -12,7 +12,7 @@ use super::{
     Column, Kind,
     print::{AGE, NAME, age, column, name, typed},
 };
-use crate::request::Ctx;
+use crate::{Deletion, Printing, request::Ctx};
 
 /// The highest value a class of users may have.
 const HIGHEST_USER_VALUE: i64 = 1_000_000_000;
@@ -82,12 +82,17 @@ impl Kind for PriorityClass {
         );
     }
 
-    fn refuses_deletion(&self, name: &str) -> Option<&'static str> {
-        let is_system = SYSTEM_CLASSES.iter().any(|(known, ..)| *known == name);
-        is_system.then_some("this is a system priority class and cannot be deleted")
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn deletion(&self) -> Option<&dyn Deletion> {
+        Some(self)
+    }
+}
+
+impl Printing for PriorityClass {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             typed("Value", "integer"),
@@ -95,7 +100,7 @@ impl Kind for PriorityClass {
             AGE,
             column("PreemptionPolicy"),
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -106,6 +111,13 @@ impl Kind for PriorityClass {
             age(object, now),
             object.text("preemptionPolicy").into(),
         ]
+    }
+}
+
+impl Deletion for PriorityClass {
+    fn refuses_deletion(&self, name: &str) -> Option<&'static str> {
+        let is_system = SYSTEM_CLASSES.iter().any(|(known, ..)| *known == name);
+        is_system.then_some("this is a system priority class and cannot be deleted")
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     Column, Kind, podspec, print,
     workloads::{self, Owner},
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 /// core/v1 ReplicationController.
 pub(super) struct ReplicationController;
@@ -109,8 +109,18 @@ impl Kind for ReplicationController {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for ReplicationController {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -126,7 +136,9 @@ impl Kind for ReplicationController {
         cells.push(print::labels(spec["selector"].as_object()).into());
         cells
     }
+}
 
+impl FieldSelection for ReplicationController {
     fn selectable_fields(&self) -> &[&'static str] {
         &["status.replicas"]
     }

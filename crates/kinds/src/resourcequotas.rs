@@ -12,7 +12,7 @@ use mullion_schema::tree::{Tree, object_at};
 use serde_json::Value;
 
 use super::{Column, Kind, podspec::internal, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// core/v1 ResourceQuota.
 pub(crate) struct ResourceQuota;
@@ -102,8 +102,14 @@ impl Kind for ResourceQuota {
         amounts(&object["status"], "used", &path, errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ResourceQuota {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -16,7 +16,7 @@ use super::{
     Check, Column, Kind, podspec,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// node.k8s.io RuntimeClass.
 pub(crate) struct RuntimeClass;
@@ -81,9 +81,15 @@ impl Kind for RuntimeClass {
         );
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for RuntimeClass {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Handler"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

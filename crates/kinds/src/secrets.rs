@@ -19,7 +19,7 @@ use super::{
     key_pair,
     print::{AGE, NAME, age, column, name},
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 const REDACTED: &str = "<secret contents redacted>";
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
@@ -85,9 +85,19 @@ impl Kind for Secret {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for Secret {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, column("Type"), column("Data"), AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -98,7 +108,9 @@ impl Kind for Secret {
             age(object, now),
         ]
     }
+}
 
+impl FieldSelection for Secret {
     fn selectable_fields(&self) -> &[&'static str] {
         &["type"]
     }

@@ -8,7 +8,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, name},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 
@@ -38,9 +38,15 @@ impl Kind for ServiceAccount {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ServiceAccount {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[NAME, AGE];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

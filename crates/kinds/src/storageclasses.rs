@@ -16,7 +16,7 @@ use super::{
     podspec::warnings::deprecated_node_label,
     print::{AGE, NAME, age, column},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 const DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
@@ -116,7 +116,13 @@ impl Kind for StorageClass {
         );
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for StorageClass {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("Provisioner"),
@@ -125,7 +131,7 @@ impl Kind for StorageClass {
             column("AllowVolumeExpansion"),
             AGE,
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

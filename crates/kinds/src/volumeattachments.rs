@@ -13,7 +13,7 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, typed},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The largest size of the attachment metadata, in bytes; kube-apiserver's message about a long error message names it too.
 const MAX_METADATA: usize = 256 * 1024;
@@ -62,7 +62,13 @@ impl Kind for VolumeAttachment {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for VolumeAttachment {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             Column {
@@ -74,7 +80,7 @@ impl Kind for VolumeAttachment {
             typed("Attached", "boolean"),
             AGE,
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -6,7 +6,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, print, storageclasses};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// storage.k8s.io/v1 VolumeAttributesClass.
 pub(super) struct VolumeAttributesClass;
@@ -41,8 +41,14 @@ impl Kind for VolumeAttributesClass {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for VolumeAttributesClass {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

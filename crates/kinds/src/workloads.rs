@@ -19,7 +19,7 @@ use super::{
     Column, Kind,
     podspec::{self, internal},
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 /// The hooks in which the workload kinds differ.
 pub(super) trait Workload: Send + Sync + 'static {
@@ -151,8 +151,18 @@ impl<W: Workload> Kind for WorkloadKind<W> {
         warnings
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(self.0.columns())
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl<W: Workload> Printing for WorkloadKind<W> {
+    fn columns(&self) -> &[Column] {
+        self.0.columns()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -160,7 +170,9 @@ impl<W: Workload> Kind for WorkloadKind<W> {
         cells.extend(self.0.wide_cells(object));
         cells
     }
+}
 
+impl<W: Workload> FieldSelection for WorkloadKind<W> {
     fn selectable_fields(&self) -> &[&'static str] {
         self.0.selectable_fields()
     }

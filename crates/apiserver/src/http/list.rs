@@ -425,7 +425,7 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
                 rows.collect(),
             );
             // kube-apiserver's default table of no objects has null for its rows.
-            let has_columns = call.resource().behaviour.columns().is_some();
+            let has_columns = call.resource().columns().is_some();
             if page.objects.is_empty() && !has_columns && !call.row.custom {
                 table["rows"] = Value::Null;
             }

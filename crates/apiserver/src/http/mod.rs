@@ -471,7 +471,7 @@ async fn objects(
         return Err(method_not_allowed());
     }
     let watched = watches(&call, watch);
-    if let Some(source) = resource.behaviour.source() {
+    if let Some(source) = resource.source() {
         let answer = provided::serve(&call, source, &method, watched);
         return Ok(finish(&call, answer));
     }

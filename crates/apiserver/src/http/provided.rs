@@ -124,7 +124,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
 /// Returns the protobuf message definition if the client wants whole objects in protobuf.
 fn message(call: &Call) -> Option<&'static [Tagged]> {
     let wanted = call.form.media == Media::Protobuf && call.form.shape == Shape::Whole;
-    wanted.then(|| call.resource().behaviour.message())
+    wanted.then(|| call.resource().message())
 }
 
 fn in_protobuf(body: Vec<u8>) -> Response<Body> {

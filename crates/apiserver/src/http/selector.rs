@@ -153,7 +153,7 @@ impl Selector {
 
 fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     let resource = &row.resource;
-    let selectable = resource.behaviour.selectable_fields();
+    let selectable = resource.selectable_fields();
     if let Some(at) = selectable.iter().position(|field| *field == name) {
         return Ok(Field::Selectable(at));
     }
@@ -162,7 +162,8 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
         "metadata.name" => Ok(Field::Name),
         "metadata.namespace" if namespace_known => Ok(Field::Namespace),
         _ if row.custom || !selectable.is_empty() => {
-            let why = resource.behaviour.unselectable(name);
+            let selection = resource.behaviour.field_selection();
+            let why = selection.and_then(|selection| selection.unselectable(name));
             let why = why.unwrap_or_else(|| format!("field label not supported: {name}"));
             Err(Status::bad_request(why))
         }

@@ -313,8 +313,8 @@ impl ReviewContext {
 
 /// Releases what was allocated for a deleted object (IP addresses, ports), after its companion objects are gone.
 pub(crate) async fn release(call: &Call, old: &Value) {
-    let behaviour = &call.resource().behaviour;
-    let released = behaviour.allocate(&call.ctx(false), &mut Value::Null, Some(old));
+    let ctx = call.ctx(false);
+    let released = call.resource().allocate(&ctx, &mut Value::Null, Some(old));
     if let Ok(mut allocation) = released {
         companions::settle(&call.server, allocation.companions(), call.now).await;
         allocation.commit();

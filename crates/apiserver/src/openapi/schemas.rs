@@ -88,7 +88,10 @@ impl<'a> Schemas<'a> {
     /// Adds the schema of a custom resource, from its definition, or of a provided one, from the embedding program.
     fn add_custom(&mut self, row: &Row) -> String {
         let resource = &row.resource;
-        let given = resource.behaviour.openapi().cloned();
+        let given = resource
+            .behaviour
+            .unstored()
+            .map(|kind| kind.openapi().clone());
         let definition = format!("{}.{}", resource.plural, resource.group);
         let definition = self.lookup.find(
             "apiextensions.k8s.io",

@@ -12,7 +12,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::policies::{default_resources, match_resources, only_changeable};
-use crate::{Check, Column, Kind, print, request::Ctx};
+use crate::{Check, Column, Kind, Printing, print, request::Ctx};
 
 /// ValidatingAdmissionPolicyBinding, or MutatingAdmissionPolicyBinding.
 pub(crate) struct Bindings {
@@ -70,8 +70,14 @@ impl Kind for Bindings {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&BINDING_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Bindings {
+    fn columns(&self) -> &[Column] {
+        &BINDING_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -20,7 +20,7 @@ use super::{
     webhooks::{default_match, each},
 };
 use crate::{
-    Check, Column, Kind, print,
+    Check, Column, Kind, Printing, print,
     request::{
         Ctx,
         expression::{ExpectedType, Expression, Scope},
@@ -124,12 +124,18 @@ impl Kind for Policies {
         metadata::conditions_with(errors, &path.child("conditions"), conditions, "");
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(if self.changes {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Policies {
+    fn columns(&self) -> &[Column] {
+        if self.changes {
             &MUTATING_COLUMNS
         } else {
             &VALIDATING_COLUMNS
-        })
+        }
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

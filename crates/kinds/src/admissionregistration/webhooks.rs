@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{client_config::client_config, rules};
 use crate::{
-    Check, Column, Kind, print,
+    Check, Column, Kind, Printing, print,
     request::{Ctx, expression::Scope},
 };
 
@@ -93,8 +93,14 @@ impl Kind for WebhookConfigurations {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for WebhookConfigurations {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -15,7 +15,7 @@ use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value, json};
 
 use super::{Column, Kind, print};
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The behaviour of autoscaling/v2 horizontalpodautoscalers.
 pub(super) struct Autoscalers;
@@ -76,8 +76,14 @@ impl Kind for Autoscalers {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Autoscalers {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -9,7 +9,7 @@ use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value, json};
 
 use super::{Autoscalers, CPU_TARGET, cpu_metric};
-use crate::{Column, Kind, podspec::internal, request::Ctx};
+use crate::{Column, Conversion, Kind, Printing, podspec::internal, request::Ctx};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -49,14 +49,26 @@ impl Kind for AutoscalersV1 {
         Autoscalers.validate_status(ctx, object, old, errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn conversion(&self) -> Option<&dyn Conversion> {
+        Some(self)
+    }
+}
+
+impl Printing for AutoscalersV1 {
+    fn columns(&self) -> &[Column] {
         Autoscalers.columns()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         Autoscalers.cells(&in_v2(object), now)
     }
+}
 
+impl Conversion for AutoscalersV1 {
     fn to_storage(&self, object: &mut Value) {
         to_v2(object);
     }

@@ -40,6 +40,7 @@ impl Row {
             schema: Type::builtin(schema).expect("the schema table has every built-in kind"),
             rules: Rules::default(),
             subresources: Vec::new(),
+            list_kind: None,
             deprecated: None,
             behaviour: Arc::new(Plain),
         })

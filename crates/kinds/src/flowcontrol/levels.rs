@@ -6,7 +6,7 @@ use mullion_schema::tree::{Tree, set_default, set_zero};
 use serde_json::{Map, Value};
 
 use super::{Check, conditions, defaults};
-use crate::{Column, Kind, podspec::internal, print, request::Ctx};
+use crate::{Column, Kind, Printing, podspec::internal, print, request::Ctx};
 
 /// flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration.
 pub(crate) struct PriorityLevelConfiguration;
@@ -67,8 +67,14 @@ impl Kind for PriorityLevelConfiguration {
         conditions(&object["status"], errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for PriorityLevelConfiguration {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

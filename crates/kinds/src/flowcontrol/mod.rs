@@ -16,6 +16,8 @@ use mullion_kube_text::{
 };
 use serde_json::Value;
 
+use crate::Printing;
+
 pub use defaults::{levels, schemas};
 pub(super) use levels::PriorityLevelConfiguration;
 
@@ -89,8 +91,14 @@ impl Kind for FlowSchema {
         conditions(&object["status"], errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for FlowSchema {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -20,7 +20,7 @@ use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value};
 
 use super::{Check, Column, Kind, podspec, print, workloads};
-use crate::{podspec::internal, request::Ctx};
+use crate::{FieldSelection, Printing, podspec::internal, request::Ctx};
 
 /// The behaviour of batch/v1 jobs.
 pub(super) struct Jobs;
@@ -123,8 +123,18 @@ impl Kind for Jobs {
         warnings
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for Jobs {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -140,7 +150,9 @@ impl Kind for Jobs {
         cells.push(format_label_selector(&spec["selector"]).into());
         cells
     }
+}
 
+impl FieldSelection for Jobs {
     fn selectable_fields(&self) -> &[&'static str] {
         &["status.successful"]
     }

@@ -20,7 +20,7 @@ use super::{
     podspec,
     print::{AGE, NAME, age, column, name, wide},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
@@ -100,7 +100,13 @@ impl Kind for PersistentVolume {
         warnings::of(object)
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for PersistentVolume {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("Capacity"),
@@ -114,7 +120,7 @@ impl Kind for PersistentVolume {
             AGE,
             wide("VolumeMode"),
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -23,7 +23,7 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, wide},
 };
-use crate::request::Ctx;
+use crate::{Printing, request::Ctx};
 
 /// The API group of all four kinds.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
@@ -166,7 +166,13 @@ impl Kind for Bindings {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Bindings {
+    fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,
             column("Role"),
@@ -175,7 +181,7 @@ impl Kind for Bindings {
             wide("Groups"),
             wide("ServiceAccounts"),
         ];
-        Some(COLUMNS)
+        COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

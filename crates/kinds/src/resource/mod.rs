@@ -29,7 +29,7 @@ use super::{
     podspec::{external, internal},
     print,
 };
-use crate::request::Ctx;
+use crate::{FieldSelection, Printing, request::Ctx};
 
 /// resource.k8s.io/v1 DeviceClass.
 pub(super) struct DeviceClass;
@@ -88,8 +88,14 @@ impl Kind for DeviceClass {
         }
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&PLAIN_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for DeviceClass {
+    fn columns(&self) -> &[Column] {
+        &PLAIN_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -128,8 +134,14 @@ impl Kind for ResourceClaim {
         claim::status(object, old, &path, errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&CLAIM_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ResourceClaim {
+    fn columns(&self) -> &[Column] {
+        &CLAIM_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -183,8 +195,14 @@ impl Kind for ResourceClaimTemplate {
         same_spec(object, old, "ResourceClaimTemplateSpec", errors);
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&PLAIN_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for ResourceClaimTemplate {
+    fn columns(&self) -> &[Column] {
+        &PLAIN_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -234,8 +252,18 @@ impl Kind for ResourceSlice {
         warning.into_iter().collect()
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&SLICE_COLUMNS)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+}
+
+impl Printing for ResourceSlice {
+    fn columns(&self) -> &[Column] {
+        &SLICE_COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -248,7 +276,9 @@ impl Kind for ResourceSlice {
             print::age(object, now),
         ]
     }
+}
 
+impl FieldSelection for ResourceSlice {
     fn selectable_fields(&self) -> &[&'static str] {
         &["spec.driver", "spec.nodeName"]
     }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use crate::{Allocator, FieldSelection, Printing};
+
 pub use pools::{InvalidRange, ServiceRange};
 
 use mullion_kube_text::{
@@ -223,6 +225,65 @@ impl Kind for Service {
         warnings
     }
 
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+
+    fn allocator(&self) -> Option<&dyn Allocator> {
+        Some(self)
+    }
+}
+
+impl Printing for Service {
+    fn columns(&self) -> &[Column] {
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("Type"),
+            column("Cluster-IP"),
+            column("External-IP"),
+            column("Port(s)"),
+            AGE,
+            wide("Selector"),
+        ];
+        COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let spec = &object["spec"];
+        let cluster_ip = spec
+            .items("clusterIPs")
+            .first()
+            .and_then(Value::as_str)
+            .unwrap_or("");
+        vec![
+            name(object),
+            spec.text("type").into(),
+            or_none(cluster_ip).into(),
+            external_ip(object).into(),
+            or_none(&port_list(spec)).into(),
+            age(object, now),
+            labels(spec["selector"].as_object()).into(),
+        ]
+    }
+}
+
+impl FieldSelection for Service {
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["spec.clusterIP", "spec.type"]
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        object["spec"]
+            .text(field.trim_start_matches("spec."))
+            .to_owned()
+    }
+}
+
+impl Allocator for Service {
     fn allocate(
         &self,
         ctx: &Ctx<'_>,
@@ -255,47 +316,6 @@ impl Kind for Service {
         allocate::allocate(&mut claim, self.pools.range().family(), object, None)?;
         Box::new(claim).commit();
         Ok(())
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[
-            NAME,
-            column("Type"),
-            column("Cluster-IP"),
-            column("External-IP"),
-            column("Port(s)"),
-            AGE,
-            wide("Selector"),
-        ];
-        Some(COLUMNS)
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let spec = &object["spec"];
-        let cluster_ip = spec
-            .items("clusterIPs")
-            .first()
-            .and_then(Value::as_str)
-            .unwrap_or("");
-        vec![
-            name(object),
-            spec.text("type").into(),
-            or_none(cluster_ip).into(),
-            external_ip(object).into(),
-            or_none(&port_list(spec)).into(),
-            age(object, now),
-            labels(spec["selector"].as_object()).into(),
-        ]
-    }
-
-    fn selectable_fields(&self) -> &[&'static str] {
-        &["spec.clusterIP", "spec.type"]
-    }
-
-    fn selectable_value(&self, object: &Value, field: &str) -> String {
-        object["spec"]
-            .text(field.trim_start_matches("spec."))
-            .to_owned()
     }
 }
 

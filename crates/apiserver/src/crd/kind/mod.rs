@@ -10,7 +10,7 @@ mod spec;
 
 use std::collections::HashSet;
 
-use mullion_kinds::{Check, Kind, request::Ctx};
+use mullion_kinds::{Check, Deletion, Kind, request::Ctx};
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
@@ -174,6 +174,12 @@ impl Kind for CustomResourceDefinition {
         warnings
     }
 
+    fn deletion(&self) -> Option<&dyn Deletion> {
+        Some(self)
+    }
+}
+
+impl Deletion for CustomResourceDefinition {
     /// Adds the finalizer that keeps the definition, and the condition `Terminating`. The generation and the grace period do not change.
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(metadata) = object["metadata"].as_object_mut() {

@@ -195,7 +195,7 @@ fn subresource<'a>(row: &'a Row, part: &'a Subresource) -> Resource<'a> {
 fn storage_version_hash(row: &Row) -> String {
     let resource = &row.resource;
     let rules = &resource.rules;
-    if rules.transient || rules.read_only || resource.behaviour.source().is_some() {
+    if rules.transient || rules.read_only || resource.source().is_some() {
         return String::new();
     }
     // The hash covers `/v1` for the core group: its empty group is not left out.

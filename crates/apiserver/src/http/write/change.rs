@@ -189,7 +189,7 @@ async fn update_once(
     );
     metadata::carry_over(&mut object, &old);
     let mut allocation = if part == Part::Main {
-        Some(behaviour.allocate(&ctx, &mut object, Some(&old))?)
+        Some(resource.allocate(&ctx, &mut object, Some(&old))?)
     } else {
         None
     };
@@ -337,7 +337,7 @@ fn shown(mut object: Value, raw: Option<&RawFieldText<'_>>) -> Outcome {
 
 /// Returns whether the stored object has every field of the served one, that is, reading filled in no defaults.
 fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
-    if !call.resource().behaviour.rewrites_stored() {
+    if !call.resource().rewrites_stored() {
         return true;
     }
     let mut form = object.clone();
@@ -440,5 +440,5 @@ fn is_released(call: &Call, object: &Value) -> bool {
     metadata.get("deletionTimestamp").is_some()
         && no_finalizers
         && no_grace
-        && !call.resource().behaviour.holds_deletion(object)
+        && !call.resource().holds_deletion(object)
 }

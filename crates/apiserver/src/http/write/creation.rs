@@ -82,7 +82,7 @@ async fn create_named(
     let resource = call.resource();
     let behaviour = &resource.behaviour;
     let ctx = call.ctx(options.dry_run);
-    let mut allocation = behaviour.allocate(&ctx, &mut object, None)?;
+    let mut allocation = resource.allocate(&ctx, &mut object, None)?;
     if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
     {
         remove(&mut object, "status");
@@ -122,7 +122,7 @@ async fn create_named(
         return Err(already_exists(call, &existing, &base));
     }
     if options.dry_run {
-        if behaviour.rewrites_stored() {
+        if resource.rewrites_stored() {
             behaviour.default(&mut object);
         }
         return Ok(Outcome::unfolded(object));
