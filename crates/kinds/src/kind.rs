@@ -48,7 +48,7 @@ impl Check {
 /// The hooks in which kinds differ. Every hook has a default that does nothing, so a kind that is only stored needs no code.
 ///
 /// A create decodes the object, and then runs [`Kind::default`], mutating admission, [`Kind::permit`], the filling in of metadata,
-/// [`Kind::prepare_create`], [`Kind::validate`], validating admission and [`Kind::allocate`], before it stores the object. An update
+/// [`Kind::prepare_create`], [`Kind::validate`], validating admission and [`Allocator::allocate`], before it stores the object. An update
 /// decodes, defaults, runs mutating admission, carries metadata over, and then runs [`Kind::prepare_update`] (or `prepare_status`), the
 /// [`Kind::update_checks`] (or `validate_status`), ...
 pub trait Kind: Send + Sync + 'static {
@@ -139,7 +139,7 @@ pub trait Kind: Send + Sync + 'static {
     }
 
     /// Returns the field that a status update does not change, with the parts of it that [`Kind::prepare_status`],
-    /// [`Kind::validate_status`] and [`Kind::selectable_value`] read. The rest of the field is then neither parsed nor encoded. Items of
+    /// [`Kind::validate_status`] and [`FieldSelection::selectable_value`] read. The rest of the field is then neither parsed nor encoded. Items of
     /// keyed lists that may lack their keys must be among the parsed parts.
     fn raw_field(&self) -> Option<&'static RawField> {
         None

@@ -83,7 +83,7 @@ pub(super) trait Workload: Send + Sync + 'static {
         &[]
     }
 
-    /// Like [`Kind::selectable_value`].
+    /// Like [`FieldSelection::selectable_value`].
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let _ = (object, field);
         String::new()
