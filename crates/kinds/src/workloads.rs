@@ -78,7 +78,7 @@ pub(super) trait Workload: Send + Sync + 'static {
         cells
     }
 
-    /// Like [`Kind::selectable_fields`].
+    /// Like [`FieldSelection::selectable_fields`].
     fn selectable_fields(&self) -> &[&'static str] {
         &[]
     }

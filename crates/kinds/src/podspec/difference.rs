@@ -9,8 +9,13 @@ const CONTEXT: usize = 3;
 /// In texts with at least this many lines, lines that make up more than a hundredth of the text are not used to find common blocks.
 const POPULAR_FROM: usize = 200;
 
-/// The most comparisons of lines; the rest of longer texts becomes a single change.
-const MAX_STEPS: usize = 2_000_000;
+/// The most comparisons of lines; the rest of longer texts becomes a single change. A test that measures the work for two lengths of lists
+/// uses a smaller number, so that both lengths reach it.
+const MAX_STEPS: usize = if cfg!(any(test, feature = "small-bounds")) {
+    20_000
+} else {
+    2_000_000
+};
 
 /// Returns hunks with three lines of context, without file names; empty if the texts are equal.
 pub(super) fn unified(old: &str, new: &str) -> String {
@@ -87,6 +92,9 @@ fn hunks(changes: &[Change], old_len: usize, new_len: usize) -> Vec<Hunk> {
     hunks
 }
 
+/// Where a common block ends in the new text, and how many lines it has; lists of them are in the order of the text.
+type BlockEnd = (usize, usize);
+
 struct Matcher<'a> {
     old: &'a [&'a str],
     new: &'a [&'a str],
@@ -94,6 +102,9 @@ struct Matcher<'a> {
     positions: HashMap<&'a str, Vec<usize>>,
     /// The number of line comparisons that are still allowed.
     steps_left: Cell<usize>,
+    /// The common blocks that end at the line before the current line of the old text, and at the current line. They are kept from search
+    /// to search, so that a search allocates nothing.
+    ends: Cell<(Vec<BlockEnd>, Vec<BlockEnd>)>,
 }
 
 impl<'a> Matcher<'a> {
@@ -110,6 +121,7 @@ impl<'a> Matcher<'a> {
             new,
             positions,
             steps_left: Cell::new(MAX_STEPS),
+            ends: Cell::default(),
         }
     }
 
@@ -145,30 +157,31 @@ impl<'a> Matcher<'a> {
     /// Returns the longest common block: the earliest one in the old text, and then in the new text.
     fn longest(&self, old: &Range<usize>, new: &Range<usize>) -> (usize, usize, usize) {
         let mut best = (old.start, new.start, 0);
-        // The length of the common block that ends at each line of the new text, for the line of the old text before `i` and for `i`. Both
-        // maps are kept from line to line, so that a comparison allocates nothing.
-        let mut lengths: HashMap<usize, usize> = HashMap::new();
-        let mut next: HashMap<usize, usize> = HashMap::new();
+        let (mut before, mut ending) = self.ends.take();
+        before.clear();
         for i in old.clone() {
             let positions = self.positions.get(self.old[i]);
             let steps = 1 + positions.map_or(0, Vec::len);
             let Some(left) = self.steps_left.get().checked_sub(steps) else {
+                // Nothing is compared any more, so the lists need not come back.
                 return (old.start, new.start, 0);
             };
             self.steps_left.set(left);
-            next.clear();
+            ending.clear();
+            let mut earlier = before.iter().peekable();
             for &j in positions.into_iter().flatten().filter(|j| new.contains(j)) {
-                let length = j
-                    .checked_sub(1)
-                    .and_then(|before| lengths.get(&before))
-                    .map_or(1, |length| length + 1);
-                next.insert(j, length);
+                // Positions ascend, so one pass over the earlier blocks finds those that line `j` continues.
+                while earlier.next_if(|(end, _)| end + 1 < j).is_some() {}
+                let continued = earlier.next_if(|(end, _)| end + 1 == j);
+                let length = 1 + continued.map_or(0, |&(_, length)| length);
+                ending.push((j, length));
                 if length > best.2 {
                     best = (i + 1 - length, j + 1 - length, length);
                 }
             }
-            std::mem::swap(&mut lengths, &mut next);
+            std::mem::swap(&mut before, &mut ending);
         }
+        self.ends.set((before, ending));
         let (mut old_at, mut new_at, mut length) = best;
         while old_at > old.start
             && new_at > new.start
