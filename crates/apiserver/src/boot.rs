@@ -11,11 +11,13 @@ use std::{
 };
 
 use http::HeaderMap;
+use mullion_kinds::{
+    ServiceRange, flowcontrol, request::Lookup, services::objects, system_classes,
+};
 use mullion_store::Key;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::Lookup,
     aggregation,
     auth::rbac::bootstrap,
     client_authority::{self, Authorities},
@@ -26,7 +28,6 @@ use crate::{
         query::Query,
         write,
     },
-    kinds::{ServiceRange, flowcontrol, services::objects, system_classes},
     own,
     registry::Row,
     server::ApiServer,
@@ -189,9 +190,12 @@ fn adopt_services(server: &Arc<ApiServer>) {
     let Some(call) = call(server, "", "services", None) else {
         return;
     };
+    let Some(allocator) = call.resource().behaviour.allocator() else {
+        return;
+    };
     for object in call.row.collection.snapshot(None).objects {
         let mut service = call.row.served(&object);
-        if let Err(status) = call.resource().behaviour.adopt(&mut service) {
+        if let Err(status) = allocator.adopt(&mut service) {
             tracing::warn!(service = object.key().as_str(), %status, "a Service cannot keep its address or port");
         }
     }
@@ -227,8 +231,8 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
             companions.push(objects::gone(name.to_owned()));
             continue;
         }
-        let (ctx, behaviour) = (call.ctx(false), &call.resource().behaviour);
-        if let Ok(taken) = behaviour.allocate(&ctx, &mut call.row.served(&object), None) {
+        let (ctx, mut served) = (call.ctx(false), call.row.served(&object));
+        if let Ok(taken) = call.resource().allocate(&ctx, &mut served, None) {
             taken.commit();
         }
     }

@@ -6,13 +6,14 @@ use std::{collections::HashSet, io::Cursor, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
+use mullion_kinds::request::Lookup;
 use serde_json::{Map, Value, json};
 use x509_parser::{
     pem::Pem,
     prelude::{FromDer, X509Certificate},
 };
 
-use crate::{admission::Lookup, server::ApiServer};
+use crate::server::ApiServer;
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";

@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
+use mullion_kinds::flowcontrol::GROUP;
 use mullion_schema::time;
 use mullion_store::{Collection, Cursor, Expired, Key, Store};
 use serde_json::{Value, json};
 
-use crate::{http::path::ObjectPath, kinds::flowcontrol::GROUP, own, server::ApiServer};
+use crate::{http::path::ObjectPath, own, server::ApiServer};
 
 /// The field manager of the condition (kube-apiserver: ConfigConsumerAsFieldManager).
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";

@@ -1,6 +1,6 @@
 //! A Kubernetes API server as a tower service.
 //!
-//! It serves the built-in kinds of [`kinds`] and any CustomResourceDefinition through one set of generic handlers, and stores objects in
+//! It serves the built-in kinds of [`mullion_kinds`] and any CustomResourceDefinition through one set of generic handlers, and stores objects in
 //! [`mullion_store`]. Of Mullion it imports the layers below it alone.
 //!
 //! In a Rust program it is a [`kube::Client`](https://docs.rs/kube) without a socket:
@@ -41,7 +41,7 @@
 //!
 //! [`ApiServer::serve`] serves it on a socket, [`ApiServer::open`] stores it in a directory.
 //!
-//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
+//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`mullion_kinds`]), [`admission`], validation ([`mullion_kinds`]), the store, and
 //! then the watchers.
 
 // Each `expect` names the invariant that holds; tests may use `unwrap`.
@@ -53,12 +53,10 @@ mod auth;
 mod boot;
 mod client_authority;
 mod crd;
-pub mod devices;
 mod flow_schemas;
 #[cfg(test)]
 mod growth;
 pub mod http;
-pub mod kinds;
 mod limits;
 mod listen;
 mod metrics;
@@ -71,7 +69,6 @@ mod server;
 mod service_range;
 mod token_tracking;
 mod version_order;
-mod warnings;
 
 pub use auth::{
     key::{SigningKey, SigningKeyError},
@@ -80,5 +77,6 @@ pub use auth::{
 };
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
+pub use mullion_kinds::{InvalidRange, ServiceRange};
 pub use mullion_kube_text::status;
 pub use server::{ApiServer, Clock, Config, MetricsSource};

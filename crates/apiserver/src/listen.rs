@@ -138,7 +138,7 @@ impl Listener {
             .and_then(<[_]>::first)
             .and_then(|der| auth::of_certificate(der));
         let kind = match &user {
-            Some(user) if auth::is_master(user) => Kind::Administrator,
+            Some(user) if user.is_master() => Kind::Administrator,
             _ => Kind::User,
         };
         // Only the certificate tells whose connection it is, so the final place is taken after the handshake.

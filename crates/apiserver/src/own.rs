@@ -8,15 +8,14 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
+use mullion_kinds::{SubresourceHandler, request::User};
+use mullion_kube_text::status::Status;
 use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::{
-    admission::User,
     http::{apply, call::Call, negotiate::Form, path::ObjectPath, query::Query, write::Part},
-    kinds::SubresourceHandler,
     server::ApiServer,
-    status::Status,
 };
 
 /// Sends a request through the router. A PATCH is a merge patch; a null `body` sends none.

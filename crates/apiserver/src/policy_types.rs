@@ -12,13 +12,13 @@ use std::{
     time::Duration,
 };
 
+use mullion_kinds::request::expression::{self, Scope};
+use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Cursor};
 use serde_json::{Value, json};
 
 use crate::{
-    admission::cel::{self, Scope},
     http::path::ObjectPath,
-    kinds::tree::Tree,
     own,
     registry::{Row, Table},
     server::ApiServer,
@@ -129,7 +129,7 @@ fn warnings(server: &ApiServer, policy: &Value) -> Vec<Value> {
                 continue;
             }
             let issues = kinds.iter().filter_map(|(kind, scope)| {
-                let issues = cel::result_of(text, scope).err()?;
+                let issues = expression::result_of(text, scope).err()?;
                 Some(format!("{kind}: {issues}\n"))
             });
             let issues: Vec<String> = issues.collect();
@@ -145,7 +145,7 @@ fn warnings(server: &ApiServer, policy: &Value) -> Vec<Value> {
 /// Declares a policy's variables; one that does not compile has the dynamic type.
 fn declare(scope: &mut Scope, variables: &[Value]) {
     for variable in variables {
-        let kind = cel::result_of(variable.text("expression"), scope);
+        let kind = expression::result_of(variable.text("expression"), scope);
         scope.declare(
             variable.text("name"),
             &kind.unwrap_or(mullion_cel::Type::Dyn),

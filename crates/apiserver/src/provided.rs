@@ -3,16 +3,14 @@
 //! A [`Provided`] resource is served like any other (discovery, OpenAPI, authorization, selectors, tables), but its objects come from an
 //! [`ObjectSource`] at each request. They can be read, but not written or watched. [`crate::http`] serves them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use mullion_kinds::{Kind, Printing, Resource, Rules, Unstored};
 use serde_json::Value;
 
-use crate::{
-    crd::structural::Schema,
-    http::ObjectQuery,
-    kinds::{Column, Kind, Resource, Rules},
-};
+use crate::crd::structural::Schema;
+pub use mullion_kinds::{Column, Labels, ObjectQuery, ObjectSource};
 pub use mullion_schema::proto::provided::{Tagged, Wire};
 
 /// A resource whose objects the embedding program provides.
@@ -37,18 +35,6 @@ pub struct Provided {
     pub source: Arc<dyn ObjectSource>,
 }
 
-/// The source of a [`Provided`] resource's objects.
-pub trait ObjectSource: Send + Sync {
-    /// Returns the requested objects, sorted by namespace and name, without `apiVersion` and `kind`.
-    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value>;
-
-    /// Returns the cells of an object's row, one per column.
-    fn cells(&self, object: &Value) -> Vec<Value>;
-}
-
-/// The labels of an object.
-pub type Labels = BTreeMap<String, String>;
-
 impl Provided {
     /// Returns the resource as an entry of the registry.
     pub(crate) fn resource(self) -> Resource {
@@ -68,6 +54,7 @@ impl Provided {
                 ..Rules::default()
             },
             subresources: Vec::new(),
+            list_kind: None,
             deprecated: None,
             behaviour: Arc::new(Answers {
                 schema: self.schema,
@@ -88,20 +75,32 @@ struct Answers {
 }
 
 impl Kind for Answers {
-    fn columns(&self) -> Option<&[Column]> {
-        Some(self.columns)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+
+    fn unstored(&self) -> Option<&dyn Unstored> {
+        Some(self)
+    }
+}
+
+impl Printing for Answers {
+    fn columns(&self) -> &[Column] {
+        self.columns
     }
 
     fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {
         self.source.cells(object)
     }
+}
 
-    fn source(&self) -> Option<&dyn ObjectSource> {
-        Some(&*self.source)
+impl Unstored for Answers {
+    fn source(&self) -> &dyn ObjectSource {
+        &*self.source
     }
 
-    fn openapi(&self) -> Option<&Value> {
-        Some(&self.schema)
+    fn openapi(&self) -> &Value {
+        &self.schema
     }
 
     fn message(&self) -> &'static [Tagged] {

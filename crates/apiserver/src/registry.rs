@@ -10,12 +10,11 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use mullion_kinds::{Resource, SubresourceHandler};
 use mullion_store::{Collection, Object, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use tokio::sync::watch;
-
-use crate::kinds::{Resource, SubresourceHandler};
 
 /// A served resource in one version, with the collection of its objects.
 pub struct Row {
@@ -34,13 +33,15 @@ pub struct Row {
 impl Row {
     /// Returns the kind of the resource's lists.
     pub(crate) fn list_kind(&self) -> String {
-        let given = self.resource.behaviour.list_kind();
-        given.map_or_else(|| format!("{}List", self.resource.kind), str::to_owned)
+        match &self.resource.list_kind {
+            Some(given) => given.to_string(),
+            None => format!("{}List", self.resource.kind),
+        }
     }
 
     /// Returns whether the resource has a protobuf form.
     pub(crate) fn has_messages(&self) -> bool {
-        !self.custom || !self.resource.behaviour.message().is_empty()
+        !self.custom || !self.resource.message().is_empty()
     }
 
     /// Returns whether a CustomResourceDefinition defines the resource. kube-apiserver serves such resources without its router, so their
@@ -51,7 +52,7 @@ impl Row {
 
     /// Returns whether the embedding program provides the resource.
     pub(crate) fn is_provided(&self) -> bool {
-        self.resource.behaviour.source().is_some()
+        self.resource.source().is_some()
     }
 
     /// Returns the etcd prefix of the resource's objects below `/registry/` in kube-apiserver (`SpecialDefaultResourcePrefixes`). Servers
@@ -118,25 +119,26 @@ impl Row {
         if self.serves_stored_bytes() {
             return;
         }
-        self.resource.behaviour.to_served(value);
+        self.resource.to_served(value);
         value["apiVersion"] = self.api_version().into();
         value["kind"] = (*self.resource.kind).into();
     }
 
     /// Converts from the version that this row serves to the stored one.
     pub fn to_stored(&self, value: &mut Value) {
-        self.resource.behaviour.to_storage(value);
+        self.resource.to_storage(value);
         value["apiVersion"] = (*self.stored_version).into();
         value["kind"] = (*self.resource.kind).into();
     }
 
     /// Returns the values of the selectable fields of an object in served form.
     pub fn selectable_values(&self, value: &Value) -> Box<[Box<str>]> {
-        let behaviour = &self.resource.behaviour;
-        behaviour
-            .selectable_fields()
-            .iter()
-            .map(|field| behaviour.selectable_value(value, field).into())
+        let Some(selection) = self.resource.behaviour.field_selection() else {
+            return Box::default();
+        };
+        let fields = selection.selectable_fields().iter();
+        fields
+            .map(|field| selection.selectable_value(value, field).into())
             .collect()
     }
 }
@@ -170,7 +172,7 @@ impl Table {
                 .entry(plural_key(&resource.group, &resource.plural))
                 .or_insert(at);
             let serves_stored_bytes =
-                *api_version == *stored_version && !resource.behaviour.rewrites_stored();
+                *api_version == *stored_version && !resource.rewrites_stored();
             let collection = store.collection(&resource.storage);
             if let Some(ttl) = resource.rules.ttl {
                 collection.live_for(ttl);
@@ -272,7 +274,7 @@ impl Registry {
             if row.custom || !seen.insert(row.resource.storage.to_string()) {
                 continue;
             }
-            let fields = row.resource.behaviour.selectable_fields().join(",");
+            let fields = row.resource.selectable_fields().join(",");
             let key = format!("selectable-fields/{}", row.resource.storage);
             let noted = self.store.notes().get(&key).unwrap_or_default();
             if noted == fields.as_bytes() {

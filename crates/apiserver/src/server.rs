@@ -17,12 +17,16 @@ use axum::{
 };
 use futures::FutureExt;
 use jiff::Timestamp;
+use mullion_kinds::{
+    ServiceRange,
+    request::{Lookup, User},
+};
 use mullion_store::{Key, Store, StoreError, Window};
 use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::{
-    admission::{self, DisabledPlugins, Lookup, Plugin, User, webhook::Webhooks},
+    admission::{self, DisabledPlugins, Plugin, webhook::Webhooks},
     aggregation,
     auth::{
         key::SigningKey,
@@ -36,8 +40,8 @@ use crate::{
     client_authority::Authorities,
     crd,
     flow_schemas::{self, matching::Flows},
-    http::{self as handlers, openapi, subresource::log::LogSource},
-    kinds::{self, ServiceRange},
+    http as handlers,
+    http::{openapi, subresource::log::LogSource},
     limits::{Gate, Limits},
     metrics::Metrics,
     policy_types,
@@ -146,7 +150,7 @@ pub struct ApiServer {
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
     claiming: tokio::sync::Mutex<()>,
-    authorizer: Authorizer,
+    authorizer: Arc<Authorizer>,
     tokens: StaticTokens,
     signing_key: SigningKey,
     token_keys: TokenKeys,
@@ -182,7 +186,10 @@ impl ApiServer {
         let provided = config.provided.into_iter().map(Provided::resource);
         let registry = Registry::new(
             store.clone(),
-            kinds::builtins(config.service_cidr.clone()),
+            mullion_kinds::builtins(
+                config.service_cidr.clone(),
+                crate::crd::kind::CustomResourceDefinition,
+            ),
             provided.collect(),
         );
         let mut plugins = config.disabled_admission.without(admission::builtins());
@@ -195,7 +202,7 @@ impl ApiServer {
         };
         let server = Arc::new(ApiServer {
             clock: config.clock,
-            authorizer: Authorizer::new(&store),
+            authorizer: Arc::new(Authorizer::new(&store)),
             tokens: config.tokens,
             signing_key,
             token_keys: config.token_keys,
@@ -300,7 +307,7 @@ impl ApiServer {
     }
 
     /// Returns the authorizer.
-    pub(crate) fn authorizer(&self) -> &Authorizer {
+    pub(crate) fn authorizer(&self) -> &Arc<Authorizer> {
         &self.authorizer
     }
 

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use mullion_kinds::{ServiceRange, request::Lookup, services::objects::GROUP};
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::Lookup,
     http::{metadata, path::ObjectPath},
-    kinds::{ServiceRange, services::objects::GROUP, tree::Tree},
     own,
     server::ApiServer,
 };

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use jiff::civil::Date;
+use mullion_kinds::request::Lookup;
 use serde_json::{Value, json};
 
-use crate::{admission::Lookup, server::ApiServer};
+use crate::server::ApiServer;
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";

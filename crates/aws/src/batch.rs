@@ -81,6 +81,8 @@ async fn gather<T>(window: Window, first: T, receiver: &mut mpsc::UnboundedRecei
     let last = Instant::now() + window.longest;
     let mut batch = vec![first];
     while batch.len() < window.most {
+        // A question that comes alone waits only for `idle`; a steady stream of questions still ends the
+        // batch after `longest`.
         let until = last.min(Instant::now() + window.idle);
         match timeout_at(until, receiver.recv()).await {
             Ok(Some(next)) => batch.push(next),

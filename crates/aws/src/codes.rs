@@ -80,6 +80,8 @@ pub fn shortage(code: &str, message: &str, capacity_type: CapacityType) -> Optio
     }
     Some(match (code, capacity_type) {
         ("InsufficientFreeAddressesInSubnet", _) => Shortage::Addresses,
+        // Before the reservations: a full spread group refuses every option of the zone, however it is paid
+        // for.
         ("InsufficientInstanceCapacity", _) if message.contains(SPREAD_LIMIT) => {
             Shortage::SpreadGroup
         }
@@ -126,6 +128,8 @@ fn vcpu_limit(message: &str) -> Option<u64> {
 
 /// Converts a code and a message to the error for the caller.
 pub fn error(code: &str, message: &str) -> CloudError {
+    // Callers react to these two in their own way: a throttled call is repeated, and a missing permission is
+    // reported.
     if is_throttled(code) {
         return CloudError::Throttled;
     }

@@ -58,6 +58,7 @@ pub fn read(body: &str) -> Option<Event> {
         time,
         detail,
     } = serde_json::from_str(body).ok()?;
+    // Other versions may mean something else by the same fields.
     if version != "0" {
         return None;
     }
@@ -89,6 +90,7 @@ pub fn read(body: &str) -> Option<Event> {
     };
     let instances: Vec<_> = ids
         .into_iter()
+        // Health events may be about volumes and other resources as well.
         .filter(|id| id.starts_with("i-"))
         .map(|id| InstanceId(id.into()))
         .collect();

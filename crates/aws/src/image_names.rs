@@ -50,6 +50,7 @@ pub fn parameters(family: AmiFamily, version: KubernetesVersion, release: &str) 
             ("amazon-linux-2", "amazon-eks-node", Standard),
             ("amazon-linux-2-arm64", "amazon-eks-arm64-node", Standard),
             ("amazon-linux-2-gpu", "amazon-eks-gpu-node", Nvidia),
+            // One image has the drivers for both kinds of accelerators.
             ("amazon-linux-2-gpu", "amazon-eks-gpu-node", Neuron),
         ]
         .into_iter()
@@ -105,6 +106,7 @@ fn edition_name(edition: WindowsEdition) -> &'static str {
 
 /// Returns the family and the Kubernetes version of an image by its name, if EKS, Bottlerocket or Canonical published it.
 pub fn family_of(name: &str) -> Option<(AmiFamily, KubernetesVersion)> {
+    // Before AL2, whose prefix is the beginning of this one.
     let family = if name.starts_with("amazon-eks-node-al2023-") {
         AmiFamily::AmazonLinux2023
     } else if [

@@ -63,6 +63,8 @@ impl Bucket {
     /// Takes a token, which may become available only later, and returns the time to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        // The number may become negative: each waiting call takes its token in advance, which keeps the calls
+        // in order.
         self.tokens = (self.tokens + passed * self.per_second).min(self.size) - 1.0;
         self.at = now;
         Duration::from_secs_f64((-self.tokens).max(0.0) / self.per_second)

@@ -51,6 +51,7 @@ impl PriceBook {
             CapacityType::Spot => {
                 let known = self.spot.range((os, String::new())..).next();
                 match known.is_some_and(|((known_os, _), _)| *known_os == os) {
+                    // Once prices of the system are known, a type without one is not sold as spot.
                     true => self.spot.get(&key)?.get(zone).copied(),
                     false => price::of(instance_type, os, CapacityType::Spot),
                 }

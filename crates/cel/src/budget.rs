@@ -26,6 +26,7 @@ impl Default for Budget {
 impl Budget {
     /// Takes steps from the budget, or fails if too few are left.
     pub(super) fn take(&mut self, steps: u64) -> Result<(), Failure> {
+        // The call's own limit first, because its message is the one a user can act on.
         self.of_call = self.of_call.checked_sub(steps).ok_or(Failure::TooLong)?;
         self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
         Ok(())

@@ -115,6 +115,7 @@ impl<'e> Checker<'e> {
         let name = qualified(expression)?;
         let first = name.split('.').next().unwrap_or_default();
         let is_local = self.locals.iter().any(|(local, _)| local == first);
+        // A macro's variable hides everything that begins with its name.
         let variable = self.environment.variables.get(&name);
         variable.filter(|_| !is_local).cloned()
     }
@@ -150,6 +151,7 @@ impl<'e> Checker<'e> {
                 field,
                 test,
             } => {
+                // Types of a package are spelled like a selection, unless a variable hides the first part.
                 let named = qualified(expression).filter(|name| {
                     name.contains('.')
                         && is_type_name(name)
@@ -288,6 +290,7 @@ impl<'e> Checker<'e> {
         for field in fields {
             let found = self.entry(field.optional, &field.value);
             let wanted = self.field(field.at, &kind, &field.name);
+            // With bindings of its own: type parameters of one field say nothing about another.
             if !Bindings::default().accept(&found, &wanted) {
                 let message = format!(
                     "expected type of field '{}' is '{wanted}' but provided type is '{found}'",
@@ -353,6 +356,7 @@ impl<'e> Checker<'e> {
             self.mixed = name == "format";
             types.push(self.of(argument));
         }
+        // Before the overloads are looked up, because a wrong format does not depend on them.
         self.read_format(at, name, target, arguments);
         if !notes {
             self.noted = None;
@@ -399,6 +403,7 @@ impl<'e> Checker<'e> {
             (None, Type::Map(..)) => vec![(&fold.variable, key.clone())],
             (None, _) => vec![(&fold.variable, value)],
         };
+        // `filter` of a map gives a list of keys, so it is the first variable in every case.
         let item = variables[0].1.clone();
         if let Some(filter) = &fold.filter {
             let kind = self.inside(&variables, filter);

@@ -58,6 +58,7 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
             .map(Value::UInt)
             .map_err(|_| UINT_OVERFLOW.to_owned()),
         ("uint", Value::Float(number)) => {
+            // `u64::MAX as f64` is rounded up to 2^64, so the comparison has to be strict.
             let fits = *number >= 0.0 && *number < u64::MAX as f64;
             fits.then_some(Value::UInt(*number as u64))
                 .ok_or_else(|| UINT_OVERFLOW.to_owned())
@@ -133,7 +134,9 @@ fn double(given: &str) -> Option<f64> {
     let number: f64 = given.parse().ok()?;
     let is_word = digits.starts_with(|first: char| first.is_ascii_alphabetic());
     let is_read = match is_word {
+        // Rust accepts `-NaN`, Go does not; infinities may have a sign in both.
         true => number.is_infinite() || unsigned.is_none(),
+        // Digits that overflow are infinite in Rust, where Go has an error.
         false => number.is_finite(),
     };
     is_read.then_some(number)

@@ -20,6 +20,7 @@ use super::{
 const TRAVERSAL: f64 = 0.1;
 /// The price of matching one character of a regular expression.
 const REGEX: f64 = 0.25;
+/// The price of creating a list; maps and messages cost more (cel-go: common/cost.go).
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 const MESSAGE: u64 = 40;
@@ -94,6 +95,7 @@ impl Size {
 }
 
 fn scaled(count: u64, each: f64) -> u64 {
+    // Rounded up at every step, as in cel-go.
     (count as f64 * each).ceil() as u64
 }
 
@@ -311,6 +313,8 @@ impl<'s> Coster<'s, '_> {
             FoldKind::TransformMap => (MAP, 0, 3, 1),
             FoldKind::TransformEntries => (MAP, 0, 2, 1),
         };
+        // Multiplied by the most items that the range may have; without a known size that is the largest number,
+        // which refuses the rule.
         let each = filter.saturating_add(body).saturating_add(condition + step);
         let cost = range
             .size()
@@ -341,6 +345,7 @@ impl<'s> Coster<'s, '_> {
         let arguments: Vec<Part<'s>> = arguments.iter().map(|part| self.part(part)).collect();
         let parts = target.iter().chain(&arguments);
         let all = parts.fold(0, |cost: u64, part| cost.saturating_add(part.cost));
+        // Only one branch runs, so the dearer one counts.
         if let ("_?_:_", [condition, yes, no]) = (function, arguments.as_slice()) {
             let cost = condition.cost.saturating_add(yes.cost.max(no.cost));
             return (cost, None, Some(yes.size().or(no.size())));

@@ -39,6 +39,7 @@ pub(super) fn evaluate(
     variables: &[(&str, Value)],
     budget: &mut Budget,
 ) -> Evaluated {
+    // The limit of one call starts anew; what is left for the object goes on shrinking.
     budget.of_call = STEPS_OF_A_CALL;
     let mut run = Run { budget };
     let mut scope = Scope::Empty;
@@ -56,6 +57,7 @@ struct Run<'b> {
 
 impl Run<'_> {
     fn value(&mut self, expression: &Expr, scope: &Scope<'_>) -> Evaluated {
+        // Before the step is done, so that a run ends as soon as its budget does.
         self.budget.take(1)?;
         match &expression.node {
             Node::Literal(literal) => Ok(value_of(literal)),
@@ -185,6 +187,7 @@ impl Run<'_> {
         let mut failure = None;
         for argument in arguments {
             match self.truth(argument, scope) {
+                // Also after a failure of the other operand: in CEL, an error or true is true.
                 Ok(truth) if truth == decisive => return Ok(Value::Bool(decisive)),
                 Ok(_) => {}
                 Err(Failure::Error(message)) => failure = failure.or(Some(message)),
@@ -205,6 +208,7 @@ impl Run<'_> {
         match (function, arguments) {
             ("_&&_", sides) => return self.logic(sides, scope, false),
             ("_||_", sides) => return self.logic(sides, scope, true),
+            // Before arguments are evaluated, because only the chosen branch may run.
             ("_?_:_", [condition, then, otherwise]) => {
                 let chosen = if self.truth(condition, scope)? {
                     then
@@ -364,6 +368,7 @@ fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
         let at = shown(at);
         return failed(format!("unsupported index value {at} in list"));
     };
+    // A negative index is out of bounds like one that is too large.
     let item = usize::try_from(number).ok();
     Ok(item.and_then(|number| items.get(number)).cloned())
 }

@@ -129,6 +129,7 @@ impl Expr {
             Node::Fold(fold) => {
                 let bound = fold.variable == variable || fold.second.as_deref() == Some(variable);
                 let mut inside = fold.filter.iter().chain([&fold.body]);
+                // The range is evaluated outside the macro, so it may mean an outer variable of the same name.
                 fold.range.mentions(variable)
                     || (!bound && inside.any(|part| part.mentions(variable)))
             }

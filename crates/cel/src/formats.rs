@@ -41,6 +41,7 @@ impl Opaque for Format {
 pub(super) fn call(function: &str, target: Option<&Value>, arguments: &[Value]) -> Option<Value> {
     match (function, target, arguments) {
         ("format.named", None, [Value::String(name)]) => Some(named(name).map_or_else(none, some)),
+        // Each named format is also a function without arguments, such as `format.uuid()`.
         (function, None, []) => named(function.strip_prefix("format.")?),
         ("validate", Some(Value::Opaque(format)), [Value::String(given)]) => {
             let Format(name) = format.downcast_ref::<Format>()?;

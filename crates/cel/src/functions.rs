@@ -49,8 +49,10 @@ fn signature(line: &'static str) -> (Vec<String>, Overload) {
         .expect("every line says what a function results in");
     // Names of operators contain only square brackets, so the first parenthesis opens the parameters.
     let (name, parameters) = call.split_once('(').expect("every line has parameters");
+    // A method's target counts as its first parameter, so that methods and functions are resolved alike.
     let mut types: Vec<Type> = target.map(parse_type).into_iter().collect();
     types.extend(split(parameters).into_iter().map(parse_type));
+    // One line stands for the four comparisons, which have the same overloads.
     let names = match name {
         "_<_" => ["_<_", "_<=_", "_>_", "_>=_"].map(str::to_owned).to_vec(),
         name => vec![name.to_owned()],
@@ -153,6 +155,7 @@ pub(super) fn resolve(overloads: &[Overload], is_method: bool, types: &[Type]) -
         if overload.is_method != is_method || overload.parameters.len() != types.len() {
             continue;
         }
+        // Type parameters are bound anew for each overload; a failed one leaves nothing behind.
         let mut bindings = Bindings::default();
         let pairs = types.iter().zip(&overload.parameters);
         let mut fits = pairs.map(|(given, wanted)| bindings.accept(given, wanted));

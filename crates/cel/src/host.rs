@@ -29,6 +29,7 @@ pub(super) fn of(value: &Value) -> Option<&dyn Host> {
 #[derive(Debug)]
 struct Hosted(Arc<dyn Host>);
 
+// A host has no value of its own, so it equals itself only.
 impl PartialEq for Hosted {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -15,8 +15,9 @@ use super::{
     values::{TypeValue, VisitLimit, type_name},
 };
 
-/// A precision that no number exceeds.
+/// The largest precision that is formatted; a larger one is refused.
 const MOST_PLACES: usize = 999;
+/// The number of decimal places where the clause names none (cel-go's default).
 const PLACES: usize = 6;
 
 /// The clause of a placeholder.
@@ -71,6 +72,7 @@ pub(super) fn filled(
             Part::Clause { index, rest } => {
                 let value = values.get(index).ok_or_else(|| out_of_range(index))?;
                 let clause = clause(rest)?;
+                // Charged before the text is built: a shared part is written once for each of its occurrences.
                 look_at(value, looks)?;
                 let text = written(clause, plain(value));
                 filled.push_str(&text.map_err(|why| format!("error during formatting: {why}"))?);
@@ -137,6 +139,7 @@ impl<'f> Iterator for Parts<'f> {
         if let Some(rest) = self.rest.strip_prefix('%') {
             let index = self.index;
             self.index += 1;
+            // A placeholder ends after the letter that follows the precision; [`clause`] parses what is between.
             let precision = rest.strip_prefix('.').map_or(rest, |rest| {
                 rest.trim_start_matches(|c: char| c.is_ascii_digit())
             });
@@ -208,6 +211,7 @@ fn written(clause: Clause, value: &Value) -> Result<String, String> {
         (Clause::Fixed(_) | Clause::Scientific, value) => {
             let number = match value {
                 Value::Float(number) => *number,
+                // NaN and the infinities may also be given as texts.
                 Value::String(text)
                     if matches!(text.as_str(), "NaN" | "Infinity" | "-Infinity") =>
                 {
@@ -316,6 +320,7 @@ fn as_whole(value: &Value) -> Option<Result<String, String>> {
                 entries.map(|(key, value)| Ok((key_within(&key)?, within(plain(value))?)));
             let entries: Result<Vec<(String, String)>, String> = entries.collect();
             entries.map(|mut entries| {
+                // Maps have no order, but the same map must always give the same text.
                 entries.sort();
                 let entries: Vec<String> = entries
                     .into_iter()

@@ -143,6 +143,8 @@ impl KeyedList {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
         };
+        // As upstream, only this is checked below: each of the others is here. With equal lengths that suffices where no
+        // item comes twice.
         if mine.len() != other.len() {
             return Ok(false);
         }

@@ -135,6 +135,7 @@ impl Lexer {
             self.at += 2;
             let digits = self.take(|c| c.is_ascii_hexdigit());
             let number = self.integer(&digits, 16)?;
+            // cel-go's grammar knows only `0x`; `0X` is left to the cel crate's grammar, which refuses it.
             if matches!(number, Token::Int(_) | Token::LowestInt) && self.text[start + 1] == 'x' {
                 self.plain[start..self.at].fill('0');
             }
@@ -193,6 +194,7 @@ impl Lexer {
 
     /// Returns the number of prefix letters of a string literal that starts here; `None` if none starts.
     fn text_start(&self) -> Option<usize> {
+        // There are at most two prefix letters: `r` and `b`.
         (0..3)
             .find(|ahead| matches!(self.peek(*ahead), Some('"' | '\'')))
             .filter(|ahead| {
@@ -228,6 +230,8 @@ impl Lexer {
                 next => push(next, &mut out),
             }
         }
+        // The cel crate's grammar would misread some escapes and quotes, and it does not need the characters. Line
+        // ends remain, so that positions stay right.
         if self.text[first..self.at]
             .iter()
             .any(|c| matches!(c, '\\' | '\'' | '"'))
@@ -238,6 +242,7 @@ impl Lexer {
                 .for_each(|c| *c = 'a');
         }
         self.at += length;
+        // cel-go finds this error after its grammar has run, so parsing goes on and may find more.
         if let Some(why) = wrong {
             let message = why.to_owned();
             self.unread.push(Problem { at: start, message });
@@ -288,6 +293,7 @@ impl Lexer {
             .ok_or_else(|| wrong.clone())?;
         self.at = end;
         let code = u32::from_str_radix(&text, radix).map_err(|_| wrong)?;
+        // In bytes an escape stands for one byte, so `\u` and `\U` are not allowed.
         if bytes {
             return match u8::try_from(code) {
                 Ok(byte) if matches!(digits, 2 | 3) => done(byte, out),

@@ -55,6 +55,7 @@ pub(super) fn call(
     };
     Value::resolve(&call, &scope).map_err(|error| match error {
         ExecutionError::FunctionError { message, .. } => message,
+        // To cel-go all of these are a missing overload.
         ExecutionError::UndeclaredReference(_)
         | ExecutionError::UnsupportedTargetType { .. }
         | ExecutionError::UnexpectedType { .. }

@@ -17,10 +17,12 @@ use super::{
 const SORT_BY: &str = "@sortByAssociatedKeys";
 /// The variable for the list while its keys are computed. No expression can spell it.
 const INPUT: &str = "@__sortBy_input__";
+/// The price of creating a list, as in the estimate.
 const NEW_LIST: u64 = 10;
 
 /// Expands `target.sortBy(variable, body)`.
 pub(super) fn sort_by(at: usize, target: Expr, variable: String, body: Expr) -> Parsed<Node> {
+    // cel-go's macro looks at the form of the target, not at its type.
     if matches!(
         target.node,
         Node::Literal(_) | Node::Map(_) | Node::Message { .. }
@@ -31,6 +33,7 @@ pub(super) fn sort_by(at: usize, target: Expr, variable: String, body: Expr) -> 
             message: message.to_owned(),
         });
     }
+    // The target is used twice, for the keys and for the sorting, so it is bound to a variable.
     let input = || Expr {
         at,
         node: Node::Name(INPUT.to_owned()),
@@ -62,6 +65,7 @@ pub(super) fn cost(function: &str, target: Option<&Value>, arguments: &[Value]) 
         _ => &[],
     };
     let length = |items: &[Value]| items.len() as u64;
+    // Priced as if each item met each other one, at two steps a pair; texts cost a little more.
     let squared = |items: &[Value]| {
         let pairs = length(items).saturating_mul(length(items));
         let is_text = matches!(items.first(), Some(Value::String(_) | Value::Bytes(_)));

@@ -43,6 +43,7 @@ pub(super) fn method(
             let body = arguments.remove(1);
             lists::sort_by(at, target, iterator("map", &arguments[0])?, body)?
         }
+        // A macro's name with another number of arguments is an ordinary method.
         _ => match fold_of(&name, arguments.len()) {
             Some((kind, variables, filtered)) => {
                 let mut rest = arguments.split_off(variables);
@@ -99,6 +100,7 @@ fn iterators(name: &str, arguments: &[Expr]) -> Parsed<(String, Option<String>)>
 
 /// Returns the variable of a one-variable macro.
 fn iterator(name: &str, argument: &Expr) -> Parsed<String> {
+    // cel-go's macros have different messages for the same mistake.
     let message = match name {
         "map" | "filter" => "argument is not an identifier",
         _ => SIMPLE,

@@ -39,6 +39,7 @@ enum Identity {
 #[derive(Debug)]
 pub(super) struct MixedKeyMap {
     plain: Map,
+    /// The entries with other keys, each with the key itself.
     others: BTreeMap<Identity, (Value, Value)>,
 }
 
@@ -141,6 +142,7 @@ fn wholes(key: &Value) -> impl Iterator<Item = Key> + use<> {
         Value::Float(number) => *number,
         _ => f64::NAN,
     };
+    // `u64::MAX as f64` is 2^64, which is not a uint, so the end is excluded.
     let fits = number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number);
     let int = whole(number).map(Key::Int);
     int.into_iter()
@@ -157,6 +159,7 @@ fn identity(key: &Value, others: usize) -> Result<Identity, String> {
         Value::Duration(duration) => {
             Identity::Duration(duration.num_seconds(), duration.subsec_nanos())
         }
+        // The entry keeps the key alive, so no other value gets its address.
         Value::List(items) => Identity::Place(Arc::as_ptr(items).addr()),
         Value::Map(map) => Identity::Place(Arc::as_ptr(&map.map).addr()),
         Value::Opaque(opaque) => match opaque.downcast_ref::<TypeValue>() {
@@ -208,6 +211,7 @@ impl<'v> AnyMap<'v> {
         if let Some(key) = plain_key(key) {
             return plain.get(&key);
         }
+        // A double's own entry comes before the integer key that equals it.
         if let AnyMap::Mixed(mixed) = self
             && let Ok(identity) = identity(key, usize::MAX)
             && let Some((_, value)) = mixed.others.get(&identity)

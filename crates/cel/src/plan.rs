@@ -106,6 +106,7 @@ impl Planner<'_> {
                     .chain([&fold.variable])
                     .map(String::as_str)
                     .collect();
+                // Their constants may be wrong as well, although a macro's result never counts as constant.
                 for part in fold.filter.iter().chain([&fold.body]) {
                     self.inside(&variables, part)?;
                 }
@@ -142,6 +143,7 @@ impl Planner<'_> {
 
     fn inside(&mut self, variables: &[&str], body: &Expr) -> Result<(), String> {
         let before = self.scope.locals.len();
+        // Only the names matter here: they hide types of the same name.
         let more = variables.iter().map(|name| ((*name).to_owned(), Type::Dyn));
         self.scope.locals.extend(more);
         let known = self.known(body);
@@ -165,6 +167,7 @@ impl Planner<'_> {
             values.push(self.known(part)?);
         }
         match (function, target, values.as_slice()) {
+            // cel-go makes a qualifier of a constant index, and only these types can be one.
             ("_[_]" | "_[?_]", None, [_, Some(key)]) => match key {
                 Value::Bool(_)
                 | Value::Float(_)
@@ -173,10 +176,13 @@ impl Planner<'_> {
                 | Value::UInt(_) => Ok(None),
                 other => Err(format!("invalid qualifier type: {}", go_type(other))),
             },
+            // cel-go replaces membership in an empty list literal by false, so it counts as constant.
             ("@in", None, [_, Some(Value::List(items))]) if items.is_empty() => {
                 let is_list = matches!(&arguments[1].node, Node::List(_));
                 Ok(is_list.then_some(Value::Bool(false)))
             }
+            // Constant patterns are compiled during planning, so an invalid one is an error even where it would never
+            // run.
             ("matches" | "find" | "findAll", _, [_, Some(Value::String(pattern)), ..]) => {
                 regexp::compile(pattern).map(|_| None)
             }
@@ -185,6 +191,7 @@ impl Planner<'_> {
                 match call(name, values, &mut self.budget) {
                     Ok(value) => Ok(Some(value)),
                     Err(Failure::Error(why)) => Err(why),
+                    // Too much to evaluate now, so it is left to the run.
                     Err(Failure::TooLong | Failure::Exhausted) => Ok(None),
                 }
             }

@@ -128,6 +128,7 @@ impl Amount {
 
     fn integer(&self) -> Option<i64> {
         let nano = self.quantity.nano();
+        // apimachinery looks at how the number is stored, so `1000m` has no integer.
         if !self.is_whole || nano % NANO != 0 {
             return None;
         }
@@ -136,6 +137,8 @@ impl Amount {
 
     /// Returns the result of an operation on two quantities.
     fn with(&self, other: &Amount, quantity: Quantity) -> Value {
+        // Adding zero keeps the other's form; otherwise one decimal makes the result a decimal (apimachinery:
+        // `Quantity.Add`).
         let is_whole = match (self.quantity.is_zero(), other.quantity.is_zero()) {
             (_, true) => self.is_whole,
             (true, _) => other.is_whole,

@@ -58,6 +58,7 @@ fn parse_within(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
     if parsed.as_ref().is_err_and(is_too_deep) {
         return Err(Issues::of_all(too_deep()));
     }
+    // This grammar's errors come first, because they have cel-go's messages and the parser's own do not.
     words::accept(source, plain.as_deref().unwrap_or(source), MAX_DEPTH as u16)?;
     let (expression, deepest) = parsed.map_err(|problems| Issues::new(source, problems))?;
     if expression.depth() > MAX_DEPTH {
@@ -197,6 +198,7 @@ impl Parser {
         let whole = match self.mark("?") {
             None => condition,
             Some(at) => {
+                // As in cel-go's grammar, a ternary in this place needs parentheses, but after the colon it does not.
                 let then = self.logic("||", "_||_")?;
                 self.expect(":")?;
                 let otherwise = self.expression()?;
@@ -286,6 +288,7 @@ impl Parser {
     fn selections(&mut self, mut operand: Expr) -> Parsed {
         let before = self.depths[Rule::Member as usize];
         loop {
+            // This rule of cel-go's grammar is left-recursive too, so each selection is one level deeper.
             self.deeper(Rule::Member)?;
             if let Some(at) = self.mark(".") {
                 if self.mark("?").is_some() {
@@ -419,6 +422,7 @@ impl Parser {
     fn named(&mut self, at: usize, name: String) -> Parsed {
         if RESERVED.contains(&name.as_str()) {
             let message = format!("reserved identifier: {name}");
+            // cel-go goes on after this error and may report others.
             self.problems.push(Problem { at, message });
             let known = self.problems.len();
             if self.mark("(").is_some() {

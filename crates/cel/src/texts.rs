@@ -48,6 +48,7 @@ pub(super) fn call(
         ("split", [Value::String(separator), rest @ ..]) => {
             let most = match rest {
                 [] => None,
+                // As in Go, a negative number means no limit.
                 [Value::Int(most)] => usize::try_from(*most).ok(),
                 _ => return None,
             };
@@ -78,6 +79,7 @@ fn index(given: &str, at: i64) -> Option<usize> {
 
 fn char_at(given: &str, at: i64) -> Result<String, String> {
     match index(given, at) {
+        // At the end of the text this is an empty text, as in cel-go.
         Some(byte) => Ok(given[byte..].chars().take(1).collect()),
         None => Err(out_of_range(at)),
     }
@@ -114,6 +116,7 @@ fn last_index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> 
     let Ok(from_index) = usize::try_from(from) else {
         return Err(out_of_range(from));
     };
+    // Beyond the end nothing is found, but it is not an error, unlike a negative index.
     let is_within = from_index < given.chars().count();
     Ok(Value::Int(if is_within {
         last_before(given, wanted, from_index)
@@ -145,6 +148,7 @@ fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g st
         return given.splitn(most, separator).collect();
     }
     let mut parts = Vec::new();
+    // As in Go, a limit of zero means no parts at all.
     let mut rest = if most == 0 { "" } else { given };
     while let Some(first) = rest.chars().next() {
         let length = if parts.len() + 1 >= most {

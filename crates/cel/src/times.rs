@@ -33,6 +33,7 @@ pub(super) fn part(
 }
 
 fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
+    // CEL counts months, days of the week and of the year from zero, but `getDate` from one.
     Some(match function {
         "getFullYear" => |time| time.year().into(),
         "getMonth" => |time| i64::from(time.month()) - 1,
@@ -54,6 +55,7 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
         return Ok(zone::load(zone)?.to_datetime(time));
     };
     let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
+    // The sign is that of the minutes too, and the number loses it in `-00:30`.
     let minutes = match zone.starts_with('-') {
         true => hours.saturating_mul(60).saturating_sub(minutes),
         false => hours.saturating_mul(60).saturating_add(minutes),
@@ -145,6 +147,7 @@ pub(super) fn text(value: &Value) -> Option<String> {
             let text = time.to_rfc3339();
             let at = text.len().checked_sub("+00:00".len())?;
             let (time, offset) = text.split_at(at);
+            // Go leaves out the zeros at the end of a fraction, chrono does not.
             let time = match time.contains('.') {
                 true => time.trim_end_matches('0').trim_end_matches('.'),
                 false => time,

@@ -181,6 +181,7 @@ impl Bindings {
                     self.0.insert(*name, given.clone());
                     true
                 }
+                // A later argument may widen the parameter, or contradict the earlier ones.
                 Some(bound) => match more_general(given, &bound) {
                     Some(general) => {
                         self.0.insert(*name, general);
@@ -194,6 +195,7 @@ impl Bindings {
             (Type::Null, wanted) => wanted.is_nullable(),
             (Type::List(given), Type::List(wanted))
             | (Type::Optional(given), Type::Optional(wanted)) => self.accept(given, wanted),
+            // Types as values are compared at run time, so each fits each.
             (Type::Meta(_), Type::Meta(_)) => true,
             (Type::Map(key, value), Type::Map(wanted_key, wanted_value)) => {
                 self.accept(key, wanted_key) && self.accept(value, wanted_value)

@@ -30,6 +30,7 @@ pub(super) fn call(
             Some(Ok(Value::Bool(Url::check_request(given).is_ok())))
         }
         ("url", None, [Value::String(given)]) => {
+            // Kubernetes uses `ParseRequestURI`, which refuses relative URLs.
             let read = Url::check_request(given).and_then(|()| Url::parse(given));
             let read = read.map(|url| Value::Opaque(Arc::new(UrlValue(url))));
             Some(

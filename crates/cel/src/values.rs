@@ -62,7 +62,7 @@ pub fn of_json(value: &Json) -> Value {
         Json::Bool(truth) => Value::Bool(*truth),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(number), _) => Value::Int(number),
-            // Whole numbers may be written with a decimal point.
+            // Whole numbers may be written with a decimal point; below 9e15 a double holds them exactly.
             (None, Some(double)) if double.fract() == 0.0 && double.abs() < 9e15 => {
                 Value::Int(double as i64)
             }
@@ -280,6 +280,7 @@ pub(super) fn equal_within(
             if left.len() != right.len() {
                 return Ok(false);
             }
+            // With equal sizes it is enough to look from one side.
             for (key, value) in left.iter() {
                 match right.get(&key) {
                     Some(other) if equal_within(value, other, looks)? => {}
@@ -298,6 +299,7 @@ pub(super) fn equal_within(
         (Value::Bytes(left), Value::Bytes(right)) => Ok(left == right),
         (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
         (Value::Null, Value::Null) => Ok(true),
+        // NaN has no order, so it equals nothing.
         _ => Ok(compare(left, right) == Some(Ordering::Equal)),
     }
 }

@@ -29,6 +29,7 @@ impl Opaque for Semver {
 /// # Errors
 /// The message of `github.com/blang/semver/v4` for an invalid version.
 pub fn version(text: &str) -> Result<Value, String> {
+    // The semver crate's messages differ from those of Go's library.
     if let Some(why) = fault(text) {
         return Err(why);
     }
@@ -94,6 +95,7 @@ fn normal(text: &str) -> Result<String, String> {
             return part.to_owned();
         }
         let rest = part.trim_start_matches('0');
+        // One zero remains where no digit is left, also before a suffix as in `00-rc`.
         let begins_with_a_digit = rest.starts_with(|c: char| c.is_ascii_digit());
         let zero = if begins_with_a_digit { "" } else { "0" };
         format!("{zero}{rest}")

@@ -110,6 +110,7 @@ impl AddressError {
     pub fn failure(&self) -> Failure {
         match self {
             Self::NoAddress => Failure::NoAddress,
+            // For the pool the two are the same: no prefix can be had for now.
             Self::NoPrefix | Self::NoRoom => Failure::NoPrefix,
             Self::Throttled => Failure::Throttled,
             Self::NoAnswer => Failure::NoAnswer,

@@ -97,6 +97,7 @@ impl Clock {
             known if least > known + JUMP => Some(least - known),
             _ => None,
         };
+        // Small differences are drift; following them keeps them from adding up to an apparent jump.
         *ahead = least;
         (now, jump)
     }

@@ -163,6 +163,7 @@ impl NodeImage {
     ) -> Self {
         let name = name(family, version, arch, release, variant);
         Self {
+            // From the name, so that ids survive a restart without being stored.
             id: format!("ami-0{:016x}", fnv1a(&name)),
             family,
             version,
@@ -183,6 +184,7 @@ impl NodeImage {
         if let Some(id) = &term.id {
             return *id == self.id;
         }
+        // Without an owner Karpenter searches the account itself and Amazon.
         let is_owned = term.owner.as_deref().is_none_or(|owner| owner == "amazon");
         let name = term.name.as_deref();
         let is_named = name.is_none_or(|name| is_like(name, &self.name));
@@ -190,6 +192,7 @@ impl NodeImage {
             let value = tags.get(key);
             value.is_some_and(|value| wanted == "*" || wanted == value)
         });
+        // An owner alone selects nothing, or it would select all of Amazon's images.
         let is_said = name.is_some() || !term.tags.is_empty();
         is_said && is_owned && is_named && is_tagged
     }

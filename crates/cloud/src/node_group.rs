@@ -136,6 +136,7 @@ fn values_of(
         labels::ZONE => zones.to_vec(),
         labels::ZONE_ID => zones.iter().map(|zone| zone_id(zone)).collect(),
         labels::REGION => vec![cluster.region.clone()],
+        // Every node has another one, so no group can set it.
         labels::HOSTNAME => Vec::new(),
         key => given.get(key).into_iter().cloned().collect(),
     };
@@ -203,6 +204,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
 /// Returns the labels of eksctl and EKS for nodes of a group, and the group's own labels.
 fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
     let mut map = given_labels(cluster, group);
+    // eksctl sets this label in the bootstrap script of its own Linux nodes only.
     if !group.managed && group.ami_family.os() == Os::Linux {
         let lifecycle = if group.spot { "spot" } else { "on-demand" };
         map.insert("node-lifecycle".into(), lifecycle.into());
@@ -219,6 +221,7 @@ fn given_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String
     ]);
     if group.managed {
         let capacity_type = if group.spot { "SPOT" } else { "ON_DEMAND" };
+        // EKS labels all nodes of a group with one image; the types of a group agree in architecture.
         let image = match catalogue::get(&group.instance_types[0]) {
             Some(first) => NodeImage::for_type(group.ami_family, cluster.version, first, 0),
             None => NodeImage::new(group.ami_family, cluster.version, Arch::Amd64),

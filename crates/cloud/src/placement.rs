@@ -79,6 +79,7 @@ impl PlacementGroup {
                 && own.zone == option.zone
                 && own.capacity_type == option.capacity_type
                 && own.reservation == option.reservation
+                // A refusal where EC2 chose the partition means that no partition had room.
                 && (partition.is_none() || partition == wanted)
         })
     }

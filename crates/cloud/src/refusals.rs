@@ -54,6 +54,7 @@ impl Refusals {
         let last = self.known.get(&option).filter(|last| !last.is_over(now));
         let lasts = match last {
             None => UNAVAILABLE_FOR,
+            // Launches that were under way do not double the time, but each starts it anew.
             Some(last) if last.rests(now) => last.lasts,
             Some(last) => (last.lasts * 2).min(LONGEST_UNAVAILABLE),
         };
@@ -127,6 +128,7 @@ fn refuse_families(offers: &mut [Offer]) {
                 .iter()
                 .filter(|own| own.capacity_type == kind)
                 .peekable();
+            // `all` is true for a type that is not sold in this way, which says nothing about its capacity.
             if sold_so.peek().is_some() && sold_so.all(|own| !own.available) {
                 *refused.entry((family(offer), kind)).or_default() += 1;
             }
@@ -141,6 +143,7 @@ fn refuse_families(offers: &mut [Offer]) {
         for offering in &mut offer.offerings {
             if refused.contains_key(&(family.clone(), offering.capacity_type)) {
                 offering.available = false;
+                // A trial would buy the family again although most of it is refused.
                 offering.on_trial = false;
             }
         }

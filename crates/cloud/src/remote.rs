@@ -163,6 +163,7 @@ fn numbered(offers: &[Offer], known: Option<u64>) -> NumberedOffers {
                 own.on_trial,
             )
                 .hash(&mut hasher);
+            // Shares of reservations change with every launch in them, so they must change the number.
             own.reservation
                 .as_ref()
                 .map(|share| format!("{share:?}"))
@@ -229,6 +230,8 @@ impl CloudProvider for Remote {
     fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>> {
         Box::pin(async move {
             let lock = || self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+            // Read once before the call: another call may replace the offers meanwhile, and the answer refers
+            // to these.
             let had = lock().get(&os).cloned();
             let known = had.as_ref().map(|(number, _)| *number);
             let news: NumberedOffers = self.cloud(Call::Offers { os, known }).await?;
@@ -239,6 +242,8 @@ impl CloudProvider for Remote {
                     Ok(offers)
                 }
                 (None, Some((_, offers))) => Ok(offers),
+                // The cloud says that known offers are unchanged, but none were known: the answer is to
+                // another call.
                 (None, None) => Err(CloudError::NoAnswer("it has no offers".to_owned())),
             }
         })

@@ -271,6 +271,8 @@ fn root_volume_gib(spec: &EC2NodeClassSpec, family: AmiFamily) -> Result<u64, Te
         .find(|device| device.root_volume)
         .or_else(|| {
             let name = match family {
+                // Bottlerocket has its system on /dev/xvda; the volume that holds images and logs is the
+                // second one.
                 AmiFamily::Windows(..) => "/dev/sda1",
                 AmiFamily::Bottlerocket => "/dev/xvdb",
                 _ => "/dev/xvda",

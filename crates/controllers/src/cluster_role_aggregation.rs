@@ -46,6 +46,7 @@ pub fn start(context: &Context) {
 
 async fn aggregate_all(context: &Context, roles: &Informer<ClusterRole>) -> kube::Result<()> {
     let mut all = roles.list();
+    // In a fixed order, or equal rules would be written again and again in another one.
     all.sort_by_key(|role| role.name_any());
     for role in all.iter().filter(|role| role.aggregation_rule.is_some()) {
         aggregate(context, role, &all).await?;
@@ -70,6 +71,8 @@ async fn aggregate(
     let applied = api
         .patch(
             &name,
+            // The rules of an aggregated role belong to this controller; what users write into them is
+            // replaced.
             &PatchParams::apply(MANAGER).force(),
             &Patch::Apply(patch),
         )

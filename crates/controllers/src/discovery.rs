@@ -57,6 +57,7 @@ impl Kinds {
                 .into_iter()
                 .map(kind)
                 .collect();
+            // The order of discovery varies; messages that list kinds should not.
             preferred.sort_by(|a, b| a.resource.plural.cmp(&b.resource.plural));
             kinds.preferred.append(&mut preferred);
             for version in group.versions() {

@@ -201,9 +201,13 @@ impl EventSink {
             let mut pace = Pace::new();
             let write_all = async {
                 while let Some(occurrence) = occurrences.recv().await {
+                    // Only requests cost tokens: an event that is merely counted or suppressed must not slow
+                    // the others.
                     if writer.write(occurrence).await {
                         pace.spend().await;
                     }
+                    // Reported when the queue is drained, so that a storm of events logs two lines instead of
+                    // thousands.
                     if occurrences.is_empty() {
                         reported.report();
                     }
@@ -313,6 +317,7 @@ impl Writer {
                 message,
                 count,
             } => {
+                // The two forms of an event count repetitions in different fields.
                 let patch = if occurrence.action.is_some() {
                     json!({"series": EventSeries {
                         count: Some(count),

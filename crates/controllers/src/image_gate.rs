@@ -133,6 +133,7 @@ impl Gate {
         });
         let (verdict, system, lacks_address, secrets) = match looked.await {
             Ok(looked) => looked,
+            // A pod must not wait for ever because a lookup keeps failing.
             Err(error) if self.rest(&pod).is_zero() => {
                 let note = format!(
                     "what its placement needs cannot be looked up, so the pod is scheduled as it is: {error}"
@@ -211,6 +212,7 @@ impl Gate {
         if let Some(at) = deleted.get(&owner.uid) {
             return Replacement::In(*at + REST - now);
         }
+        // Entered before the deletion is sent, so that two workers do not both delete a pod of this owner.
         deleted.insert(owner.uid.clone(), now);
         Replacement::Now(format!("{} {}", owner.kind, owner.name))
     }

@@ -299,10 +299,12 @@ where
         let mut relisted = Vec::new();
         while let Some(event) = events.next().await {
             match event {
+                // An interrupted list starts over, so what it has delivered so far does not count.
                 Ok(watcher::Event::Init) => relisted.clear(),
                 Ok(watcher::Event::InitApply(object)) => relisted.push(self.admit(object)),
                 Ok(watcher::Event::InitDone) => {
                     self.replace(std::mem::take(&mut relisted));
+                    // Announced after the handlers ran, so that whoever waits finds their work done.
                     self.synced.send_replace(true);
                 }
                 Ok(watcher::Event::Apply(object)) => self.apply(self.admit(object)),
@@ -343,6 +345,7 @@ where
         let (previous, gone) = self
             .write(|store| store.replace(objects.iter().map(|o| (Key::of(&**o), Arc::clone(o)))));
         for object in &gone {
+            // Deletions come first: an object that was renamed must free what its successor needs.
             notify(&handlers, &Change::Deleted(object));
         }
         for (object, old) in objects.iter().zip(&previous) {

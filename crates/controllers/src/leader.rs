@@ -95,6 +95,7 @@ impl Election {
         let mut until = Instant::now() + DEADLINE;
         let mut why = None;
         loop {
+            // Never beyond the deadline, or a leader would act while another one may lead.
             sleep_until((Instant::now() + PERIOD).min(until)).await;
             // The Lease is valid from the time of the request, not of the response.
             let begun = Instant::now();
@@ -191,6 +192,7 @@ impl Election {
             };
             let made = self.api.create(&PostParams::default(), &lease).await?;
             self.notice(made.spec.unwrap_or_default());
+            // Whoever creates the Lease holds it, since a second creation fails.
             return Ok(true);
         };
         let found = lease.spec.clone().unwrap_or_default();
@@ -199,6 +201,7 @@ impl Election {
         let holder = found.holder_identity.as_deref().unwrap_or_default();
         let transitions = found.lease_transitions.unwrap_or_default();
         let is_mine = holder == self.identity;
+        // The times in the Lease are another machine's, so only whether it changes counts.
         if !is_mine && !holder.is_empty() && !self.has_expired(&found) {
             return Ok(false);
         }

@@ -139,6 +139,7 @@ where
                 Claim::Release => self.release(&candidate).await?,
                 Claim::Adopt => {
                     if may_adopt.is_none() {
+                        // Read at most once per sync, and only if there is an orphan to adopt.
                         may_adopt = Some(self.owner_still_lives().await?);
                     }
                     if may_adopt == Some(true) && self.adopt(&candidate).await? {

@@ -165,6 +165,7 @@ impl Controller {
         }
         let scale = match scale::expected(&self.context, &budget, &members).await {
             Ok(scale) => scale,
+            // An error is no reason to retry at once: the budget is closed until something changes.
             Err(error) => return self.fail_safe(&budget, &error).await,
         };
         if let Scale::Sum { unmanaged: 1.., .. } = scale {
@@ -262,6 +263,7 @@ fn status(
     disrupted: budget::Disrupted,
     now: Time,
 ) -> PodDisruptionBudgetStatus {
+    // A budget without expected pods protects nothing, but must not allow evictions in advance either.
     let allowed = if expected.pods <= 0 {
         0
     } else {

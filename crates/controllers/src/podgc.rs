@@ -47,6 +47,8 @@ pub fn start(context: &Context) {
 async fn collect(context: &Context, missing: &mut MissingNodes) {
     let all = context.informers.pods.list();
     let nodes = &context.informers.nodes;
+    // The list is one snapshot for all four rules, so a pod may be removed twice; the second time it is not
+    // found.
     for pod in surplus_finished(&all) {
         remove(context, &pod, None).await;
     }
@@ -64,6 +66,7 @@ async fn collect(context: &Context, missing: &mut MissingNodes) {
     );
     let live: Api<Node> = Api::all(context.client.clone());
     for node in due {
+        // An error is no proof that the node is gone.
         if !matches!(live.get_opt(&node).await, Ok(None)) {
             continue;
         }
@@ -192,6 +195,7 @@ impl MissingNodes {
                 );
             }
         }
+        // A node that came back loses its time, so it starts anew if it goes missing again.
         self.since = still;
         let mut due: Vec<_> = self
             .since

@@ -166,6 +166,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
         {
             return;
         }
+        // A heap cannot move an entry, so the old one stays until its time and is skipped then.
         state.deadlines.insert(key.clone(), deadline);
         state.sequence += 1;
         let sequence = state.sequence;
@@ -288,6 +289,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
                         }
                     })
                     .await;
+                // After shutdown nobody takes keys any more, so additions must not gather.
                 queue.close();
             });
         }
@@ -305,6 +307,8 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
             Ok(Ok(())) => self.forget(key),
             Ok(Err(error)) => {
                 tracing::debug!(queue = self.shared.name, ?key, %error, "reconcile failed, will retry");
+                // The key is added while it is still held, so it becomes ready no earlier than it is
+                // released.
                 self.add_rate_limited(key.clone());
             }
             // A panic of one reconcile must not end the worker, which serves every other key too.
@@ -330,6 +334,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> Queue<T> {
 impl<T: Clone + Eq + Hash> State<T> {
     /// Queues `key` unless it waits already. Returns whether a worker can take it now.
     fn make_ready(&mut self, key: T) -> bool {
+        // A key in work stays dirty only; dropping its `Work` makes it ready again.
         if self.closed || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
             return false;
         }

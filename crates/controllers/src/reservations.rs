@@ -1,7 +1,8 @@
-//! What becomes of nodes whose capacity reservation ends (AWS provider: `capacityreservation.capacitytype`, `capacityreservation.expiration`).
+//! Handles the end of capacity reservations on which nodes run (AWS provider: `capacityreservation.capacitytype`,
+//! `capacityreservation.expiration`).
 //!
-//! Invariant: a node says `reserved` only while its instance runs in a reservation, a minute aside; nodes of a capacity block are given up ten
-//! minutes before EC2 takes the first of their instances.
+//! Invariant: a node is labelled `reserved` only while its instance runs in a reservation, at most a minute longer.
+//! Nodes of a capacity block are removed ten minutes before EC2 ends the first of their instances.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,7 +21,7 @@ use crate::{
     provisioner::{KarpenterContext, is_managed, reserved},
 };
 
-/// Between two looks.
+/// How often claims and nodes are checked.
 const EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +54,9 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Looks at every claim and node once; asks EC2 nothing while none has reserved capacity.
+/// Checks every claim and node once; EC2 is asked nothing while none has reserved capacity.
 async fn look(karpenter: &KarpenterContext) -> Result<(), Error> {
+    // Blocks come first, because EC2 ends their instances at a fixed time.
     give_up_expiring(karpenter).await?;
     demote(karpenter).await
 }
@@ -99,7 +101,7 @@ async fn give_up_expiring(karpenter: &KarpenterContext) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says `on-demand` of claims and nodes whose instance is not in a reservation any more.
+/// Labels claims and nodes `on-demand` whose instance no longer runs in a reservation.
 async fn demote(karpenter: &KarpenterContext) -> Result<(), Error> {
     let claims = karpenter.claims.list();
     let nodes = karpenter.base.informers.nodes.list();
@@ -151,14 +153,14 @@ async fn demote(karpenter: &KarpenterContext) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an object that stays says of itself that its capacity is reserved.
+/// Returns whether an object is labelled as reserved capacity and is not being deleted.
 fn says_reserved(object: &impl Resource) -> bool {
     let stays = object.meta().deletion_timestamp.is_none();
     let kind = object.labels().get(labels::CAPACITY_TYPE);
     stays && kind.is_some_and(|kind| kind == labels::RESERVED)
 }
 
-/// Returns whether the object was there.
+/// Relabels an object from reserved to on-demand capacity. Returns whether the object exists.
 async fn say_on_demand<K>(api: &Api<K>, object: &K) -> kube::Result<bool>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -169,6 +171,7 @@ where
         labels::CAPACITY_RESERVATION_TYPE,
         labels::CAPACITY_RESERVATION_INTERRUPTIBLE,
     ] {
+        // A merge patch removes labels by null: the reservation's own labels no longer hold either.
         own.insert(key.to_owned(), Value::Null);
     }
     let patch = Patch::Merge(json!({ "metadata": { "labels": own } }));

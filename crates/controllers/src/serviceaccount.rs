@@ -61,6 +61,8 @@ fn start_accounts(context: &Context) {
 async fn ensure_account(context: &Context, namespace: &str) -> kube::Result<()> {
     let informers = &context.informers;
     if !is_active(&informers.namespaces, namespace)
+        // Nothing can be created in a terminating namespace, and what is missing there is being deleted on
+        // purpose.
         || informers.service_accounts.get(namespace, DEFAULT).is_some()
     {
         return Ok(());
@@ -74,6 +76,7 @@ async fn ensure_account(context: &Context, namespace: &str) -> kube::Result<()> 
 
 fn start_root_ca(context: &Context, root_ca: Arc<str>) {
     let queue = Queue::new("root-ca-cert-publisher");
+    // The other ConfigMaps of the cluster, which may be many and large, are never read.
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={ROOT_CA}"));
     let maps: Informer<ConfigMap> = Informer::with_config(
         Api::<ConfigMap>::all(context.client.clone()),
@@ -186,6 +189,7 @@ where
         Err(error)
             if api_error::is_already_exists(&error)
                 || api_error::is_namespace_terminating(&error)
+                // The namespace itself may be gone by now.
                 || api_error::is_not_found(&error) =>
         {
             Ok(())

@@ -36,6 +36,7 @@ impl<K: Clone + Eq + Hash> Timers<K> {
     /// Sets the deadline of `key`, or removes it.
     pub(crate) fn set(&mut self, key: K, at: Option<Timestamp>) {
         match (at, self.armed.get(&key)) {
+            // Loops set the same deadline again and again; without this check each time would grow the heap.
             (Some(at), Some((armed, _))) if *armed == at => {}
             (Some(at), _) => {
                 self.disarm(&key);

@@ -48,6 +48,7 @@ fn start_claims(context: &Context) {
         let (queue, claims) = (queue.clone(), claims.clone());
         move |change| {
             let pod = change.object();
+            // Only such a change can end a use; a running pod keeps its claims.
             if change.is_deleted() || pods::is_finished(pod) || pods::node_name(pod).is_empty() {
                 let namespace = pod.namespace().unwrap_or_default();
                 let held = all_claims_of(pod).filter_map(|name| claims.get(&namespace, &name));
@@ -78,6 +79,7 @@ async fn sync_claim(
     };
     let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
     let api = Api::namespaced(context.client.clone(), &namespace);
+    // Objects from before the admission plugin, or whose finalizer somebody removed, get it back.
     if is_bare(&*claim, CLAIM) {
         return hold(&api, &*claim, CLAIM).await;
     }
@@ -139,6 +141,8 @@ fn start_classes(context: &Context) {
         context.tasks.clone(),
         context.shutdown.clone(),
     );
+    // A class is looked at only when it is being deleted or lacks its finalizer; every other change needs
+    // nothing.
     classes.on_change({
         let queue = queue.clone();
         move |change| {
@@ -254,6 +258,7 @@ fn is_bare<K: Resource>(object: &K, finalizer: &str) -> bool {
 /// their deletion.
 fn used_by(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let has_node = !pods::node_name(pod).is_empty();
+    // The kubelet sets the grace period to 0 once the pod's containers have stopped.
     let is_shut_down =
         pods::is_deleting(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     claims_of(pod)
@@ -295,6 +300,8 @@ where
     K: Metadata<Ty = ObjectMeta> + Resource + Clone + Debug + Serialize + DeserializeOwned,
 {
     let mut free = object.clone();
+    // The whole object is replaced with its resource version, so a change that this decision has not seen
+    // makes the write fail, and the queue decides again.
     Resource::meta_mut(&mut free)
         .finalizers
         .iter_mut()

@@ -61,6 +61,7 @@ fn said(resource: &str, amount: i64) -> String {
     };
     let mut whole = units.iter().filter(|(size, _)| amount % size == 0);
     match whole.next() {
+        // Every unit divides 0, which would be written with the largest one.
         Some((size, suffix)) if amount != 0 => format!("{}{suffix}", amount / size),
         _ => amount.to_string(),
     }

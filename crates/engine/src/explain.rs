@@ -360,11 +360,13 @@ impl Cluster {
 
     /// Returns the FailedScheduling message without the part about preemption.
     pub fn message(&self, refused: &Unschedulable) -> String {
+        // kube-scheduler's `ErrNoNodesAvailable`, which comes before any plugin is asked.
         if self.node_count() == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
         if let Some(veto) = refused.conflict {
             let conflict = veto.conflict;
+            // An error of a plugin ends the attempt and is reported alone, without the count of nodes.
             if conflict.is_error() {
                 return self.conflict_text(conflict);
             }
@@ -386,6 +388,7 @@ impl Cluster {
         let message = self.message(refused);
         let is_error = refused.conflict.is_some_and(Veto::is_error);
         match self.preemption_message(refused.claims, preemption) {
+            // Preemption is not tried after an error, so nothing is said about it.
             Some(_) if self.node_count() == 0 || is_error => message,
             Some(more) => format!("{message} {more}"),
             None => message,
@@ -405,6 +408,7 @@ impl Cluster {
             Preemption::NotTried => Some("not found".to_owned()),
             Preemption::Off => Some(claims.to_owned()),
             Preemption::Alone(preemption) => self.preemption_words(preemption),
+            // Messages of the PostFilter plugins follow each other in the order of the profile, joined by a comma.
             Preemption::First(preemption) => {
                 let words = self.preemption_words(preemption);
                 Some(words.map_or(claims.to_owned(), |words| format!("{words}, {claims}")))
@@ -434,6 +438,8 @@ impl Cluster {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for tally in tallies {
             for reason in tally.refusal.reasons() {
+                // Counted by text and not by reason, as kube-scheduler does: reasons that differ only in data are one
+                // phrase.
                 *counts.entry(self.reason_text(reason)).or_default() += tally.nodes;
             }
         }

@@ -82,6 +82,7 @@ impl Quantity {
 /// Divides nanos by `unit` and rounds up. It uses 64 bits where they suffice, because a 128-bit division takes many times as
 /// long. Without the common factors of two, binary amounts of up to 9 TB fit into 64 bits.
 fn round_up(nanos: i128, unit: i64) -> i64 {
+    // Dividing both by the same power of two changes nothing but the size of the numbers.
     let twos = unit.trailing_zeros();
     let (nanos, unit) = match nanos.trailing_zeros() >= twos {
         true => (nanos >> twos, unit >> twos),
@@ -131,6 +132,7 @@ fn multiplier(suffix: &str) -> Option<(i128, i128)> {
         "Ei" => (1 << 60, 1),
         _ => {
             let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            // A larger exponent makes any amount exceed the cap, or round up to one nano-unit, all the same.
             let power = 10_i128
                 .checked_pow(exponent.unsigned_abs().min(27))
                 .unwrap_or(i128::MAX);
@@ -176,6 +178,7 @@ fn parse(text: &str) -> Option<Quantity> {
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
+    // The fast path for what nearly every quantity looks like: whole digits and a common suffix.
     if let (Ok(digits), Some(each)) = (number.parse::<u64>(), whole_nanos(suffix)) {
         let nanos = i128::from(digits).checked_mul(each);
         return Some(Quantity {
@@ -197,6 +200,7 @@ fn parse(text: &str) -> Option<Quantity> {
         .try_fold(0_i128, |sum, digit| {
             sum.checked_mul(10)?.checked_add(i128::from(digit - b'0'))
         });
+    // Too many digits are not an error: apimachinery caps the amount.
     let nanos = digits
         .and_then(|digits| reduce(digits, NANOS * numerator, scale.checked_mul(denominator)?))
         .map_or(MAX_UNITS * NANOS, |nanos| nanos + i128::from(lost));
@@ -219,6 +223,7 @@ fn gcd(a: i128, b: i128) -> i128 {
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos % NANOS != 0 {
+            // The largest unit in which the amount is whole, so that nothing is lost in print.
             let (amount, suffix) = match self.nanos {
                 n if n % 1_000_000 == 0 => (n / 1_000_000, "m"),
                 n if n % 1000 == 0 => (n / 1000, "u"),

@@ -357,6 +357,7 @@ impl Reason {
             | Reason::FeatureMissing { .. }
             | Reason::PreemptionNotHelpful
             | Reason::NoVictims => true,
+            // Even an empty node would be too small; otherwise evicting pods may free enough.
             Reason::Insufficient {
                 requested,
                 allocatable,
@@ -387,6 +388,8 @@ impl Reason {
                 resource,
                 requested,
                 free: 0,
+                // Only whether the request exceeds the node is kept of its amounts, because that decides about
+                // eviction.
                 allocatable: if self.is_unresolvable() { 0 } else { requested },
             },
             Reason::VolumeLimit { driver, wanted, .. } => Reason::VolumeLimit {

@@ -32,10 +32,12 @@ impl Amounts {
         owner: &str,
         names: &mut Interner,
     ) -> Result<Self, ModelError> {
+        // A negative amount would make room on a node where there is none.
         Self::refuse_negative(map, owner)?;
         let mut amounts = Amounts::default();
         for (name, quantity) in map {
             match name.as_str() {
+                // All are rounded up, so that a fraction never counts as nothing.
                 "cpu" => amounts.cpu_milli = quantity.milli_value(),
                 "memory" => amounts.memory_bytes = quantity.value(),
                 "ephemeral-storage" => amounts.ephemeral_bytes = quantity.value(),
@@ -86,6 +88,7 @@ impl Amounts {
         self.memory_bytes = self.memory_bytes.min(other.memory_bytes);
         self.ephemeral_bytes = self.ephemeral_bytes.min(other.ephemeral_bytes);
         self.pods = self.pods.min(other.pods);
+        // A resource that the other lacks counts as 0 there; one that is only in the other is 0 here already.
         for (name, amount) in &mut self.scalars {
             *amount = (*amount).min(other.scalar(*name));
         }
@@ -183,6 +186,7 @@ impl Amounts {
 
 /// Returns whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
 fn is_scalar(name: &str) -> bool {
+    // Anywhere in the name, as Kubernetes looks for it.
     let native = name.contains("kubernetes.io/");
     let qualified = name.contains('/') && !name.starts_with("requests.");
     native || qualified || name.starts_with("hugepages-") || name.starts_with("attachable-volumes-")

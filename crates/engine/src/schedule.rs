@@ -56,6 +56,7 @@ impl Cluster {
             Some(name) => self.node(name),
             None => self.nominated_node(&key),
         };
+        // Also asked of conflicts, because a claim that was lost since the promise refuses the pod everywhere.
         if let Some(node) = promised
             && self.conflict(class).is_none()
             && self.takes(class, &key, node)
@@ -179,6 +180,7 @@ impl Cluster {
     /// Returns why pods of a class are refused before any node is examined.
     fn conflict(&mut self, class: PodClassId) -> Option<Veto> {
         let own = self.class(class);
+        // Most pods have none of these, and making a question updates the class's view.
         if own.volumes.is_empty()
             && !self.is_about_devices(own)
             && own.shape.named_nodes != NamedNodes::Conflict
@@ -196,6 +198,7 @@ impl Cluster {
                 ..Unschedulable::by(conflict)
             });
         }
+        // A few named nodes are asked faster than boards are updated, and boards do not know names.
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
@@ -209,6 +212,8 @@ impl Cluster {
         }
         let mut held = self.held_otherwise(class, key);
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
+        // Bounded, because a volume in one zone can exclude most of what the boards propose; then asking all nodes is
+        // cheaper.
         for _ in 0..MOST_TRIES {
             match self.ask_boards(class, seed, &held) {
                 Some(BoardDecision::Node { node, .. }) if !has_volumes || by_labels => {
@@ -263,6 +268,7 @@ impl Cluster {
         seed: u64,
     ) -> Decision {
         let filtered = self.filter_among(nodes, class, key);
+        // An error ends the attempt even if other nodes are feasible.
         if let Some(error) = self.error_among(class, &filtered) {
             return Decision::Unschedulable(Unschedulable::by(error));
         }
@@ -280,6 +286,7 @@ impl Cluster {
                 unschedulable.claims = self.claims_after(class, &filtered);
                 Decision::Unschedulable(unschedulable)
             }
+            // kube-scheduler does not score a single feasible node.
             [only] => Decision::Node(*only),
             feasible => {
                 let question = self.question(class);
@@ -307,6 +314,7 @@ impl Cluster {
             conflict,
         });
         unasked.or_else(|| {
+            // The preferred terms are parsed in PreScore, which does not run for a single feasible node.
             let why = preference.filter(|_| filtered.feasible.len() > 1)?;
             Some(Veto {
                 plugin: Plugin::NodeAffinity,
@@ -335,6 +343,8 @@ impl Cluster {
         if !self.is_about_devices(own) || !rules.post_filters(Plugin::DynamicResources) {
             return Claims::None;
         }
+        // The order of kube-scheduler's PostFilter: first deallocate a claim whose devices are elsewhere, then delete
+        // a leftover one.
         match self.idle_claim(class, filtered.refusing(Reason::DevicesElsewhere)) {
             Some(claim) => Claims::GivenBack { claim },
             None => match self.left_claim(class) {
@@ -365,6 +375,7 @@ impl Cluster {
         class: PodClassId,
         key: &str,
     ) -> Filtered {
+        // Before the question is made, because counting nominated pods in changes views.
         let held = self.filter_with_nominated(class, key);
         let question = self.question(class);
         let mut filtered = Filtered {
@@ -385,6 +396,7 @@ impl Cluster {
                 .iter()
                 .find(|(node, _)| *node == id)
                 .map(|(_, refusal)| refusal.clone());
+            // With nominated pods first, then without them (kube-scheduler: `RunFilterPluginsWithNominatedPods`).
             match refusal.or_else(|| question.check(id)) {
                 None => filtered.feasible.push(id),
                 Some(refusal) => {
@@ -421,6 +433,7 @@ impl Cluster {
         pods: &[PodClassId],
     ) -> Option<Refusal> {
         let question = self.question(class);
+        // Adding room up is enough for most pods and much cheaper than a trial on the model.
         if question.is_about_room_only() {
             return question.check_with_nominated(node, pods);
         }

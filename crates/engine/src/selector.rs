@@ -63,6 +63,7 @@ impl Requirement {
         values: &[String],
         names: &mut Interner,
     ) -> Option<Self> {
+        // The API server accepts some of these in node affinity; kube-scheduler then drops the whole term.
         if !is_label_key(key) || !values.iter().all(|value| is_label_value(value)) {
             return None;
         }
@@ -107,6 +108,7 @@ impl Requirement {
 
     pub(crate) fn matches(&self, labels: &LabelSet, names: &Interner) -> bool {
         let value = labels.value(self.key);
+        // Labels are compared as integers; one that is no integer satisfies neither `Gt` nor `Lt`.
         let number = || value.and_then(|value| names.text(value).parse::<i64>().ok());
         match &self.test {
             Test::In(values) => value.is_some_and(|value| values.contains(&value)),
@@ -342,6 +344,7 @@ impl NamedNodes {
             let mut named: Option<Vec<Symbol>> = None;
             for field in &term.match_fields {
                 if field.key != NAME_FIELD || field.operator != Operator::In {
+                    // Other operators name no nodes; the filter still checks them.
                     continue;
                 }
                 let values: Vec<_> = field
@@ -358,6 +361,7 @@ impl NamedNodes {
                 });
             }
             match named {
+                // One alternative without names may match any node.
                 None => return NamedNodes::All,
                 Some(named) => union.extend(named),
             }

@@ -20,6 +20,7 @@ pub(crate) fn tie_start(seed: u64) -> u64 {
 /// Ranks equal nodes by seed and name: the first one after the seed's place on the circle ranks highest. The
 /// result looks random but is reproducible and does not depend on the order of arrival.
 pub(crate) fn tie(seed: u64, name: &str) -> Reverse<(u64, &str)> {
+    // Wrapping subtraction is the distance on the circle; the name decides between equal hashes.
     Reverse((tie_place(name).wrapping_sub(tie_start(seed)), name))
 }
 

@@ -61,6 +61,7 @@ impl Cache {
         entry.used = now;
         let holds = |at: Instant| entry.by_digest || now < at + STALE_HOLDS;
         match (&entry.learnt, &entry.failed) {
+            // Before the failure: while a registry is down, an old answer is better than none.
             (Some((content, at)), _) if holds(*at) => CacheLookup::Hit(content.clone()),
             (_, Some((error, _))) => CacheLookup::Failed(error.clone()),
             _ => CacheLookup::Miss,
@@ -141,6 +142,8 @@ impl Cache {
                 entry.failed = None;
             }
             Err(error) => {
+                // The image is gone or the credentials no longer fit, so an old answer would place pods that
+                // cannot start.
                 if error.is_final() {
                     entry.learnt = None;
                 }

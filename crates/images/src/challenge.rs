@@ -26,6 +26,7 @@ impl Challenge {
         let all = headers.get_all(http::header::WWW_AUTHENTICATE);
         let all = all.iter().filter_map(|value| value.to_str().ok());
         let mut found: Vec<_> = all.filter_map(Challenge::parse).collect();
+        // A token is valid for one repository and a short time; a password is not.
         let bearer = found.iter().position(|one| *one != Challenge::Basic);
         match bearer {
             Some(index) => Some(found.swap_remove(index)),

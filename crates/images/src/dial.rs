@@ -70,6 +70,7 @@ impl Dial for SystemDial {
     fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
         Box::pin(async move {
             let host = to.host.clone();
+            // Far below the limit of the whole question, so that a dead host leaves time for the next mirror.
             let connected = timeout(CONNECT_PATIENCE, connect(&to)).await;
             let stream = connected.map_err(|_| AskError::TimedOut {
                 host: host.clone(),
@@ -136,6 +137,7 @@ const METADATA: [IpAddr; 3] = [
 
 /// Refuses addresses that no registry has.
 pub(crate) fn permit(host: &str, address: IpAddr, loopback: bool) -> Result<(), AskError> {
+    // Checked after resolving: a public name may point to an internal address.
     let plain = embedded(address);
     let why = if METADATA.contains(&plain) {
         "a cloud's metadata service"

@@ -75,6 +75,7 @@ impl<'a> Exchange<'a> {
     ) -> Result<Answer, AskError> {
         let (mut at, mut path) = (origin.clone(), target.to_owned());
         for _ in 0..=MOST_REDIRECTS {
+            // Compared for each hop: a redirect back to the first host gets the header again.
             let authorization = authorization.filter(|_| at == *origin);
             let answer = self.once(&at, &path, accept, authorization).await?;
             let moved = matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308);
@@ -111,6 +112,7 @@ impl<'a> Exchange<'a> {
         if host.is_empty() {
             return Err(unexpected(format!("with {url:?}, which names no host")));
         }
+        // A redirect must not lead credentials or manifests away from TLS.
         if plain && !self.settings.is_plain(host) {
             return Err(unexpected(format!("with {url:?}, which is without TLS")));
         }
@@ -156,6 +158,7 @@ impl<'a> Exchange<'a> {
             },
             false => broken(error.to_string()),
         })?;
+        // Only after the whole body was read; an unread body would be taken for the next response.
         self.open.insert(at.clone(), sender);
         if head.status == StatusCode::TOO_MANY_REQUESTS {
             return Err(AskError::TooMany {

@@ -57,6 +57,7 @@ impl Keyring {
         for secret in secrets {
             entries.extend(entries_of(secret.borrow()).unwrap_or_default());
         }
+        // Every entry may cost a request, and a pod's author controls the secrets.
         entries.truncate(MOST);
         // Sorted in descending order as by the kubelet, so that of keys with the same beginning the longer one comes first.
         entries.sort_by(|(one, _), (another, _)| another.cmp(one));
@@ -67,6 +68,7 @@ impl Keyring {
     pub fn fitting(&self, image: &ImageRef) -> Vec<Credentials> {
         let registry = image.registry();
         let mut fitting = self.at(registry, image.path());
+        // `docker login` stores Docker Hub's credentials under this old name.
         if fitting.is_empty() && registry == "docker.io" {
             fitting = self.at("index.docker.io", image.path());
         }

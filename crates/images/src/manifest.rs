@@ -141,6 +141,7 @@ pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
     if document.schema_version != Some(2) {
         return Manifest::Other("its manifest is of schema 1, which names no platform".to_owned());
     }
+    // The document's own type comes first, because some registries send a general Content-Type.
     let named = document.media_type.as_deref().unwrap_or(media_type);
     if let Some(entries) = document.manifests.filter(|_| !IMAGES.contains(&named)) {
         return Manifest::Index(variants(entries));
@@ -194,12 +195,14 @@ fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
             return Err("a manifest of its index names no platform".to_owned());
         };
         let is_unknown = document.os == "unknown" && document.architecture == "unknown";
+        // Build attestations have the platform `unknown/unknown`.
         if is_unknown || !is_digest(&entry.digest) {
             continue;
         }
         if document.os.is_empty() {
             return Err("a manifest of its index names no platform".to_owned());
         }
+        // An image for another system, for example FreeBSD, does not concern nodes.
         let Some(platform) = platform(&document) else {
             continue;
         };

@@ -154,6 +154,7 @@ impl Registries {
         }
         let key = key(image, keyring);
         let mut state = self.state();
+        // A second question would only add load; both callers wait for the first.
         if let Some(answered) = state.asked.get(&key) {
             return Some(answered.clone());
         }
@@ -161,6 +162,8 @@ impl Registries {
             state
                 .cache
                 .is_due(&key, image.registry(), policy.failure_holds, Instant::now());
+        // Beyond the bound nothing is queued: the caller decides without an answer, and a later pod asks
+        // again.
         if !is_due || state.asked.len() >= MOST_ASKED {
             return None;
         }
@@ -175,6 +178,7 @@ impl Registries {
                 .as_ref()
                 .and_then(|answer| answer.as_ref().ok())
                 .cloned();
+            // The cache has the answer before the channel closes, so that whoever waits finds it.
             this.end(&image, key.clone(), answer);
             drop(done);
             if let Some(content) = content.filter(|_| this.settings.sizes) {

@@ -220,6 +220,7 @@ impl RepositoryClient<'_> {
             .exchange
             .get(&self.origin, target, accept, authorization.as_ref())
             .await?;
+        // A second refusal is final; answering challenges again could go on for ever.
         if answer.status != StatusCode::UNAUTHORIZED || authorization.is_some() {
             return self.accepted(answer);
         }
@@ -229,6 +230,7 @@ impl RepositoryClient<'_> {
             .exchange
             .get(&self.origin, target, accept, Some(&authorization))
             .await?;
+        // Kept for the other requests of this image, which saves a challenge each.
         self.authorization = Some(authorization);
         self.accepted(answer)
     }

@@ -54,6 +54,7 @@ impl FromStr for Settings {
                         .filter(|of| !of.plain)
                         .ok_or(SettingsError(word.to_owned()))?
                         .host;
+                    // Naming a mirror for a registry permits asking that registry.
                     settings.hosts.push(host.clone());
                     settings.mirrors.entry(host).or_default().push(mirror);
                 }
@@ -67,6 +68,7 @@ impl FromStr for Settings {
                 }
             }
         }
+        // `none` contradicts every other word, and which of them was meant cannot be known.
         match settings.none
             && settings
                 != (Settings {

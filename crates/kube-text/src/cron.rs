@@ -156,6 +156,7 @@ impl Fields {
 
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+        // A job is due at the start of a minute, and that of the minute of `after` is over.
         let minute = after.as_second().div_euclid(60) * 60;
         let minute = Timestamp::from_second(minute).ok()?;
         let mut at = minute.checked_add(MINUTE).ok()?;

@@ -164,6 +164,7 @@ impl FieldError {
     /// Returns the error with `path` put in front: for an object inside a field of another object.
     #[must_use]
     pub fn below(mut self, path: &str) -> Self {
+        // An error about the inner object as a whole has no path of its own.
         self.field = match self.field.as_str() {
             "" | "<nil>" => path.to_owned(),
             field => format!("{path}.{field}"),
@@ -380,6 +381,7 @@ impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadValue::Json(Value::String(text)) => f.write_str(&quote(text)),
+            // Go prints a bare float with `%v`, and encodes other values as JSON.
             BadValue::Json(Value::Number(number)) if number.is_f64() => {
                 f.write_str(&number::text(number.as_f64().unwrap_or_default()))
             }

@@ -190,6 +190,7 @@ fn is_isbn10(text: &str) -> bool {
         digit if digit.is_ascii_digit() => u32::from(digit - b'0'),
         _ => return false,
     };
+    // Each digit is weighted by its place, and the sum is a multiple of 11; `X` stands for 10.
     let weighted = first
         .iter()
         .zip(1..)
@@ -200,6 +201,7 @@ fn is_isbn10(text: &str) -> bool {
 fn is_isbn13(text: &str) -> bool {
     let text = without_separators(text);
     let digits = text.bytes();
+    // The weights 1 and 3 alternate, and the sum is a multiple of 10.
     let sum: u32 = digits
         .zip([1, 3].into_iter().cycle())
         .map(|(digit, weight)| u32::from(digit.wrapping_sub(b'0')) * weight)

@@ -107,6 +107,7 @@ pub fn dns_label(value: &str) -> Sentences {
         sentences.push(too_long(63));
     }
     if !is_label(value) {
+        // A valid subdomain has only its dots wrong, and a message of its own.
         sentences.push(if is_subdomain(value) {
             "must not contain dots".to_owned()
         } else {

@@ -187,6 +187,7 @@ pub fn is_kept_whole(text: &str) -> bool {
             places == 0 && i64::try_from(whole).is_ok_and(|n| n + exponent * 3 / 10 < 15)
         }
         _ => {
+            // No decimal place may be left once the suffix is applied.
             whole + places <= MAX_FAST_DIGITS
                 && i64::try_from(places).is_ok_and(|places| exponent >= places)
         }
@@ -309,6 +310,7 @@ impl Quantity {
     /// Returns the value rounded away from zero to thousandths.
     pub fn rounded_up_to_milli(self) -> Quantity {
         let rest = self.nano % MILLI_IN_NANO;
+        // Of a value that has saturated only the text is exact, and rounding would lose it.
         if rest == 0 || self.is_beyond_reach() {
             return self;
         }
@@ -385,6 +387,7 @@ impl fmt::Display for Quantity {
         if self.nano == 0 {
             return f.write_str("0");
         }
+        // Like apimachinery, print smaller amounts and fractions with decimal suffixes, which need no rounding.
         if self.format == Format::BinarySi
             && self.nano.abs() >= 1024 * NANO
             && self.nano % NANO == 0

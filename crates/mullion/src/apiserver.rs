@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use mullion_apiserver::{
-    ApiServer, Config, StaticTokens, Tls, TokenKeys, admission::UnknownPlugin, kinds::ServiceRange,
+    ApiServer, Config, ServiceRange, StaticTokens, Tls, TokenKeys, admission::UnknownPlugin,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

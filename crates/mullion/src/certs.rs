@@ -107,6 +107,7 @@ impl Authority {
         );
         admin
             .distinguished_name
+            // The API server takes the organization of a client certificate as the user's group.
             .push(DnType::OrganizationName, "system:masters");
 
         Ok(Certs {

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mullion_apiserver::devices::{Attribute, Device, Selector};
 use mullion_engine::model::{DeviceAttribute, DeviceJudge, DeviceSpec};
+use mullion_kinds::devices::{Attribute, Device, Selector};
 
 /// Evaluates expressions as the API server checks them.
 #[derive(Debug, Default)]

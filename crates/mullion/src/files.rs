@@ -51,6 +51,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let written = private(&part)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| match fs::metadata(path) {
+            // Before the rename, so that the file never has another mode than the user chose.
             Ok(found) => fs::set_permissions(&part, found.permissions()),
             Err(_) => Ok(()),
         })

@@ -49,6 +49,7 @@ pub(crate) async fn serve(
         Failure::run(format!("the simulated EC2 cannot be served: {why}"))
             .hint("give another port with --cloud-port; 0 takes any free one")
     };
+    // Loopback only: whoever reaches the port may launch and terminate instances.
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     let listener = listener.map_err(|error| failed(&error))?;
     let address = listener.local_addr().map_err(|error| failed(&error))?;
@@ -66,6 +67,7 @@ pub(crate) async fn serve(
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME},
         "data": {ENDPOINT: endpoint},
     });
+    // By force: the address in the ConfigMap has to be this process's, whoever wrote the ConfigMap before.
     let params = PatchParams::apply("mullion").force();
     let applied = timeout(PATIENCE, api.patch(NAME, &params, &Patch::Apply(map))).await;
     let unwritten = |why: String| {

@@ -160,6 +160,7 @@ pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> 
 /// The body is not JSON, or a value does not fit its type.
 pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     match json_as_it_is(kind, body) {
+        // Invalid Unicode is rare, so it is looked for only after a failure.
         Err(DecodeError::Syntax(why)) => match texts::mended(body) {
             Some(mended) => json_as_it_is(kind, &mended),
             None => Err(DecodeError::Syntax(why)),
@@ -181,6 +182,7 @@ fn json_as_it_is(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     // Only few bodies have numbers whose literal matters, so decode again for those.
     match literals::marked(body) {
         Cow::Owned(marked) => match typed(kind, &marked, true).0 {
+            // Marking the literals must not cause errors of its own.
             Err(DecodeError::Syntax(_)) => read,
             read => read,
         },
@@ -252,6 +254,7 @@ pub fn json_of_another_type(value: &Value, wanted: &str) -> String {
 pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     let (tree, duplicates) = untyped_yaml(body)?;
     let mut decoded = value(kind, tree)?;
+    // Go's YAML parser runs first, so its problems come first.
     decoded.problems.splice(0..0, duplicates);
     Ok(decoded)
 }
@@ -261,7 +264,7 @@ pub fn prune(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Pruned);
 }
 
-/// Does the same for a default value, whose embedded metadata may have any fields.
+/// Prunes a default value like [`prune`], except that embedded metadata may have any fields.
 pub fn prune_default(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Kept);
 }

@@ -29,9 +29,11 @@ pub mod descriptions;
 pub mod merge;
 pub mod ownership;
 pub mod proto;
+pub mod raw_field;
 pub mod structural;
 mod table;
 pub mod time;
+pub mod tree;
 mod zero;
 
 pub use zero::normalise;
@@ -255,6 +257,8 @@ fn package(api_version: &str) -> Option<String> {
         "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
         plain if PLAIN.contains(&plain) => return Some(format!("api.{plain}.{version}")),
         other => {
+            // For example `rbac.authorization.k8s.io` is `api.rbac`, and `flowcontrol.apiserver.k8s.io` is
+            // `api.flowcontrol`.
             let own = other.strip_suffix(".k8s.io")?;
             let own = own.strip_suffix(".authorization").unwrap_or(own);
             let own = own.strip_suffix(".apiserver").unwrap_or(own);

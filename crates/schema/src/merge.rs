@@ -35,6 +35,7 @@ pub fn json_merge(original: &Value, patch: &Value) -> Value {
         if change.is_null() {
             merged.remove(key);
         } else {
+            // Null stands for an absent member, so that the nulls in a new value are removed.
             let before = merged.get(key).unwrap_or(&Value::Null);
             let after = json_merge(before, change);
             merged.insert(key.clone(), after);

@@ -25,7 +25,7 @@ pub use folded::{fold, unfold};
 pub use scale::{owners_after_scale, owners_of_scale};
 pub use set::FieldSet;
 
-/// The most update managers before the oldest are merged.
+/// The most update managers before the oldest are merged (kube-apiserver: `DefaultMaxUpdateManagers`).
 const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT_CHANGES: &str = "ancient-changes";
 /// The fields that have no owner: identity and metadata that the server sets.
@@ -96,16 +96,19 @@ type Managers = BTreeMap<Manager, Entry>;
 
 /// Updates the object's managedFields and folds them. `old` is the stored object, folded or not, or `None` at creation.
 pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&Value>) {
+    // Only the main endpoint takes managedFields from a client.
     let sent = take_entries(object).filter(|_| writer.subresource.is_none());
     let stored = old.and_then(|old| old.pointer("/metadata/managedFields"));
     let mut managers = Managers::new();
     let mut kept = Vec::new();
     if !sent.as_ref().is_some_and(is_reset) {
         managers = sent.as_ref().and_then(parse).unwrap_or_default();
+        // Without valid entries from the client, the stored ones count.
         if managers.is_empty() {
             kept = stored.and_then(StoredEntry::all).unwrap_or_default();
         }
     }
+    // An object without managedFields is tracked only from its creation on, or from its first apply.
     if managers.is_empty() && kept.is_empty() && old.is_some() {
         return;
     }
@@ -114,12 +117,14 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     let blank;
     let before = match old {
         Some(old) => old,
+        // A new object is compared with the zero value of its Go type, so that only what it sets gets an owner.
         None => {
             blank = zero::zero(kind.arena(), kind.id());
             &blank
         }
     };
     let ignored = ignored_fields(writer, object);
+    // If a list cannot be keyed, the entries stay as they are.
     if let Some(comparison) = compare(kind, before, object) {
         let changes = Changes::new(comparison, &ignored);
         let me = writer.as_manager();
@@ -174,6 +179,7 @@ pub fn settle_times(object: &mut Value, old: &Value) {
         return;
     }
     let before = old_entries.clone();
+    // Restored for the comparison below, and put back if anything else differs.
     let after = std::mem::replace(&mut object["metadata"]["managedFields"], before);
     if object != old {
         object["metadata"]["managedFields"] = after;
@@ -340,6 +346,7 @@ fn merge_ancient(managers: &mut Managers) {
         .map(|(manager, entry)| (entry.time.clone(), manager.clone()))
         .collect();
     let mut count = updaters.len();
+    // Oldest first; entries without a time count as the oldest.
     updaters.sort();
     let mut first_of_version: BTreeMap<String, Manager> = BTreeMap::new();
     for (time, manager) in updaters {
@@ -347,6 +354,7 @@ fn merge_ancient(managers: &mut Managers) {
             return;
         }
         let version = manager.api_version.clone();
+        // A version's oldest entry is renamed only once another one is merged into it.
         let Some(first) = first_of_version.get(&version) else {
             first_of_version.insert(version, manager);
             continue;

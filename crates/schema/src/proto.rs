@@ -106,6 +106,7 @@ impl<'a> Envelope<'a> {
         let mut unknown = Writer::starting_with(MAGIC, self.raw.len() + 64);
         unknown.bytes(1, &type_meta.finish());
         unknown.bytes(2, self.raw);
+        // Go writes contentEncoding and contentType even if they are empty.
         unknown.bytes(3, b"");
         unknown.bytes(4, b"");
         unknown.finish()
@@ -123,6 +124,7 @@ pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> 
         objects: &objects,
     };
     let value = read::message(kind, message, bounds)?;
+    // Messages and JSON are nested differently, so the tree is checked as well.
     super::decode::check_depth(&value)?;
     Ok(value)
 }

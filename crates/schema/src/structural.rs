@@ -237,6 +237,7 @@ impl Schema {
     pub fn to_type(&self) -> Type {
         let mut builder = Builder::new();
         let mut root = builder.object(self);
+        // Every resource has these fields, whatever its schema says of them.
         for name in ["apiVersion", "kind"] {
             let json = builder.json;
             upsert(&mut root, field(name, json, Presence::Verbatim));
@@ -351,6 +352,7 @@ impl Builder {
                 }))
             }
             "object" => {
+                // An object that has properties too is a struct; `additionalProperties` is then the type of its `rest`.
                 let plain_map =
                     schema.properties.is_empty() && !schema.preserve && !schema.embedded;
                 match schema.additional_schema().filter(|_| plain_map) {

@@ -58,6 +58,7 @@ fn read(text: &'static str) -> Table {
     }
     let mut owner = None;
     let mut fields = Vec::new();
+    // One more line, which completes the last struct.
     for line in text.lines().chain(["="]) {
         let Some(name) = line.strip_prefix('=') else {
             let place = fields.len() as u16;
@@ -71,6 +72,7 @@ fn read(text: &'static str) -> Table {
             let Node::Struct(opened) = reader.arena.node(id) else {
                 unreachable!("names only point to structs")
             };
+            // Fields are found by binary search; `place` preserves the order of the Go struct.
             fields.sort_unstable_by(|one: &Field, other| one.name.cmp(&other.name));
             let filled = Struct {
                 fields: std::mem::take(&mut fields),
@@ -98,8 +100,8 @@ fn read(text: &'static str) -> Table {
     }
 }
 
-/// Gives the keys of lists that Go always writes the zero of their type as default. kube-apiserver's OpenAPI documents have the same
-/// defaults, and server-side apply identifies an item without its key by them.
+/// Adds defaults for the list keys that Go always writes: the zero value of the key's type. kube-apiserver's OpenAPI
+/// documents have the same defaults, and server-side apply identifies an item without its key by them.
 fn default_keys(arena: &mut Arena) {
     for index in 0..arena.nodes.len() {
         let Node::List(list) = &arena.nodes[index] else {
@@ -195,6 +197,7 @@ impl Reader {
         }
         if let Some(name) = text.strip_prefix('@') {
             let original = self.names[name];
+            // A field may be granular although its struct is atomic in other fields.
             if traits.listing != "granular" {
                 return original;
             }

@@ -13,6 +13,7 @@ const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 /// # Errors
 /// Go's error if the text is not an RFC 3339 time.
 pub fn seconds(text: &str) -> Result<String, String> {
+    // Most times are canonical already, and parsing them would cost more than this check.
     if is_canonical(text.as_bytes()) {
         return Ok(text.to_owned());
     }
@@ -111,6 +112,7 @@ fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
         }
         rest = &rest[element.len()..];
     }
+    // Go accepts a fraction where the layout has none, also after a comma.
     let decimals = rest.strip_prefix(['.', ',']).map_or(0, |after| {
         after.bytes().take_while(u8::is_ascii_digit).count()
     });
@@ -134,6 +136,7 @@ fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
 }
 
 fn out_of_range(text: &str) -> &'static str {
+    // Go checks the day last, because it depends on the month.
     let number = |at: usize| text[at..at + 2].parse::<u8>().unwrap_or(u8::MAX);
     if !(1..=12).contains(&number(5)) {
         "month"

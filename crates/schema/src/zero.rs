@@ -100,6 +100,7 @@ fn settle(
             Presence::DropZero if is_empty(arena, field.id, value) => dropped.push(field),
             Presence::Optional if value.is_null() => dropped.push(field),
             Presence::Always if value.is_null() => *value = zero(arena, field.id),
+            // Protobuf, the form in which objects are stored, does not tell an empty list from an absent one.
             Presence::Null if form == Form::Stored && is_empty(arena, field.id, value) => {
                 *value = Value::Null;
             }
@@ -131,6 +132,7 @@ fn is_empty(arena: &Arena, id: TypeId, value: &Value) -> bool {
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
+        // `omitempty` never drops a struct, however empty it is.
         Value::Object(map) => map.is_empty() && matches!(arena.node(id), Node::Map { .. }),
     }
 }

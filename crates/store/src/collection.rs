@@ -32,7 +32,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The object that is written.
+    /// Returns the object that is written.
     pub(super) fn key(&self) -> &Key {
         match self {
             Change::Create(key, _) => key,
@@ -148,16 +148,18 @@ impl Collection {
         &self.name
     }
 
-    /// Lets every object live that long after its last write and no longer; [`super::Store::expire`] deletes it, which watches see as
+    /// Sets how long objects live after their last write. [`super::Store::expire`] deletes them, which watches see like
     /// any other deletion.
     pub fn live_for(&self, ttl: SignedDuration) {
         let mut state = self.write();
+        // With an earlier duration every object's end is queued already.
         if !state.expiry.live_for(ttl) {
             return;
         }
         // What a restart has brought back was written before anybody could say how long it lives.
         if let Some(writer) = &self.writer {
             let mut known: Vec<Arc<Object>> = state.objects.values().cloned().collect();
+            // The queue of ends must be in the order of the writes.
             known.sort_unstable_by_key(|object| object.revision());
             let revisions: Vec<u64> = known.iter().map(|object| object.revision()).collect();
             for (object, at) in known.iter().zip(writer.written_at(&revisions)) {
@@ -178,6 +180,7 @@ impl Collection {
                         .cloned(),
                 );
             }
+            // The lock is released before the deletions, which take it again.
             state.expiry.next()
         };
         // All at once, so that a durable store makes one group of them. One that was written in between has an end of its own.
@@ -188,7 +191,7 @@ impl Collection {
         next
     }
 
-    /// The current version of an object.
+    /// Returns the current version of an object.
     pub fn get(&self, key: &str) -> Option<Arc<Object>> {
         self.read().objects.get(key).cloned()
     }
@@ -203,18 +206,19 @@ impl Collection {
         self.read().objects.is_empty()
     }
 
-    /// A revision at which this collection looks as it does now.
+    /// Returns a revision at which this collection has its present content.
     pub fn revision(&self) -> u64 {
         let _unchanged = self.read();
         self.revision.load(Ordering::Acquire)
     }
 
-    /// The revision of the last published change; 0 before the first.
+    /// Returns the revision of the last published change; 0 before the first.
     pub fn last_change(&self) -> u64 {
         *self.published.borrow()
     }
 
-    /// The revision the next write will probably get: how wide a [`Draft`] should leave its slot.
+    /// Returns the revision that the next write will probably get, from which a [`Draft`] knows how
+    /// many digits to leave for it.
     pub fn next_revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed) + 1
     }
@@ -241,17 +245,21 @@ impl Collection {
         if !change.holds(current.map(|object| object.revision())) {
             return Err(CommitError::Stale);
         }
+        // A revision is taken only for a change that is made, and under the collection's lock: a list under
+        // the same lock never shows a revision whose change is missing.
         let revision = self.revision.fetch_add(1, Ordering::AcqRel) + 1;
         let sealed = change.seal(revision);
         let object = sealed.object.clone();
         let dropped = state.publish(sealed, now);
+        // Readers need not wait while dropped objects are freed.
         drop(state);
         drop(dropped);
+        // Watchers are woken after the lock is free, so that they do not wait for it at once.
         self.published.send_replace(revision);
         Ok(object)
     }
 
-    /// Lets go of the past events that are too old.
+    /// Drops the past events that are too old.
     pub(super) fn compact(&self, now: Timestamp) {
         let (dropped, compacted) = {
             let mut state = self.write();
@@ -265,6 +273,8 @@ impl Collection {
     /// Recomputes the selectable fields of every object, and drops the event log, whose versions have the old fields.
     pub fn select_by(&self, fields: impl Fn(&serde_json::Value) -> Box<[Box<str>]>) {
         let mut state = self.write();
+        // Watches at an older revision get Expired and list again, because their events would be filtered by
+        // the old fields.
         state.log.begin_after(self.revision.load(Ordering::Acquire));
         for object in state.objects.values_mut() {
             *object = Arc::new(object.with_fields(fields(&object.parse())));

@@ -1,7 +1,8 @@
-//! When the objects of a collection come to the end of their time to live, counted from their last write.
+//! Keeps the times at which the objects of a collection expire, counted from their last write.
 //!
-//! All of a collection live equally long and the clock does not go back, so what is written last ends last: a queue in the order of the
-//! writes is in the order of the ends. An entry whose object was written again since is worth nothing; that write has its own.
+//! All objects of a collection live equally long and the clock does not go back, so the queue in the order of the
+//! writes is also in the order of the ends. An entry whose object was written again is ignored; the later write has an
+//! entry of its own.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ pub(super) struct End {
 }
 
 impl Expiry {
-    /// Lets what is written from now on live that long. Answers whether it was for good before.
+    /// Sets how long objects live that are written from now on. Returns whether they lived without limit before.
     pub(super) fn live_for(&mut self, ttl: SignedDuration) -> bool {
         self.ttl.replace(ttl).is_none()
     }
@@ -46,7 +47,7 @@ impl Expiry {
         self.ends.pop_front_if(|end| end.at <= now)
     }
 
-    /// When the next version comes to its end.
+    /// Returns when the next version comes to its end.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.ends.front().map(|end| end.at)
     }

@@ -2,12 +2,13 @@
 //! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`mullion_schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`ParsedParts`]); its unparsed text
+//! ([`mullion_schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`mullion_schema::raw_field::ParsedParts`]); its unparsed text
 //! ([`RawFieldText`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
 use mullion_schema as schema;
+use mullion_schema::raw_field::{ParsedParts, RawField};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -81,6 +82,7 @@ fn write_list(out: &mut Vec<u8>, items: &[Value], one: impl Fn(&mut Vec<u8>, &Va
 fn write_text(out: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
     // Without a way out of the loop it is done many bytes at a time.
+    // These are all characters that serde_json escapes; everything else is copied as it is.
     let special = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     if bytes.iter().fold(false, |any, &byte| any | special(byte)) {
         return serde_json::to_writer(out, text).expect("strings serialize");
@@ -92,24 +94,6 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 }
 
 const FIELDS: &str = "fieldsV1";
-
-/// The parts of a raw field that are parsed: all scalar fields, and the fields named here.
-#[derive(Debug)]
-pub struct ParsedParts {
-    /// Structured fields that are parsed as a whole.
-    pub whole: &'static [&'static str],
-    /// Lists of objects that are parsed in part, each with the parts of its items.
-    pub lists: &'static [(&'static str, &'static ParsedParts)],
-}
-
-/// The field of a kind's objects that status writes and similar writes neither change nor parse as a whole.
-#[derive(Debug)]
-pub struct RawField {
-    /// The name of the field.
-    pub field: &'static str,
-    /// The parts of the field that are parsed.
-    pub parts: ParsedParts,
-}
 
 /// The unparsed text of a raw field.
 #[derive(Debug)]
@@ -144,6 +128,7 @@ impl RawFieldText<'_> {
         let new = |out: &mut Vec<u8>| write(out, value);
         let mut is_set = false;
         for (key, text) in entries(&self.text) {
+            // Fields stay in the order of their names, as serde_json's sorted map writes them.
             if !is_set && key >= field {
                 add(field, &new);
                 is_set = true;
@@ -161,7 +146,7 @@ impl RawFieldText<'_> {
             .into();
     }
 
-    /// [`schema::normalise`] for all of a tree but the field, of which the text is normal.
+    /// Applies [`schema::normalise`] to all of a tree except the raw field, whose text is normal already.
     pub fn normalise_around(&self, kind: &schema::Type, object: &mut Value) {
         let value = object
             .as_object_mut()
@@ -178,7 +163,8 @@ impl RawFieldText<'_> {
     }
 }
 
-/// The entries of an object in stored text, with the text of their values. Names of fields are written without escapes.
+/// Returns the entries of an object in stored text, with the text of their values. Names of fields are written without
+/// escapes.
 fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text.get(1..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -190,12 +176,13 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The items of a list in stored text.
+/// Returns the items of a list in stored text.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text.get(1..).unwrap_or_default();
     std::iter::from_fn(move || {
         let item = &rest[..value_len(rest.as_bytes())];
         rest = rest.get(item.len() + 1..).unwrap_or_default();
+        // Only behind the last item is there no text before the closing bracket.
         Some(item).filter(|item| !item.is_empty())
     })
 }
@@ -256,6 +243,8 @@ fn parse_parts(text: &str, parts: &ParsedParts) -> Value {
             (Some((_, parts)), Some(b'[')) => {
                 items(text).map(|item| parse_parts(item, parts)).collect()
             }
+            // Structured fields that were not asked for are the expensive part; their text stays in the raw
+            // field.
             (_, Some(b'{' | b'[')) if !parts.whole.contains(&key) => continue,
             _ => parsed(text),
         };
@@ -348,6 +337,8 @@ impl<'de> Visitor<'de> for Place {
             let value = match self.below(&key) {
                 Some(below) => entries.next_value_seed(below)?,
                 None if matches!(self, Place::Owner) && key == FIELDS => {
+                    // Only whoever owns a field set reads it, so its JSON is kept as text instead of building
+                    // a tree.
                     entries.next_value::<&RawValue>()?.get().into()
                 }
                 None => entries.next_value()?,

@@ -39,7 +39,7 @@ use self::durable::Writer;
 pub use self::{
     collection::{Change, Collection, CommitError},
     durable::{CopyError, FolderState, StoreError, check_copy, erase, folder_state, restore_copy},
-    json::{ParsedParts, RawField, RawFieldText},
+    json::RawFieldText,
     list::{ListError, Page, PageRequest, Snapshot},
     log::{Event, Window},
     notes::Notes,
@@ -57,7 +57,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store in memory that keeps past events for as long as `window` says.
+    /// Creates an empty store in memory that keeps past events for as long as `window` says.
     pub fn new(window: Window) -> Self {
         Store {
             revision: Arc::new(AtomicU64::new(1)),
@@ -68,8 +68,8 @@ impl Store {
         }
     }
 
-    /// The store that a directory keeps; an empty one in a new directory. Nothing else may use the directory until the store is closed
-    /// or dropped.
+    /// Returns the store that a directory keeps; an empty one in a new directory. Nothing else may use the directory until the store
+    /// is closed or dropped.
     ///
     /// # Errors
     /// The directory is in use, cannot be read or written, or what is in it is damaged.
@@ -84,7 +84,7 @@ impl Store {
         })
     }
 
-    /// The objects stored under a name, as `pods` or `deployments.apps`; made when first asked for.
+    /// Returns the objects stored under a name, as `pods` or `deployments.apps`; made when first asked for.
     pub fn collection(&self, storage: &str) -> Arc<Collection> {
         if let Some(found) = self.find(storage) {
             return found;
@@ -102,7 +102,7 @@ impl Store {
         collections.entry(name.clone()).or_insert_with(make).clone()
     }
 
-    /// The objects stored under a name, if that name was ever used.
+    /// Returns the objects stored under a name, if that name was ever used.
     pub fn find(&self, storage: &str) -> Option<Arc<Collection>> {
         self.collections
             .read()
@@ -111,7 +111,8 @@ impl Store {
             .cloned()
     }
 
-    /// Small values beside the objects, as permanent as these: what a server must find again that is no object.
+    /// Returns the notes: small values that are not objects and that a server must find again. They are as permanent as
+    /// the objects.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -140,13 +141,15 @@ impl Store {
     pub async fn expire(&self, now: Timestamp) -> Option<Timestamp> {
         let mut next: Option<Timestamp> = None;
         for collection in self.collections() {
+            // One collection after the other: the deletions of one are a group already, and expiry is not
+            // urgent.
             let then = collection.expire(now).await;
             next = [next, then].into_iter().flatten().min();
         }
         next
     }
 
-    /// The last revision given out.
+    /// Returns the last revision given out.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }

@@ -60,7 +60,7 @@ pub enum ListError {
 }
 
 impl Collection {
-    /// Everything in a namespace, or everything there is, as it is now.
+    /// Returns the present objects of a namespace, or of all namespaces.
     pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
         let state = self.read();
         let bounds = Bounds::new(namespace, None);
@@ -83,6 +83,7 @@ impl Collection {
     ) -> Result<Page, ListError> {
         let state = self.read();
         let current = self.revision.load(Ordering::Acquire);
+        // Read under the lock, so that the revision is that of exactly this content.
         let revision = request.at.unwrap_or(current);
         if revision > current {
             return Err(ListError::Future { current });
@@ -101,6 +102,7 @@ impl Collection {
                 .limit
                 .is_some_and(|limit| page.objects.len() >= limit)
             {
+                // Counted without `matches`, so that the rest of the list need not be examined.
                 page.remaining += 1;
                 if page.next.is_none() {
                     page.next = page
@@ -113,6 +115,8 @@ impl Collection {
             }
         };
         for (key, object) in state.objects.range::<str, _>(bounds.as_range()) {
+            // Objects that were deleted since are no longer in the index, so they are merged in where their
+            // keys belong.
             while let Some((gone, _)) = undone.first_key_value().filter(|(gone, _)| *gone < key) {
                 let gone = gone.clone();
                 if let Some(Some(object)) = undone
@@ -128,6 +132,7 @@ impl Collection {
                 None => take(object, &mut page),
             }
         }
+        // Deleted objects whose keys come after all present ones.
         for (key, earlier) in undone {
             if let Some(object) = earlier.filter(|_| bounds.contains(key.as_str())) {
                 take(&object, &mut page);

@@ -22,12 +22,12 @@ pub struct Event {
 }
 
 impl Event {
-    /// The revision of the change.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> u64 {
         self.object.revision()
     }
 
-    /// The bytes that only the window holds because of this event.
+    /// Returns the bytes that only the window holds because of this event.
     fn held_bytes(&self) -> usize {
         let previous = self.previous.as_ref().map_or(0, |object| object.size());
         match self.event_type {
@@ -83,7 +83,8 @@ impl Log {
         }
     }
 
-    /// Notes an event. Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    /// Appends an event. Returns the events that the window no longer keeps, for the caller to drop when it holds no
+    /// lock.
     #[must_use]
     pub(super) fn push(&mut self, event: Event, now: Timestamp) -> Vec<Event> {
         self.held_bytes += event.held_bytes();
@@ -99,6 +100,7 @@ impl Log {
     pub(super) fn begin_after(&mut self, revision: u64) {
         self.events.clear();
         self.held_bytes = 0;
+        // Never lower: a revision that was reported as compacted stays so.
         self.compacted = self.compacted.max(revision);
     }
 
@@ -125,12 +127,12 @@ impl Log {
         dropped
     }
 
-    /// The revision after which every event is still there.
+    /// Returns the revision after which every event is still there.
     pub(super) fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// The events after a revision, oldest first; all of them only if `revision >= compacted()`.
+    /// Returns the events after a revision, oldest first; all of them only if `revision >= compacted()`.
     pub(super) fn after(&self, revision: u64) -> impl Iterator<Item = &Event> {
         let from = self
             .events

@@ -37,12 +37,12 @@ impl Notes {
         }
     }
 
-    /// The value under a key.
+    /// Returns the value under a key.
     pub fn get(&self, key: &str) -> Option<Bytes> {
         self.list(key).remove(key)
     }
 
-    /// Every value whose key begins so, in the order of the keys.
+    /// Returns the values whose keys begin with `prefix`, by key.
     pub fn list(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         match &self.place {
             Place::Memory(values) => {

@@ -9,16 +9,17 @@ use std::{borrow::Borrow, cell::RefCell, fmt, ops::Range, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use mullion_schema::raw_field::RawField;
 use serde_json::{Map, Value};
 
-use super::json::{self, RawField, RawFieldText};
+use super::json::{self, RawFieldText};
 
 /// `namespace/name`, or `name` for cluster-scoped objects; ordered as those strings are, which is the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key of an object.
+    /// Creates the key of an object.
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         match namespace {
             Some(namespace) => Key([namespace, "/", name].concat().into()),
@@ -26,22 +27,22 @@ impl Key {
         }
     }
 
-    /// The key that [`Key::as_str`] shows.
+    /// Parses the text that [`Key::as_str`] returns.
     pub(super) fn parse(text: &str) -> Self {
         Key(text.into())
     }
 
-    /// The key as text.
+    /// Returns the key as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The namespace; `None` for cluster-scoped objects.
+    /// Returns the namespace; `None` for cluster-scoped objects.
     pub fn namespace(&self) -> Option<&str> {
         self.0.split_once('/').map(|(namespace, _)| namespace)
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
@@ -104,7 +105,7 @@ impl Meta {
         }
     }
 
-    /// The value of a label.
+    /// Returns the value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         let at = self
             .labels
@@ -154,6 +155,8 @@ impl Draft {
         fields: Box<[Box<str>]>,
         expected: u64,
     ) -> Self {
+        // The length is known only after serialization. Copying from a reused buffer is cheaper than growing
+        // a new one.
         SCRATCH.with_borrow_mut(|line| {
             line.clear();
             open_line(line, event);
@@ -174,7 +177,7 @@ impl Draft {
         })
     }
 
-    /// The serialized object; its revision is not known yet.
+    /// Returns the serialized object; its revision is not known yet.
     pub fn object(&self) -> &[u8] {
         &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()]
     }
@@ -187,6 +190,7 @@ impl Draft {
         if digits.len() == slot.len() {
             self.line[slot].copy_from_slice(digits.as_bytes());
         } else {
+            // Behind the revision there are only bytes without recorded offsets, so the others stay right.
             self.line.splice(slot, digits.bytes());
             self.layout.revision_len = digits.len() as u32;
         }
@@ -212,7 +216,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// A version as a journal has kept it.
+    /// Restores a version that a journal has kept.
     pub(super) fn restored(
         key: Key,
         revision: u64,
@@ -230,7 +234,7 @@ impl Object {
         }
     }
 
-    /// The same version with other values of its selectable fields.
+    /// Returns the same version with other values of its selectable fields.
     pub(super) fn with_fields(&self, fields: Box<[Box<str>]>) -> Object {
         let meta = Meta {
             uid: self.meta.uid.clone(),
@@ -256,7 +260,7 @@ impl Object {
         &self.key
     }
 
-    /// Its resourceVersion.
+    /// Returns the resourceVersion.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -266,18 +270,19 @@ impl Object {
         &self.meta
     }
 
-    /// About how many bytes of memory this version takes.
+    /// Returns about how many bytes of memory this version takes.
     pub fn size(&self) -> usize {
         self.line.len() + size_of::<Self>() + size_of::<Meta>()
     }
 
-    /// The JSON object.
+    /// Returns the JSON object.
     pub fn bytes(&self) -> Bytes {
         self.line
             .slice(self.layout.object as usize..self.line.len() - LINE_END.len())
     }
 
-    /// The JSON object after `{"apiVersion":..,"kind":..,`: put a `{` before it to have what lists show of built-in kinds.
+    /// Returns the JSON object after `{"apiVersion":..,"kind":..,`: put a `{` before it to have what lists show of
+    /// built-in kinds.
     pub fn untyped_tail(&self) -> Bytes {
         self.line
             .slice(self.layout.body as usize..self.line.len() - LINE_END.len())
@@ -288,7 +293,7 @@ impl Object {
         self.line.len()
     }
 
-    /// The object as a tree.
+    /// Returns the object as a tree.
     pub fn parse(&self) -> Value {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
         serde_json::from_slice(bytes).expect("stored objects were serialized from trees")
@@ -301,15 +306,15 @@ impl Object {
             .expect("stored objects were serialized from trees")
     }
 
-    /// The object as a folded tree: every `fieldsV1` of its managedFields is a string that holds the set's JSON. For those who write the
-    /// object again and look at no other set than their own.
+    /// Returns the object as a folded tree: every `fieldsV1` of its managedFields is a string that holds the set's JSON. For those who
+    /// write the object again and look at no other set than their own.
     pub fn parse_folded(&self) -> Value {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
         json::read_folded(bytes).expect("stored objects were serialized from trees")
     }
 
-    /// The object as a tree that is kept as long as this version is the current one: for objects that are looked up at many writes
-    /// of others, as namespaces are.
+    /// Returns the object as a tree that is kept as long as this version is the current one: for objects that are looked up at
+    /// many writes of others, as namespaces are.
     pub fn tree(&self) -> Arc<Value> {
         if let Some(tree) = self.tree.load_full() {
             return tree;
@@ -324,12 +329,12 @@ impl Object {
         self.tree.store(None);
     }
 
-    /// The watch line of the write that made this version.
+    /// Returns the watch line of the write that made this version.
     pub fn line(&self) -> Bytes {
         self.line.clone()
     }
 
-    /// A watch line about this version with another first word.
+    /// Returns a watch line about this version with another first word.
     pub fn line_as(&self, event: EventType) -> Bytes {
         let object = &self.line[self.layout.object as usize..];
         let mut line = Vec::with_capacity(object.len() + 32);
@@ -338,7 +343,7 @@ impl Object {
         line.into()
     }
 
-    /// The same content at another revision, as a deletion shows it.
+    /// Returns the same content at another revision, as a deletion shows it.
     pub fn deleted_at(&self, revision: u64) -> Object {
         let old = &self.layout;
         let digits = revision.to_string();
@@ -382,7 +387,7 @@ fn open_line(line: &mut Vec<u8>, event: EventType) {
     line.extend_from_slice(b"\",\"object\":");
 }
 
-/// Writes the object with apiVersion and kind first; answers where the rest begins and where the revision goes.
+/// Writes the object with apiVersion and kind first. Returns where the rest begins, and the slot for the revision.
 fn write_object(
     out: &mut Vec<u8>,
     object: &Value,

@@ -354,7 +354,7 @@ fn the_window_drops_its_oldest_events_when_old_versions_take_too_many_bytes() {
     assert_eq!(collection.len(), 3);
 }
 
-/// How many pieces of memory a hundred writes take.
+/// Returns how many pieces of memory a hundred writes take.
 fn allocations(collection: &Arc<Collection>) -> u64 {
     let write = |data| {
         let put = Write::Put {

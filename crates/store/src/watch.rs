@@ -10,7 +10,7 @@ use super::{Collection, Event};
 /// The number of events that are taken from the log at once, so that a reader never holds the lock for long.
 const BATCH: usize = 256;
 
-/// The events after this revision are no longer all there.
+/// Some events after this revision have been dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {revision} ({oldest})")]
 pub struct Expired {
@@ -30,6 +30,7 @@ pub struct Cursor {
 impl Cursor {
     /// Follows a collection from the events after `revision` on.
     pub fn new(collection: Arc<Collection>, revision: u64) -> Result<Self, Expired> {
+        // Subscribed before the log is read, so that an event in between wakes the cursor.
         let published = collection.published.subscribe();
         let oldest = collection.read().log.compacted();
         if revision < oldest {
@@ -42,9 +43,10 @@ impl Cursor {
         })
     }
 
-    /// The next events, waiting until there is one. Dropping the future loses nothing.
+    /// Returns the next events, waiting until there is one. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Vec<Event>, Expired> {
         loop {
+            // Before the read: a change published after it must still wake the wait below.
             self.published.mark_unchanged();
             let batch = self.poll()?;
             if !batch.is_empty() {
@@ -55,7 +57,7 @@ impl Cursor {
         }
     }
 
-    /// The events that are there already.
+    /// Returns the events that are there already.
     pub fn poll(&mut self) -> Result<Vec<Event>, Expired> {
         let state = self.collection.read();
         let oldest = state.log.compacted();
@@ -77,9 +79,10 @@ impl Cursor {
         Ok(batch)
     }
 
-    /// A revision such that every event up to it has been returned: what a bookmark may say.
+    /// Returns a revision such that every event up to it has been returned: what a bookmark may say.
     pub fn progress(&mut self) -> u64 {
         let state = self.collection.read();
+        // With unread events the revision must not pass them, or a bookmark would make the client skip them.
         if state.log.after(self.revision).next().is_none() {
             let current = self
                 .collection

@@ -2,19 +2,16 @@
 //! ask for.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use mullion_kube_text::golang::quote;
+use mullion_kinds::request::{
+    Ctx, MASTERS,
+    attributes::{self, Attributes, Target},
+};
+use mullion_kube_text::{golang::quote, status::Status};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
 
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::{
-    auth::{
-        MASTERS,
-        attributes::{self, Attributes, Target},
-    },
-    kinds::tree::Tree,
-    status::Status,
-};
+use super::{Action, Operation, Plugin, Request};
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";

@@ -1,13 +1,11 @@
 //! PersistentVolumeClaimResize: a claim grows only when it is bound and its class allows it.
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kinds::{persistentvolumeclaims::class, request::Ctx};
+use mullion_kube_text::{quantity::Quantity, status::Status};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{
-    kinds::{persistentvolumeclaims::class, tree::Tree},
-    status::Status,
-};
+use super::{Action, Plugin, Request};
 
 /// kube-apiserver: PersistentVolumeClaimResize.
 pub(super) struct ClaimResize;

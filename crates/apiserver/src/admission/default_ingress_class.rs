@@ -1,10 +1,10 @@
 //! DefaultIngressClass: an Ingress without a class gets the one that is marked as default, the newest if several are.
 
-use super::{Action, Ctx, Plugin, Request, newest};
-use crate::{
-    kinds::{ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
-    status::Status,
-};
+use mullion_kinds::{ingressclasses::is_default, ingresses::CLASS_ANNOTATION, request::Ctx};
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
+
+use super::{Action, Plugin, Request, newest};
 
 /// kube-apiserver: DefaultIngressClass.
 pub(super) struct DefaultIngressClass;

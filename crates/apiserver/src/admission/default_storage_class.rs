@@ -1,10 +1,10 @@
 //! DefaultStorageClass: a claim that names no class gets the default one; of several the newest.
 
-use super::{Action, Ctx, Plugin, Request, newest};
-use crate::{
-    kinds::{persistentvolumeclaims::BETA_CLASS, storageclasses::is_default, tree::Tree},
-    status::Status,
-};
+use mullion_kinds::{persistentvolumeclaims::BETA_CLASS, request::Ctx, storageclasses::is_default};
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
+
+use super::{Action, Plugin, Request, newest};
 
 /// kube-apiserver: DefaultStorageClass.
 pub(super) struct DefaultStorageClass;

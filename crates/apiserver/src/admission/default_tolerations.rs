@@ -1,9 +1,11 @@
 //! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or cannot be reached, unless they say otherwise.
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Plugin, Request};
 
 const KEYS: [&str; 2] = [
     "node.kubernetes.io/not-ready",

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kinds::{
+    podspec::totals::{self, Totals},
+    request::Ctx,
+};
+use mullion_kube_text::{quantity::Quantity, status::Status};
+use mullion_schema::tree::{Tree, object_at};
 use serde_json::{Map, Value};
 
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::{
-    kinds::{
-        podspec::totals::{self, Totals},
-        tree::{Tree, object_at},
-    },
-    status::Status,
-};
+use super::{Action, Operation, Plugin, Request};
 
 /// kube-apiserver: LimitRanger.
 pub(super) struct LimitRanger;

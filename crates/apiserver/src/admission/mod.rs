@@ -4,7 +4,6 @@
 //! validation every [`Plugin::validate`], then the validating webhooks. They read other objects only through [`Ctx::lookup`] and never write;
 //! what a write uses up of other objects they name as [`Claim`]s.
 
-pub(crate) mod cel;
 mod certificates;
 mod chain;
 mod claim_resize;
@@ -25,28 +24,16 @@ mod storage_protection;
 mod taint_nodes;
 pub(crate) mod webhook;
 
-pub use crate::auth::rbac::Decision;
 pub use chain::{DisabledPlugins, UnknownPlugin, builtins};
+pub use mullion_kinds::request::{Access, Ctx, Decision, Lookup, User};
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use mullion_kube_text::field::Emptied;
+use mullion_kinds::Resource;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
-
-use crate::{
-    auth::{
-        self,
-        attributes::{self, Attributes, Target},
-        rbac::Authorizer,
-    },
-    kinds::{Resource, tree::Tree},
-    status::Status,
-    warnings::Warnings,
-};
 
 /// The operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,107 +57,6 @@ impl Operation {
             Operation::Delete => "DELETE",
             Operation::Connect => "CONNECT",
         }
-    }
-}
-
-/// The user that makes a request.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct User {
-    /// The user's name, from the certificate's common name or the token.
-    pub name: String,
-    /// The groups, `system:authenticated` included.
-    pub groups: Vec<String>,
-    /// The user's uid, where the authenticator knows one.
-    pub uid: String,
-    /// Further attributes from the authenticator (the pod a token is bound to, the credential's id), by key.
-    pub extra: BTreeMap<String, Vec<String>>,
-}
-
-impl User {
-    /// Returns a user who may do everything (`system:masters`), with the name and groups of kubeadm's administrator certificate.
-    pub fn administrator() -> Self {
-        User {
-            name: "kubernetes-admin".into(),
-            groups: vec![auth::MASTERS.into(), auth::AUTHENTICATED.into()],
-            ..User::default()
-        }
-    }
-}
-
-/// Read access to the stored objects, for admission and validation. Objects are parsed on demand.
-pub trait Lookup: Send + Sync {
-    /// The object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
-    fn find(
-        &self,
-        group: &str,
-        plural: &str,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Option<Arc<Value>>;
-
-    /// All objects of a kind, of one namespace or of all.
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
-}
-
-/// The context of a request, which is passed to every hook of a kind and every plugin.
-pub struct Ctx<'a> {
-    /// The server's clock at the start of the request.
-    pub now: jiff::Timestamp,
-    /// The user that makes the request.
-    pub user: &'a User,
-    /// The other objects.
-    pub lookup: &'a dyn Lookup,
-    /// The authorizer, for rules that check more rights than the request itself needs.
-    pub(crate) authorizer: &'a Authorizer,
-    /// The namespace in the path; empty for cluster-scoped requests.
-    pub(crate) namespace: &'a str,
-    /// The name in the path; empty for collections.
-    pub(crate) path_name: &'a str,
-    /// The request is a PATCH: who may update need not be allowed to patch.
-    pub(crate) patches: bool,
-    /// True for a dry run: nothing is stored, so nothing may be allocated for good.
-    pub dry_run: bool,
-    /// Sentences for the client's `Warning` headers, each once.
-    pub(crate) warnings: &'a Mutex<Warnings>,
-    /// Lists and maps that the client sent with nothing in them; the object does not have them.
-    pub(crate) emptied: Emptied,
-}
-
-/// Something that a user may be allowed to do with an object.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Access<'a> {
-    /// The verb to check, such as `use`.
-    pub verb: &'a str,
-    /// The object's API group; empty for core.
-    pub group: &'a str,
-    /// The object's kind, in the plural.
-    pub plural: &'a str,
-    /// The namespace of the question; empty for the cluster scope.
-    pub namespace: &'a str,
-    /// The object's name.
-    pub name: &'a str,
-}
-
-impl Ctx<'_> {
-    /// Returns whether a user may do something, and why: what a SubjectAccessReview answers.
-    pub fn decide(&self, user: &User, access: &Access<'_>) -> Decision {
-        let attributes = Attributes {
-            verb: access.verb.into(),
-            target: Target::Resource(attributes::Resource {
-                group: access.group,
-                resource: access.plural,
-                namespace: access.namespace,
-                name: access.name.into(),
-                ..attributes::Resource::default()
-            }),
-        };
-        self.authorizer.decide(user, &attributes)
-    }
-
-    /// Adds a `Warning` header to the response, once for each distinct text.
-    pub(crate) fn warn(&self, text: String) {
-        let warnings = self.warnings.lock();
-        warnings.unwrap_or_else(PoisonError::into_inner).add(text);
     }
 }
 

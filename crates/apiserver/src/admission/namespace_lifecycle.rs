@@ -1,8 +1,10 @@
 //! NamespaceLifecycle: nothing is written into a namespace that does not exist, nothing new into one that is going, and three
 //! namespaces never go.
 
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::status::{Cause, Status};
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::{Cause, Status};
+
+use super::{Action, Operation, Plugin, Request};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 

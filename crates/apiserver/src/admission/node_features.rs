@@ -1,12 +1,11 @@
 //! NodeDeclaredFeatureValidator: a pod that has a node is changed only in ways that its kubelet knows (`status.declaredFeatures`).
 
+use mullion_kinds::{podspec::defaults::is_restartable_init, request::Ctx};
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Action, Ctx, Operation, Plugin, Request, node_of_change};
-use crate::{
-    kinds::{podspec::defaults::is_restartable_init, tree::Tree},
-    status::Status,
-};
+use super::{Action, Operation, Plugin, Request, node_of_change};
 
 /// A feature that the kubelet must declare, and the test whether the change from the old to the new spec needs it.
 type Rule = (&'static str, fn(&Value, &Value) -> bool);

@@ -1,16 +1,14 @@
 //! PodResizeValidator: a running pod is not given more than its node has, and nothing else where the node runs no Linux.
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kinds::{
+    podspec::totals::{self, Totals},
+    request::Ctx,
+};
+use mullion_kube_text::{quantity::Quantity, status::Status};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Action, Ctx, Operation, Plugin, Request, node_of_change};
-use crate::{
-    kinds::{
-        podspec::totals::{self, Totals},
-        tree::Tree,
-    },
-    status::Status,
-};
+use super::{Action, Operation, Plugin, Request, node_of_change};
 
 const OS: &str = "kubernetes.io/os";
 

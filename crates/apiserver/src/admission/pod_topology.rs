@@ -1,7 +1,10 @@
 //! PodTopologyLabels: a pod that is bound learns the zone and region of its node as labels.
 
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
+
+use super::{Action, Operation, Plugin, Request};
 
 const LABELS: [&str; 2] = [
     "topology.kubernetes.io/region",

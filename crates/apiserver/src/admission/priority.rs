@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Plugin, Request};
 
 const GROUP: &str = "scheduling.k8s.io";
 

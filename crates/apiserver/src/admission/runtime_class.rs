@@ -6,11 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use mullion_kube_text::field::Path;
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::{field::Path, status::Status};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Plugin, Request};
 
 const OTHER_OVERHEAD: &str =
     "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";

@@ -2,10 +2,13 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::{http::metadata::generate_name, kinds::tree::Tree, status::Status};
+use super::{Action, Operation, Plugin, Request};
+use crate::http::metadata::generate_name;
 
 const DEFAULT: &str = "default";
 /// The annotation of accounts whose pods may use no other secrets than those it names.

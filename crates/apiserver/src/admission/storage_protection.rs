@@ -1,9 +1,11 @@
 //! StorageObjectInUseProtection: claims, volumes and classes of volume attributes carry a finalizer, so that they outlive their users.
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::json;
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Plugin, Request};
 
 /// The kinds and their finalizers.
 const FINALIZERS: [(&str, &str, &str); 3] = [

@@ -1,9 +1,11 @@
 //! TaintNodesByCondition: a new node takes no pods before it is known to be ready.
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use super::{Action, Ctx, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Plugin, Request};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 

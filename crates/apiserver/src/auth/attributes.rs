@@ -1,135 +1,24 @@
-//! What a request does, in the terms that rules speak of (apiserver: endpoints/request/requestinfo.go), and the refusal that says so.
-
-use std::borrow::Cow;
+//! Reads from a request what it does (apiserver: endpoints/request/requestinfo.go).
 
 use http::Method;
-use mullion_kube_text::{golang::quote, names};
+use mullion_kinds::request::attributes::{Attributes, Resource, Target};
+use mullion_kube_text::names;
 
-use crate::{
-    http::query::Query,
-    status::{Details, Status},
-};
+use crate::http::query::Query;
 
-/// One action that a user asks to perform.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Attributes<'a> {
-    /// The verb, such as `deletecollection`; for paths, the HTTP method in lower case.
-    pub verb: Cow<'a, str>,
-    /// The resource or path that the action is for.
-    pub target: Target<'a>,
+/// Returns what a request does.
+pub(crate) fn of_request<'a>(
+    method: &Method,
+    path: &'a str,
+    query: Option<&str>,
+) -> Attributes<'a> {
+    resource_request(method, path, query).unwrap_or_else(|| Attributes {
+        verb: method.as_str().to_ascii_lowercase().into(),
+        target: Target::Path(path),
+    })
 }
 
-/// The target of an action.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Target<'a> {
-    /// An API resource.
-    Resource(Resource<'a>),
-    /// Any other path.
-    Path(&'a str),
-}
-
-/// An API resource as rules name it; what does not apply is empty.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Resource<'a> {
-    /// Empty for core.
-    pub group: &'a str,
-    /// The plural.
-    pub resource: &'a str,
-    /// The subresource, such as `status`; empty if there is none.
-    pub subresource: &'a str,
-    /// The namespace of the request; for a Namespace object, its own name.
-    pub namespace: &'a str,
-    /// The name of the object; for lists and watches, the one name that a field selector selects.
-    pub name: Cow<'a, str>,
-}
-
-impl<'a> Attributes<'a> {
-    /// Reads them from a request.
-    pub(crate) fn of_request(method: &Method, path: &'a str, query: Option<&str>) -> Self {
-        resource_request(method, path, query).unwrap_or_else(|| Attributes {
-            verb: method.as_str().to_ascii_lowercase().into(),
-            target: Target::Path(path),
-        })
-    }
-
-    /// The namespace, empty for what has none.
-    pub(crate) fn namespace(&self) -> &str {
-        match &self.target {
-            Target::Resource(resource) => resource.namespace,
-            Target::Path(_) => "",
-        }
-    }
-
-    /// The 403 for a user who may not do this; `why` is what the authorizer adds, mostly nothing.
-    pub(crate) fn forbidden(&self, user: &str, why: &str) -> Status {
-        let mut sentence = self.sentence(user);
-        if !why.is_empty() {
-            sentence.push_str(": ");
-            sentence.push_str(why);
-        }
-        let (subject, details) = match &self.target {
-            Target::Path(_) => ("forbidden".to_owned(), Details::default()),
-            Target::Resource(resource) => {
-                let details = Details {
-                    name: resource.name.clone().into_owned(),
-                    group: resource.group.to_owned(),
-                    kind: resource.resource.to_owned(),
-                    ..Details::default()
-                };
-                (resource.subject(), details)
-            }
-        };
-        let mut status = Status::new(403, "Forbidden", format!("{subject}: {sentence}"));
-        status.details = Some(Box::new(details));
-        status
-    }
-
-    fn sentence(&self, user: &str) -> String {
-        let (user, verb) = (quote(user), &self.verb);
-        let resource = match &self.target {
-            Target::Path(path) => return format!("User {user} cannot {verb} path {}", quote(path)),
-            Target::Resource(resource) => resource,
-        };
-        let scope = if resource.namespace.is_empty() {
-            "at the cluster scope".to_owned()
-        } else {
-            format!("in the namespace {}", quote(resource.namespace))
-        };
-        format!(
-            "User {user} cannot {verb} resource {} in API group {} {scope}",
-            quote(&resource.combined()),
-            quote(resource.group)
-        )
-    }
-}
-
-impl Resource<'_> {
-    /// `pods` or `pods/log`.
-    pub(crate) fn combined(&self) -> Cow<'_, str> {
-        if self.subresource.is_empty() {
-            Cow::Borrowed(self.resource)
-        } else {
-            Cow::Owned(format!("{}/{}", self.resource, self.subresource))
-        }
-    }
-
-    /// `configmaps "x" is forbidden`.
-    fn subject(&self) -> String {
-        let mut subject = self.resource.to_owned();
-        if !self.group.is_empty() {
-            subject.push('.');
-            subject.push_str(self.group);
-        }
-        if !self.name.is_empty() {
-            subject.push(' ');
-            subject.push_str(&quote(&self.name));
-        }
-        subject.push_str(" is forbidden");
-        subject
-    }
-}
-
-/// `None` for a path that names no resource.
+/// Returns the attributes of a request for a resource, or `None` for a path that names no resource.
 fn resource_request<'a>(
     method: &Method,
     path: &'a str,
@@ -209,7 +98,7 @@ mod tests {
 
     fn read(method: Method, path: &str) -> String {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let attributes = Attributes::of_request(&method, path, Some(query));
+        let attributes = of_request(&method, path, Some(query));
         attributes.forbidden("u", "").message
     }
 

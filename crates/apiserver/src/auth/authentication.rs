@@ -14,13 +14,13 @@ use http::{
     header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL},
     request::Parts,
 };
+use mullion_kinds::request::{AUTHENTICATED, User};
+use mullion_kube_text::status::Status;
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
-use super::{AUTHENTICATED, service_account};
-use crate::{
-    admission::User, http::subresource::streams::is_websocket, server::ApiServer, status::Status,
-};
+use super::service_account;
+use crate::{http::subresource::streams::is_websocket, server::ApiServer};
 
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 /// How tokens are written there; as Go does, the reader passes over bits that are no whole byte.

@@ -23,25 +23,17 @@ pub(crate) use self::authentication::{
 };
 
 use http::request::Parts;
+use mullion_kinds::request::User;
+use mullion_kube_text::status::Status;
 
-use self::attributes::Attributes;
-use crate::{admission::User, flow_schemas::matching::Flow, server::ApiServer, status::Status};
+use crate::{flow_schemas::matching::Flow, server::ApiServer};
 
-/// The group of all authenticated users.
-pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 /// The group of anonymous requests.
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The group that may do everything.
-pub(crate) const MASTERS: &str = "system:masters";
 
 /// The paths that anonymous requests may get too, if the role `system:public-info-viewer` allows it (kube-apiserver: the paths for which an
 /// AuthenticationConfiguration lets requests be anonymous).
 const OPEN: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
-
-/// Returns whether the user may do everything, as a member of `system:masters`.
-pub(crate) fn is_master(user: &User) -> bool {
-    user.groups.iter().any(|group| group == MASTERS)
-}
 
 /// The user a request acts as, who may do what the request does; `flow` becomes what the user is told of its flow.
 ///
@@ -60,8 +52,8 @@ pub(crate) fn admit(
         None => return Err(authentication::unauthorized()),
     };
     let wanted = impersonation::wanted(&parts.headers)?;
-    let attributes = Attributes::of_request(&parts.method, path, query);
-    if wanted.is_none() && is_master(&user) {
+    let attributes = attributes::of_request(&parts.method, path, query);
+    if wanted.is_none() && user.is_master() {
         *flow = server.flows().of(&user, &attributes);
         return Ok(user);
     }

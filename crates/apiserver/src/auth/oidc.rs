@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
+use mullion_kube_text::status::Status;
 use serde_json::{Value, json};
 
 use super::public_key::VerifyingKey;
 use crate::{
     http::{method_not_allowed, reply},
     server::ApiServer,
-    status::Status,
 };
 
 /// The path of the OpenID Connect discovery document.

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use mullion_kinds::key_pair;
 use ring::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
     UnparsedPublicKey, VerificationAlgorithm,
@@ -16,8 +17,6 @@ use x509_parser::{
     public_key::PublicKey,
     x509::SubjectPublicKeyInfo,
 };
-
-use crate::kinds::key_pair;
 
 /// The object identifiers of the curves.
 const P256: &str = "1.2.840.10045.3.1.7";

@@ -7,29 +7,28 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::{golang::quote, names};
+use mullion_kinds::request::{
+    AUTHENTICATED, Lookup, User,
+    service_account::{groups, username},
+};
+use mullion_kube_text::golang::quote_all;
+use mullion_schema::tree::Tree;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    AUTHENTICATED,
     authentication::{AuthenticatedUser, CREDENTIAL_ID},
     key::SigningKeyError,
     secret_token::{self, SecretClaims, SecretTokenError},
 };
-use crate::{
-    admission::{Lookup, User},
-    kinds::tree::Tree,
-    server::ApiServer,
-};
+use crate::server::ApiServer;
 
 /// The tolerated difference between clocks, in seconds.
 const LEEWAY: i64 = 60;
 /// The number of verified tokens that are remembered.
 const REMEMBERED: usize = 4096;
-const PREFIX: &str = "system:serviceaccount:";
 /// The signing algorithms that service account tokens may name; other tokens are not service account tokens.
 const SIGNED_BY: [&str; 4] = ["RS256", "ES256", "ES384", "ES512"];
 
@@ -192,8 +191,8 @@ pub(super) fn authenticate(
         .collect();
     if meant.is_empty() {
         return Err(TokenError::Audiences {
-            given: quoted(given),
-            wanted: quoted(audiences),
+            given: quote_all(given),
+            wanted: quote_all(audiences),
         });
     }
     let user = match &*claims {
@@ -345,30 +344,4 @@ fn user(claims: &Claims) -> User {
             .map(|(key, value)| (key.to_owned(), vec![value]))
             .collect(),
     }
-}
-
-/// The name of a service account as a user.
-pub(crate) fn username(namespace: &str, name: &str) -> String {
-    format!("{PREFIX}{namespace}:{name}")
-}
-
-/// The groups of every service account of a namespace.
-pub(crate) fn groups(namespace: &str) -> Vec<String> {
-    vec![
-        "system:serviceaccounts".to_owned(),
-        format!("system:serviceaccounts:{namespace}"),
-    ]
-}
-
-/// Namespace and name of the service account that a user is.
-pub(crate) fn split_username(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix(PREFIX)?.split_once(':')?;
-    let good = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
-    good.then_some((namespace, name))
-}
-
-/// A list as Go's `%q` prints it.
-pub(crate) fn quoted(texts: &[String]) -> String {
-    let quoted: Vec<String> = texts.iter().map(|text| quote(text)).collect();
-    format!("[{}]", quoted.join(" "))
 }

@@ -4,11 +4,10 @@
 
 use std::fmt;
 
+use mullion_kinds::request::User;
 use mullion_kube_text::golang::csv;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-
-use crate::admission::User;
 
 /// Tokens and whom they stand for.
 #[derive(Clone, Default)]

@@ -4,11 +4,11 @@
 //! before its column. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
 
 use jiff::Timestamp;
+use mullion_kinds::{Column, print};
 use mullion_kube_text::golang::number;
 use serde_json::Value;
 
 use super::{intern, jsonpath::JsonPath};
-use crate::kinds::{Column, print};
 
 /// The columns of one version.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{CLEANUP_FINALIZER, resource};
 use crate::{
-    kinds::customresourcedefinitions::{Approval, is_established},
+    crd::kind::{Approval, is_established},
     own::send,
     server::ApiServer,
 };

@@ -2,8 +2,8 @@
 //!
 //! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the schema to every
 //! write, and the schema becomes the [`mullion_schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
-//! values that a write does not change. [`resource`] is the [`crate::kinds::Kind`] of the instances. [`controller`] accepts names,
-//! establishes definitions and cleans up. [`definition`] and `kinds/customresourcedefinitions.rs` validate the definitions themselves.
+//! values that a write does not change. [`resource`] is the [`mullion_kinds::Kind`] of the instances. [`controller`] accepts names,
+//! establishes definitions and cleans up. [`definition`] and [`kind`] validate the definitions themselves.
 
 pub(crate) mod columns;
 pub(crate) mod controller;
@@ -13,6 +13,7 @@ pub(crate) mod definition;
 mod finalizers;
 mod findings;
 mod jsonpath;
+pub(crate) mod kind;
 pub(crate) mod resource;
 pub(crate) mod rules;
 pub(crate) mod validation;

@@ -3,7 +3,15 @@
 use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
-use mullion_kube_text::{field::Errors, golang::quote};
+use mullion_kinds::{
+    Column, Conversion, FieldSelection, Generation, Kind, Printing, Resource, Rules,
+    StatusMetadata, StatusOnCreate, Subresource, SubresourceHandler, request::Ctx,
+};
+use mullion_kube_text::{
+    field::Errors,
+    golang::quote,
+    status::{Details, Status},
+};
 use mullion_schema::{Type, decode};
 use serde_json::Value;
 
@@ -15,15 +23,7 @@ use super::{
     structural::Schema,
     validation::{self, embedded, scale},
 };
-use crate::{
-    admission::Ctx,
-    kinds::{
-        Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
-        SubresourceHandler,
-    },
-    status::{Details, Status},
-    version_order,
-};
+use crate::version_order;
 
 /// The properties of one version's instances.
 struct CustomResource {
@@ -31,7 +31,6 @@ struct CustomResource {
     rules: CelRules,
     scale: Option<scale::Paths>,
     columns: Columns,
-    list_kind: String,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<Option<JsonPath>>,
     /// The type that this version's schema describes.
@@ -133,20 +132,30 @@ impl Kind for CustomResource {
         finalizers::warnings(object, old)
     }
 
-    fn list_kind(&self) -> Option<&str> {
-        Some(&self.list_kind)
-            .filter(|kind| !kind.is_empty())
-            .map(String::as_str)
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
     }
 
-    fn columns(&self) -> Option<&[Column]> {
-        Some(self.columns.definitions())
+    fn field_selection(&self) -> Option<&dyn FieldSelection> {
+        Some(self)
+    }
+
+    fn conversion(&self) -> Option<&dyn Conversion> {
+        Some(self)
+    }
+}
+
+impl Printing for CustomResource {
+    fn columns(&self) -> &[Column] {
+        self.columns.definitions()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         self.columns.cells(object, now)
     }
+}
 
+impl FieldSelection for CustomResource {
     fn selectable_fields(&self) -> &[&'static str] {
         &self.selectable
     }
@@ -164,7 +173,9 @@ impl Kind for CustomResource {
             Some(other) => other.to_string(),
         }
     }
+}
 
+impl Conversion for CustomResource {
     fn to_served(&self, object: &mut Value) {
         decode::prune(&self.known, object);
         defaults::apply(&self.schema, object);
@@ -244,12 +255,12 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
             ..Rules::default()
         },
         subresources,
+        list_kind: Some(text(&names["listKind"])).filter(|kind| !kind.is_empty()),
         deprecated: deprecation(spec, version),
         behaviour: Arc::new(CustomResource {
             rules: CelRules::compile(&schema, source, true),
             scale: scale::Paths::of(version),
             columns: Columns::of(version),
-            list_kind: text(&names["listKind"]).into_owned(),
             selectable: selectable_paths
                 .iter()
                 .map(|path| intern(path.trim_start_matches('.')))

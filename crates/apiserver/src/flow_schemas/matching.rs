@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use mullion_kinds::request::{
+    User,
+    attributes::{Attributes, Resource, Target},
+};
+use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Key, Store};
 use serde_json::Value;
 
 use super::collections_of;
-use crate::{
-    admission::User,
-    auth::attributes::{Attributes, Resource, Target},
-    kinds::tree::Tree,
-};
 
 const ALL: &str = "*";
 const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn matches(rule: &Value, user: &User, method: http::Method, path: &str) -> bool {
-        let attributes = Attributes::of_request(&method, path, None);
+        let attributes = crate::auth::attributes::of_request(&method, path, None);
         Rule::of(rule).matches(user, &attributes)
     }
 
@@ -326,7 +326,7 @@ mod tests {
         let server = crate::ApiServer::new(crate::Config::default());
         let jane = user("jane", &["developers", "system:authenticated"]);
         let path = "/api/v1/namespaces/default/configmaps/x";
-        let attributes = Attributes::of_request(&http::Method::GET, path, None);
+        let attributes = crate::auth::attributes::of_request(&http::Method::GET, path, None);
         let found = server.flows().of(&jane, &attributes);
         assert!(found.is_some());
         let counted = allocation_counter::measure(|| {

@@ -5,6 +5,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use mullion_kube_text::status::Status;
 use mullion_schema::{
     decode::{self, DecodeError, Decoded, Problem},
     ownership,
@@ -16,7 +17,6 @@ use super::{
     metadata, reply, update,
     write::{self, Part, Source},
 };
-use crate::status::Status;
 
 /// Returns whether a PATCH is a server-side apply.
 pub(crate) fn is_apply(headers: &HeaderMap) -> bool {

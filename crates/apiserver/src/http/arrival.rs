@@ -14,6 +14,7 @@ use axum::body::Body;
 use http::Response;
 use http_body::Body as _;
 use http_body_util::BodyExt;
+use mullion_kube_text::status::Status;
 use tokio::time::Instant;
 
 use super::{
@@ -21,10 +22,7 @@ use super::{
     body_stream::{self, ExpiringBody},
     reply::Pieces,
 };
-use crate::{
-    limits::{Gate, MemoryPermit, TooMany},
-    status::Status,
-};
+use crate::limits::{Gate, MemoryPermit, TooMany};
 
 /// The first bytes of each body that need no permit for memory; nearly all bodies are shorter.
 pub(super) const FREE: usize = 64 * 1024;

@@ -10,6 +10,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
+use mullion_kube_text::status::Status;
 use mullion_schema::{
     Type,
     decode::{self, DecodeError, Decoded, Problem},
@@ -23,7 +24,7 @@ use super::{
     patch::Patch,
     write::request_limit,
 };
-use crate::{registry::Row, status::Status};
+use crate::registry::Row;
 
 pub(crate) use options::options;
 

@@ -7,8 +7,13 @@ use std::{
 
 use http::{HeaderMap, header::USER_AGENT};
 use jiff::Timestamp;
+use mullion_kinds::{
+    Resource,
+    request::{Ctx, User, warnings::Warnings},
+};
 use mullion_kube_text::{
     field::{Emptied, Errors, Path},
+    status::Status,
     validation::metadata,
 };
 use mullion_schema::Type;
@@ -21,13 +26,10 @@ use super::{
     query::Query, subresource::streams::Upgrade,
 };
 use crate::{
-    admission::{Action, Ctx, Operation, User},
-    kinds::Resource,
+    admission::{Action, Operation},
     limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
     server::ApiServer,
-    status::Status,
-    warnings::Warnings,
 };
 
 /// The time that all webhooks together have for one request without a deadline of its own (kube-apiserver: --request-timeout).
@@ -163,7 +165,7 @@ impl Call {
             now: self.now,
             user: &self.user,
             lookup: &*self.server,
-            authorizer: self.server.authorizer(),
+            authorizer: &**self.server.authorizer(),
             namespace: self.namespace.as_deref().unwrap_or_default(),
             path_name: &self.name,
             patches: self.patches,

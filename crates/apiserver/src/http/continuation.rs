@@ -5,11 +5,10 @@ use base64::{
     alphabet::URL_SAFE,
     engine::general_purpose::{GeneralPurpose, NO_PAD},
 };
+use mullion_kube_text::status::Status;
 use mullion_schema::decode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::status::Status;
 
 /// The encoding of tokens: base64 without padding. Like Go's decoder, it ignores trailing bits that are no whole byte.
 const TOKEN: GeneralPurpose =

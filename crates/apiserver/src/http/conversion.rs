@@ -5,9 +5,9 @@
 //! and nothing is stored.
 
 use http::Method;
+use mullion_kube_text::status::Status;
 
 use super::{call::Call, negotiate::Shape};
-use crate::status::Status;
 
 /// Checks that a request can be answered without a conversion webhook.
 ///

@@ -2,9 +2,9 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kube_text::status::Status;
 
 use super::{body, call::Call, metadata, reply, write};
-use crate::status::Status;
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let media = body::media(&call.headers)?;

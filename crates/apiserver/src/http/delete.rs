@@ -5,7 +5,11 @@ use std::{collections::HashSet, sync::Arc};
 use axum::body::Body;
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::field::{Errors, Path};
+use mullion_kinds::Propagation;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    status::Status,
+};
 use mullion_schema::Type;
 use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
@@ -17,7 +21,7 @@ use super::{
     reply::{self, Outcome},
     write::{self, Admission},
 };
-use crate::{admission::Operation, kinds::Propagation, status::Status};
+use crate::admission::Operation;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -167,7 +171,8 @@ fn from_body(call: &Call, bytes: &[u8]) -> Result<DeleteOptions, Status> {
 
 pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(call, body).await?;
-    if let Some(why) = call.resource().behaviour.refuses_deletion(&call.name) {
+    let deletion = call.resource().behaviour.deletion();
+    if let Some(why) = deletion.and_then(|deletion| deletion.refuses_deletion(&call.name)) {
         return Err(Status::forbidden(call.resource(), &call.name, why));
     }
     let (code, outcome) = delete_named(call, &call.name, &options).await?;
@@ -361,7 +366,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
         mark(&mut object, call.now, grace);
         (changed, is_graceful_now) = (true, true);
     }
-    if resource.rules.two_step_deletion && marked && resource.behaviour.holds_deletion(&object) {
+    if resource.rules.two_step_deletion && marked && resource.holds_deletion(&object) {
         return Verdict {
             object,
             changed,
@@ -373,13 +378,13 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     changed |= set_propagation(&mut object, propagation);
     let held = (resource.rules.two_step_deletion && !marked)
         || finalizers(&object).next().is_some()
-        || resource.behaviour.holds_deletion(&object);
+        || resource.holds_deletion(&object);
     // Held objects of kinds without a grace period are marked, and removed when the last finalizer goes.
     if held && !marked && !graceful {
         mark(&mut object, call.now, 0);
-        resource
-            .behaviour
-            .prepare_delete(&call.ctx(options.dry_run), &mut object);
+        if let Some(deletion) = resource.behaviour.deletion() {
+            deletion.prepare_delete(&call.ctx(options.dry_run), &mut object);
+        }
         changed = true;
     }
     let remaining = object["metadata"]["deletionGracePeriodSeconds"]

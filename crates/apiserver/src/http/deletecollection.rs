@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kube_text::status::Status;
 
 use super::{
     call::Call,
@@ -9,7 +10,6 @@ use super::{
     list::{self, ListOptions},
     selector::Selector,
 };
-use crate::status::Status;
 
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let list_options = ListOptions::parse(&call.query, false)?;

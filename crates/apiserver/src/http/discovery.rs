@@ -11,6 +11,8 @@ use http::{
     HeaderMap, HeaderValue, Response,
     header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY},
 };
+use mullion_kinds::{Resource, Subresource};
+use mullion_kube_text::status::Status;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
@@ -22,9 +24,7 @@ use super::{
 };
 use crate::{
     auth::oidc,
-    kinds::{Resource, Subresource},
     registry::{Row, Table},
-    status::Status,
     version_order,
 };
 

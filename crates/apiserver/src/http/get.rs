@@ -2,13 +2,13 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kube_text::status::Status;
 
 use super::{
     call::Call,
     list,
     reply::{self, Outcome},
 };
-use crate::status::Status;
 
 pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Status> {
     refuse_export(call)?;

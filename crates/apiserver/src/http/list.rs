@@ -6,6 +6,7 @@ use http::Response;
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::integer,
+    status::{Cause, Details, Status},
 };
 use mullion_schema::{Type, proto};
 use mullion_store::{ListError, Page, PageRequest};
@@ -21,10 +22,7 @@ use super::{
     selector::{self, Selector},
     table,
 };
-use crate::{
-    registry::Row,
-    status::{Cause, Details, Status},
-};
+use crate::registry::Row;
 
 /// A page with at least this many stored bytes counts as large.
 const LARGE: usize = 128 * 1024;
@@ -427,7 +425,7 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
                 rows.collect(),
             );
             // kube-apiserver's default table of no objects has null for its rows.
-            let has_columns = call.resource().behaviour.columns().is_some();
+            let has_columns = call.resource().columns().is_some();
             if page.objects.is_empty() && !has_columns && !call.row.custom {
                 table["rows"] = Value::Null;
             }

@@ -3,15 +3,11 @@
 use std::collections::HashSet;
 
 use jiff::{Timestamp, Unit};
-use mullion_kube_text::{field::Emptied, golang::quote, names};
+use mullion_kinds::{Generation, Resource};
+use mullion_kube_text::{field::Emptied, golang::quote, names, status::Status};
 use mullion_schema::time;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
-
-use crate::{
-    kinds::{Generation, Resource},
-    status::Status,
-};
 
 /// The letters of generated names (apimachinery: `rand.String`): no vowels and no letters that look alike.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

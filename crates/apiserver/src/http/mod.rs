@@ -40,14 +40,13 @@ mod update;
 mod watch;
 pub(crate) mod write;
 
-pub use provided::ObjectQuery;
-
 use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use mullion_kube_text::{golang::quote, names};
+use mullion_kinds::request::warnings::Warnings;
+use mullion_kube_text::{golang::quote, names, status::Status};
 use tokio::sync::watch as signal;
 
 use self::{
@@ -68,8 +67,6 @@ use crate::{
     metrics::Labels,
     registry::Row,
     server::ApiServer,
-    status::Status,
-    warnings::Warnings,
 };
 
 /// The warning for a token that was ignored because of extra space (kube-apiserver: bearertoken).
@@ -169,7 +166,7 @@ async fn route(
         return answer;
     }
     // kube-apiserver's flow schema `exempt`: requests of `system:masters` never queue.
-    let is_exempt = network.is_none() || auth::is_master(&user);
+    let is_exempt = network.is_none() || user.is_master();
     let _turn = match &route {
         // Requests about objects wait for a seat only when their body has arrived.
         Route::Object(_) => None,
@@ -474,7 +471,7 @@ async fn objects(
         return Err(method_not_allowed());
     }
     let watched = watches(&call, watch);
-    if let Some(source) = resource.behaviour.source() {
+    if let Some(source) = resource.source() {
         let answer = provided::serve(&call, source, &method, watched);
         return Ok(finish(&call, answer));
     }

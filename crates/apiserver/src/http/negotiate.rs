@@ -1,9 +1,9 @@
 //! Content negotiation: chooses the form of the response from the Accept header.
 
 use http::{HeaderMap, header::ACCEPT};
+use mullion_kube_text::status::Status;
 
 use super::reply;
-use crate::status::Status;
 
 /// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,8 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, LOCATION, VARY},
 };
 use jiff::{SignedDuration, Timestamp};
+use mullion_kinds::Resource;
+use mullion_kube_text::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -23,7 +25,7 @@ use super::{
     query::Query,
     reply,
 };
-use crate::{kinds::Resource, openapi, registry::Table, server::ApiServer, status::Status};
+use crate::{openapi, registry::Table, server::ApiServer};
 
 const JSON: &str = "application/json";
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
+use mullion_kube_text::status::Status;
 use mullion_schema::{
     Type,
     decode::{self, Problem},
@@ -19,7 +20,6 @@ use super::{
     metadata, reply, update,
     write::{self, Part, STATUS_FIELDS, Source},
 };
-use crate::status::Status;
 
 /// The types of patches, from the Content-Type; server-side apply is handled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use http::{
     HeaderMap, Response, Uri,
     header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT},
 };
+use mullion_kube_text::status::Status;
 
 use super::{
     body_stream::{self, Change},
@@ -15,7 +16,6 @@ use super::{
     query::Query,
     reply,
 };
-use crate::status::Status;
 
 /// The User-Agent prefixes of programs with which people read responses.
 const VIEWERS: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];

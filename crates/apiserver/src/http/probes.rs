@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Method, Response};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, status::Status};
 use serde_json::json;
 
 use super::{method_not_allowed, query::Query, reply};
-use crate::{server::ApiServer, status::Status};
+use crate::server::ApiServer;
 
 /// The checks of `/healthz` and `/livez`; `/readyz` has more. Only [`STORAGE`] can fail while this server answers.
 const CHECKS: &[&str] = &["ping", "log", STORAGE];

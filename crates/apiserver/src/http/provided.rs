@@ -3,6 +3,8 @@
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kinds::{Labels, ObjectQuery, ObjectSource};
+use mullion_kube_text::status::{Details, Status};
 use mullion_schema::proto;
 use serde_json::{Map, Value, json};
 
@@ -14,36 +16,14 @@ use super::{
     selector::Selector,
     table,
 };
-use crate::{
-    provided::{Labels, ObjectSource, Tagged},
-    status::{Details, Status},
-};
+use crate::provided::Tagged;
 
-/// The objects that a request asks for.
-pub struct ObjectQuery<'a> {
-    namespace: Option<&'a str>,
-    name: Option<&'a str>,
-    selector: &'a Selector,
-}
-
-impl<'a> ObjectQuery<'a> {
-    /// Returns the requested namespace; `None` for all namespaces, or for a cluster-scoped resource.
-    pub fn namespace(&self) -> Option<&'a str> {
-        self.namespace
-    }
-
-    /// Returns the requested name; `None` for all names.
-    pub fn name(&self) -> Option<&'a str> {
-        self.name
-    }
-
-    /// Returns whether the request asks for an object; `namespace` is empty for a cluster-scoped one.
-    pub fn takes(&self, namespace: &str, name: &str, labels: Option<&Labels>) -> bool {
-        self.namespace.is_none_or(|wanted| wanted == namespace)
-            && self.name.is_none_or(|wanted| wanted == name)
-            && self.selector.takes(namespace, name, |key| {
-                labels.and_then(|labels| labels.get(key).map(String::as_str))
-            })
+/// Returns whether a selector selects an object, in the form that an [`ObjectQuery`] asks.
+fn selects(selector: &Selector) -> impl Fn(&str, &str, Option<&Labels>) -> bool {
+    move |namespace, name, labels| {
+        selector.takes(namespace, name, |key| {
+            labels.and_then(|labels| labels.get(key).map(String::as_str))
+        })
     }
 }
 
@@ -70,11 +50,7 @@ pub(crate) fn serve(
 }
 
 fn get(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
-    let wanted = ObjectQuery {
-        namespace: call.namespace.as_deref(),
-        name: Some(&call.name),
-        selector: &Selector::default(),
-    };
+    let wanted = ObjectQuery::new(call.namespace.as_deref(), Some(&call.name), &|_, _, _| true);
     let found = source.list(&wanted).into_iter().next();
     let object = found.ok_or_else(|| not_found(call))?;
     let object = typed(call, object);
@@ -109,11 +85,11 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
     // Only validate the list options: there is a single page, and no earlier revision.
     let (_, selector) = list::asked(call)?;
     let include = table::Include::parse(&call.query);
-    let objects = source.list(&ObjectQuery {
-        namespace: call.namespace.as_deref(),
-        name: None,
-        selector: &selector,
-    });
+    let objects = source.list(&ObjectQuery::new(
+        call.namespace.as_deref(),
+        None,
+        &selects(&selector),
+    ));
     let metadata = Value::Object(Map::new());
     let answer = match call.form.shape {
         Shape::Whole => json!({
@@ -148,7 +124,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
 /// Returns the protobuf message definition if the client wants whole objects in protobuf.
 fn message(call: &Call) -> Option<&'static [Tagged]> {
     let wanted = call.form.media == Media::Protobuf && call.form.shape == Shape::Whole;
-    wanted.then(|| call.resource().behaviour.message())
+    wanted.then(|| call.resource().message())
 }
 
 fn in_protobuf(body: Vec<u8>) -> Response<Body> {

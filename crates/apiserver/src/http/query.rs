@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use mullion_kube_text::golang::{duration, integer};
-
-use crate::status::Status;
+use mullion_kube_text::{
+    golang::{duration, integer},
+    status::Status,
+};
 
 /// The decoded key-value pairs of a query string.
 #[derive(Clone, Debug, Default)]

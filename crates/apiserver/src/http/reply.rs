@@ -19,6 +19,8 @@ use http::{
     },
 };
 use http_body::{Frame, SizeHint};
+use mullion_kinds::request::warnings::Warnings;
+use mullion_kube_text::status::Status;
 use mullion_schema::{ownership, proto};
 use mullion_store::Object;
 use serde_json::Value;
@@ -29,7 +31,7 @@ use super::{
     negotiate::{Form, Media, SUPPORTED, Shape},
     table,
 };
-use crate::{registry::Row, status::Status, warnings::Warnings};
+use crate::registry::Row;
 
 /// Bodies of at least this many bytes are compressed for clients that accept gzip.
 const GZIP_FROM: u64 = 128 * 1024;

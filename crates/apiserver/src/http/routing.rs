@@ -1,9 +1,10 @@
 //! Decides which paths and methods exist, as kube-apiserver's router does before it looks at the Accept header.
 
 use http::Method;
+use mullion_kube_text::status::Status;
 
 use super::{method_not_allowed, path::ObjectPath, subresource};
-use crate::{registry::Row, status::Status};
+use crate::registry::Row;
 
 /// Returns the 404 or 405 for a path and method that kube-apiserver does not route, `None` for those that it does.
 ///

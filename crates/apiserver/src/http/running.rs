@@ -10,6 +10,7 @@ use axum::body::Body;
 use futures::future::BoxFuture;
 use http::{Method, Response};
 use http_body::Body as _;
+use mullion_kube_text::status::Status;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     call::Call,
     finish, objects, reply,
 };
-use crate::{limits::TooMany, status::Status};
+use crate::limits::TooMany;
 
 /// A list of more objects than this counts as large.
 const MANY: usize = 2000;

@@ -3,11 +3,14 @@
 //! [`mullion_kube_text::validation::selector`] parses label selectors; field selectors are parsed here, with the errors of
 //! `k8s.io/apimachinery/pkg/fields`.
 
-use mullion_kube_text::validation::selector::{Requirement, Selector as LabelSelector};
+use mullion_kube_text::{
+    status::Status,
+    validation::selector::{Requirement, Selector as LabelSelector},
+};
 use mullion_store::Object;
 
 use super::{call::Call, query::Query};
-use crate::{registry::Row, status::Status};
+use crate::registry::Row;
 
 /// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -150,7 +153,7 @@ impl Selector {
 
 fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     let resource = &row.resource;
-    let selectable = resource.behaviour.selectable_fields();
+    let selectable = resource.selectable_fields();
     if let Some(at) = selectable.iter().position(|field| *field == name) {
         return Ok(Field::Selectable(at));
     }
@@ -159,7 +162,8 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
         "metadata.name" => Ok(Field::Name),
         "metadata.namespace" if namespace_known => Ok(Field::Namespace),
         _ if row.custom || !selectable.is_empty() => {
-            let why = resource.behaviour.unselectable(name);
+            let selection = resource.behaviour.field_selection();
+            let why = selection.and_then(|selection| selection.unselectable(name));
             let why = why.unwrap_or_else(|| format!("field label not supported: {name}"));
             Err(Status::bad_request(why))
         }

@@ -12,8 +12,7 @@ use http::{
     HeaderMap, HeaderName, Uri, Version,
     header::{HOST, ORIGIN},
 };
-
-use crate::status::Status;
+use mullion_kube_text::status::Status;
 
 /// Refuses requests whose `Host` or `Origin` is not a name of this server.
 ///

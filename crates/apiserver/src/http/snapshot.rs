@@ -7,11 +7,13 @@ use std::{io, sync::Arc};
 
 use axum::body::{Body, Bytes};
 use http::{Method, Response};
+use mullion_kinds::request::User;
+use mullion_kube_text::status::Status;
 use mullion_store::Store;
 use tokio::sync::mpsc;
 
 use super::reply;
-use crate::{admission::User, auth, server::ApiServer, status::Status};
+use crate::server::ApiServer;
 
 /// How many pieces are buffered for a slow reader.
 const PIECES: usize = 8;
@@ -26,7 +28,7 @@ pub(crate) fn serve(
     if path != "/snapshot" || *method != Method::GET {
         return None;
     }
-    if !auth::is_master(user) {
+    if !user.is_master() {
         let why = format!(
             "forbidden: User {:?} cannot get path \"/snapshot\"",
             user.name

@@ -1,10 +1,12 @@
 //! Tables and PartialObjectMetadata: the representations of objects for `kubectl get` and for clients that read only metadata.
 
 use jiff::Timestamp;
+use mullion_kinds::Column;
+use mullion_kube_text::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::{call::Call, query::Query};
-use crate::{kinds::Column, registry::Row, status::Status};
+use crate::registry::Row;
 
 /// The `includeObject` option: what a row carries of its object besides the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ const DEFAULT_COLUMNS: &[Column] = &[
 
 /// Returns the column definitions of a kind.
 pub(crate) fn definitions(row: &Row) -> Value {
-    columns(row.resource.behaviour.columns().unwrap_or(DEFAULT_COLUMNS))
+    columns(row.resource.columns().unwrap_or(DEFAULT_COLUMNS))
 }
 
 /// Returns column definitions as JSON.
@@ -66,16 +68,15 @@ pub(crate) fn row(
     now: Timestamp,
     include: Include,
 ) -> Value {
-    let behaviour = &row.resource.behaviour;
-    let cells = match behaviour.columns() {
-        Some(_) => behaviour.cells(object, now),
-        None => vec![
-            object["metadata"]["name"].clone(),
-            object["metadata"]["creationTimestamp"].clone(),
-        ],
+    let (cells, conditions) = match row.resource.behaviour.printing() {
+        Some(printing) => (printing.cells(object, now), printing.row_conditions(object)),
+        None => {
+            let metadata = &object["metadata"];
+            let cells = ["name", "creationTimestamp"].map(|field| metadata[field].clone());
+            (cells.to_vec(), Vec::new())
+        }
     };
     let mut out = row_of(cells, object, version, include);
-    let conditions = behaviour.row_conditions(object);
     if !conditions.is_empty() {
         out["conditions"] = conditions.into();
     }

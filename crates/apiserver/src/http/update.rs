@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::Response;
-use mullion_kube_text::golang::integer;
+use mullion_kube_text::{golang::integer, status::Status};
 use serde_json::Value;
 
 use super::{
@@ -11,7 +11,6 @@ use super::{
     metadata, reply,
     write::{self, Part, Source},
 };
-use crate::status::Status;
 
 pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
     // Unlike for a creation, kube-apiserver checks the options before the media type.

@@ -12,6 +12,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
+use mullion_kube_text::status::Status;
 use mullion_schema::{Type, proto};
 use mullion_store::{Cursor, Event, EventType, Expired, Object};
 use serde_json::{Value, json};
@@ -27,7 +28,6 @@ use super::{
     subresource::streams,
     table,
 };
-use crate::status::Status;
 
 /// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);

@@ -15,7 +15,7 @@ use std::{cell::RefCell, sync::Arc};
 use futures::future::join_all;
 use jiff::Timestamp;
 use mullion_schema::{self as schema, Type, ownership};
-use mullion_store::{Change, CommitError, Draft, EventType, Key, Object, RawField, RawFieldText};
+use mullion_store::{Change, CommitError, Draft, EventType, Key, Object, RawFieldText};
 use serde_json::Value;
 
 pub(crate) use self::{
@@ -26,17 +26,17 @@ use super::{
     call::{Call, FieldValidation, WriteOptions},
     metadata,
     reply::Outcome,
-    subresource::{reviews::user_info, scale},
+    subresource::scale,
 };
 use crate::{
     admission::{
-        Ctx, Operation, Plugin, Request,
+        Operation, Plugin, Request,
         webhook::{self, Form, Hooks, Reinvocation, Subject},
     },
-    kinds::{Resource, SubresourceHandler},
     registry::Row,
-    status::Status,
 };
+use mullion_kinds::{Resource, SubresourceHandler, request::Ctx};
+use mullion_kube_text::status::Status;
 
 /// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.
 pub(crate) struct Admission<'a> {
@@ -306,15 +306,15 @@ impl ReviewContext {
         let call = admission.call;
         ReviewContext {
             options: call.shown_options(admission.operation, admission.options),
-            user: user_info(&call.user),
+            user: call.user.to_user_info(),
         }
     }
 }
 
 /// Releases what was allocated for a deleted object (IP addresses, ports), after its companion objects are gone.
 pub(crate) async fn release(call: &Call, old: &Value) {
-    let behaviour = &call.resource().behaviour;
-    let released = behaviour.allocate(&call.ctx(false), &mut Value::Null, Some(old));
+    let ctx = call.ctx(false);
+    let released = call.resource().allocate(&ctx, &mut Value::Null, Some(old));
     if let Ok(mut allocation) = released {
         companions::settle(&call.server, allocation.companions(), call.now).await;
         allocation.commit();
@@ -447,7 +447,7 @@ pub(crate) async fn modify_with_raw_field(
     row: &Row,
     now: Timestamp,
     key: &Key,
-    raw_field: &'static RawField,
+    raw_field: &'static mullion_schema::raw_field::RawField,
     field: &str,
     mut change: impl FnMut(&mut Value) -> Result<(), Status>,
 ) -> Result<(), Status> {

@@ -4,14 +4,12 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use bytes::Bytes;
+use mullion_kinds::request::Lookup;
 use mullion_schema::proto::Writer;
 use serde_json::{Value, json};
 
 use super::{Dialect, Entries, Schemas, gnostic, groups, info, paths, rows, security, walk};
-use crate::{
-    admission::Lookup,
-    registry::{Row, Table},
-};
+use crate::registry::{Row, Table};
 
 /// The v2 document in both encodings.
 pub(crate) struct V2 {

@@ -19,11 +19,8 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use self::everything::{V2, v2};
 use self::schemas::Schemas;
-use crate::{
-    admission::Lookup,
-    kinds::Resource,
-    registry::{Row, Table},
-};
+use crate::registry::{Row, Table};
+use mullion_kinds::{Resource, request::Lookup};
 
 /// The version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

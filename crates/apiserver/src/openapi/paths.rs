@@ -11,10 +11,11 @@ mod parameters;
 mod verbs;
 mod writer;
 
+use mullion_kinds::Resource;
 use serde_json::{Map, Value};
 
 use super::Dialect;
-use crate::{kinds::Resource, registry::Row};
+use crate::registry::Row;
 
 /// Adds the paths of a row; `component` is the schema of its kind.
 pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, component: &str) {

@@ -1,10 +1,11 @@
 //! Generates schemas from types: each named type that is reached becomes one component of the document.
 
+use mullion_kinds::request::Lookup;
 use mullion_schema::{Field, List, ListKind, Node, Scalar, Struct, Type, descriptions};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, custom, enums, reference, scheme, values, wire};
-use crate::{admission::Lookup, registry::Row};
+use crate::registry::Row;
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "apimachinery.pkg.apis.meta.v1.ListMeta";
@@ -87,7 +88,10 @@ impl<'a> Schemas<'a> {
     /// Adds the schema of a custom resource, from its definition, or of a provided one, from the embedding program.
     fn add_custom(&mut self, row: &Row) -> String {
         let resource = &row.resource;
-        let given = resource.behaviour.openapi().cloned();
+        let given = resource
+            .behaviour
+            .unstored()
+            .map(|kind| kind.openapi().clone());
         let definition = format!("{}.{}", resource.plural, resource.group);
         let definition = self.lookup.find(
             "apiextensions.k8s.io",

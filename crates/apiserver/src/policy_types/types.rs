@@ -6,10 +6,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_cel::{Object, Type};
+use mullion_kinds::request::Lookup;
 use mullion_schema::{self as schema, Node, Scalar};
 
 use crate::{
-    admission::Lookup,
     crd::{rules::types, structural::Schema},
     registry::Row,
     server::ApiServer,

@@ -4,9 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_apiserver::{
     ApiServer, Config,
-    http::ObjectQuery,
-    kinds::Column,
-    provided::{ObjectSource, Provided, Wire},
+    provided::{Column, ObjectQuery, ObjectSource, Provided, Wire},
 };
 use mullion_store::{Store, Window};
 use serde_json::{Value, json};

@@ -21,6 +21,7 @@ pub(super) fn write(input: &Input<'_>, image_name: &str) -> Result<String, Boots
     }
     let kubernetes = table(settings, "kubernetes")?;
     let cluster = input.cluster;
+    // These replace what the user wrote: with other values the machine would not join this cluster.
     kubernetes["cluster-name"] = value(&cluster.name);
     kubernetes["api-server"] = value(&cluster.endpoint);
     if let Some(bundle) = &cluster.ca_bundle {
@@ -157,6 +158,7 @@ fn table<'a>(parent: &'a mut Table, key: &str) -> Result<&'a mut Table, Bootstra
     let item = parent
         .entry(key)
         .or_insert_with(|| Item::Table(Table::new()));
+    // The user may have written `settings = { ... }`, which is the same table in another notation.
     if let Item::Value(Value::InlineTable(inline)) = item {
         let own = std::mem::take(inline).into_table();
         *item = Item::Table(own);

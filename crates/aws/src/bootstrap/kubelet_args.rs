@@ -29,6 +29,7 @@ impl Input<'_> {
         let maps = [
             ("--system-reserved", reserved(&kubelet.system_reserved), "="),
             ("--kube-reserved", reserved(&kubelet.kube_reserved), "="),
+            // The kubelet's flag takes thresholds as comparisons, other maps as assignments.
             ("--eviction-hard", kubelet.eviction_hard.clone(), "<"),
             ("--eviction-soft", kubelet.eviction_soft.clone(), "<"),
             (

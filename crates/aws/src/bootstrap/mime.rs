@@ -56,6 +56,7 @@ pub(super) fn archive(parts: &[Part]) -> String {
 }
 
 fn read_archive(text: &str) -> Result<Vec<Part>, &'static str> {
+    // Archives that were written on Windows have other line ends.
     let text = text.replace('\r', "");
     let (head, body) = text
         .split_once("\n\n")

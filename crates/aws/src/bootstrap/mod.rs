@@ -108,6 +108,8 @@ impl<'a> Input<'a> {
             kubelet.cluster_dns.extend(cluster.dns.clone());
         }
         let own = bootstrap.labels.iter().map(|(k, v)| (&**k, &**v));
+        // A kubelet with a forbidden label would be refused as a whole. The controller sets those labels when
+        // the node registers.
         let mut labels: BTreeMap<_, _> = own.filter(|(key, _)| may_set(key)).collect();
         // The registration of the node must not be overwritten from the claim: its startup taints may be gone by then.
         if family != AmiFamily::Custom {

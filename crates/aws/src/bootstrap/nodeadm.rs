@@ -12,6 +12,7 @@ pub(super) fn write(input: &Input<'_>) -> Result<String, BootstrapError> {
     let mut parts = Part::read(input.user_data, type_of)?;
     let config = yaml::write(&node_config(input)?);
     let text = format!("# Mullion Generated NodeConfig\n{config}");
+    // nodeadm merges NodeConfigs in order, so the settings of the class win over the user's.
     parts.push(Part::new(NODE_CONFIG, text));
     Ok(archive(&parts))
 }

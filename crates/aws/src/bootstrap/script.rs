@@ -28,6 +28,7 @@ fn script(input: &Input<'_>) -> String {
         }
         lines.push(format!("--dns-cluster-ip '{dns}'"));
     }
+    // Otherwise bootstrap.sh computes the number from the instance type and overrides the kubelet's argument.
     if input.kubelet.max_pods.is_some() {
         lines.push("--use-max-pods false".to_owned());
     }

@@ -176,6 +176,7 @@ impl Addresses for Aws {
             let mut pages = inner
                 .ec2
                 .describe_instances()
+                // As a filter: an unknown id in the list of ids would fail the whole call.
                 .filters(filter("instance-id", ids))
                 .filters(filter("instance-state-name", STATES))
                 .max_results(1000)
@@ -192,6 +193,7 @@ impl Addresses for Aws {
                 }
             }
             let asked = instances.iter();
+            // In the order of the question; terminated instances are left out.
             Ok(asked.filter_map(|id| found.remove(&*id.0)).collect())
         })
     }

@@ -69,6 +69,7 @@ impl Aws {
         let pricing = aws_sdk_pricing::config::Builder::from(config)
             .region(Region::new(pricing_region(&region)))
             .build();
+        // The batchers hold weak references, or their tasks would keep the connection alive for ever.
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let (describing, ending) = (weak.clone(), weak.clone());
             Inner {
@@ -128,6 +129,7 @@ async fn tidy(inner: Weak<Inner>) {
         let Some(inner) = inner.upgrade() else {
             return;
         };
+        // Tried again at every round, because the first calls may be throttled or not permitted yet.
         if !adopted {
             adopted = inner.adopt_templates().await;
         }

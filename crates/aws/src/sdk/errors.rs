@@ -24,6 +24,7 @@ impl Failed {
         let code = error.code().map(str::to_owned);
         let message = match (&code, error.message()) {
             (Some(_), Some(message)) => message.to_owned(),
+            // Without a response the cause is several errors deep, in the connection.
             _ => DisplayErrorContext(&error).to_string(),
         };
         Self { code, message }

@@ -67,9 +67,12 @@ impl Inner {
         let mut refused: Vec<FleetError> = Vec::new();
         for (index, options) in paid_alike(&request.options).into_iter().enumerate() {
             let candidates = self.candidates(&order, &options).await;
+            // No subnet in the zones or no image for the types; options that are paid for in another way may
+            // still do.
             if candidates.is_empty() {
                 continue;
             }
+            // A token with other parameters is refused, and each way of paying is a request of its own.
             let token = match index {
                 0 => request.client_token.clone(),
                 index => format!("{}-{}", request.client_token, index + 1),
@@ -84,6 +87,7 @@ impl Inner {
         }
         match refused.is_empty() {
             false => Err(CloudError::InsufficientCapacity(refused)),
+            // Nothing was requested at all.
             true => Err(CloudError::Invalid(
                 "no option has a subnet in its zone and an image for its type".to_owned(),
             )),
@@ -196,6 +200,8 @@ impl Inner {
                     }
                 }
                 Err(failed) if failed.is("IdempotentParameterMismatch") => {
+                    // An earlier attempt used the token with other options, so it may have bought an instance
+                    // that must not be bought twice.
                     return self.bought_before(order, failed).await;
                 }
                 Err(failed) => return Err(failed.into()),
@@ -225,6 +231,7 @@ impl Inner {
             (cluster, "owned".to_owned()),
         ];
         let mut found = self.list(&tags.into()).await?;
+        // An instance that is ending will not become the claim's node.
         found.retain(|own| own.state < InstanceState::ShuttingDown);
         match found.into_iter().next() {
             Some(instance) => Ok((Some(instance), Vec::new())),
@@ -265,6 +272,7 @@ impl Inner {
                 continue;
             };
             if shortage == Shortage::Addresses {
+                // The next launch in the zone then takes another subnet, before EC2's description is renewed.
                 lock(&self.network).is_full(&candidate.subnet.id);
             }
             // A spread group that is full in a zone is so for every type.
@@ -278,6 +286,7 @@ impl Inner {
                     continue;
                 }
                 let unavailable_for = match &option.reservation {
+                    // The reservation itself still has room, only not in this placement group.
                     Some(_) if is_full => UNAVAILABLE_FOR,
                     Some(id) => {
                         self.reservation_is_full(id);
@@ -393,6 +402,7 @@ impl Inner {
         if let Some(id) = &option.reservation {
             self.reservation_is_used(id);
         }
+        // Until EC2 describes it, so that garbage collection does not take the claim's instance for gone.
         lock(&self.young).add(&instance);
         Ok(instance)
     }

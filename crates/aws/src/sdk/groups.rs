@@ -13,7 +13,7 @@ use crate::limits::Kind;
 /// How long descriptions are used.
 const DESCRIBED_FOR: Duration = Duration::from_secs(60);
 
-/// What selectors have found.
+/// The placement groups that selectors have found.
 #[derive(Debug, Default)]
 pub(super) struct Groups(BTreeMap<String, Dated<Option<PlacementGroup>>>);
 

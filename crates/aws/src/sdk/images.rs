@@ -216,6 +216,7 @@ impl Inner {
             .set_filters(Some(filters))
             .filters(filter("state", ["available"]))
             .set_owners((!owners.is_empty()).then_some(owners))
+            // A class may name a deprecated image; among others it is only the last choice.
             .include_deprecated(true)
             .max_results(1000)
             .into_paginator()
@@ -244,8 +245,11 @@ impl Inner {
             Err(failed) if failed.is_not_found() => None,
             Err(failed) => return Err(failed.into()),
         };
+        // A parameter of the user's own may hold anything.
         let value = value.filter(|value| value.starts_with("ami-"));
         let dated = Dated::now(value.clone());
+        // A missing parameter is cached too: classes are reconciled often, and AWS does not publish every
+        // combination.
         lock(&self.images).parameters.insert(name.to_owned(), dated);
         Ok(value)
     }

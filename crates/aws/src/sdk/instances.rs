@@ -213,6 +213,7 @@ impl Inner {
         let mut known: BTreeMap<InstanceId, Described> = BTreeMap::new();
         match self.describe_ids(unique.iter().cloned().collect()).await {
             Ok(found) => known.extend(found.into_iter().map(|own| (own.id.clone(), Ok(own)))),
+            // One unknown id fails the call for all, so each is described alone below.
             Err(failed) if failed.is_not_found() => {}
             Err(failed) => {
                 let error = CloudError::from(failed);
@@ -246,6 +247,7 @@ impl Inner {
         let answer = |id: &InstanceId| {
             let found = known.get(id).cloned();
             match found.unwrap_or_else(|| Err(CloudError::NotFound(id.clone()))) {
+                // EC2 describes terminated instances for about an hour.
                 Ok(own) if own.state == InstanceState::Terminated => {
                     Err(CloudError::NotFound(id.clone()))
                 }
@@ -280,6 +282,8 @@ impl Inner {
                 );
             }
             Err(failed)
+                // Without an answer, or at the rate limit, single calls would fare no better and only add to
+                // the load.
                 if failed.code.is_none()
                     || CloudError::from(failed.clone()) == CloudError::Throttled =>
             {
@@ -401,7 +405,7 @@ fn paid(own: &aws_sdk_ec2::types::Instance) -> (CapacityType, Option<Reservation
     }
 }
 
-/// The placement group that an instance is in.
+/// Returns the placement group that an instance is in.
 fn placed(own: &aws_sdk_ec2::types::Placement) -> Option<Placement> {
     let partition = own.partition_number();
     Some(Placement {

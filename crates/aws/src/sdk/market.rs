@@ -51,6 +51,8 @@ impl Inner {
     /// Returns all offers, with recently refused ones marked.
     pub(super) async fn offers(&self, os: Os) -> Result<Arc<[Offer]>, CloudError> {
         let all = {
+            // Held during the calls, so that of many callers only one renews and the others wait for its
+            // result.
             let mut market = self.market.lock().await;
             self.renew(&mut market).await?;
             match market.offers.get(&os) {
@@ -99,6 +101,7 @@ impl Inner {
                 (Err(failed), None) => return Err(failed.into()),
                 (Err(failed), Some(old)) => {
                     tracing::warn!("instance types cannot be described: {}", failed.message);
+                    // Otherwise every caller would repeat the failing call.
                     old.at = Instant::now();
                 }
             }

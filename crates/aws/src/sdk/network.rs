@@ -39,6 +39,7 @@ impl Network {
         let subnets = ids.iter().filter_map(|id| self.subnets.get(&**id));
         for Dated { value: subnet, .. } in subnets {
             let zone = best.get(&subnet.zone);
+            // As Karpenter does, so that the subnets of a zone fill evenly.
             if zone.is_none_or(|other| other.free_addresses < subnet.free_addresses) {
                 best.insert(Arc::clone(&subnet.zone), subnet.clone());
             }
@@ -173,6 +174,7 @@ impl Inner {
         let found: Vec<Arc<str>>;
         let ids = match named.is_empty() {
             false => {
+                // In a block, so that the lock is released before the call.
                 let unknown: Vec<String> = {
                     let network = lock(&self.network);
                     let unknown = named.iter().filter(|id| !network.fresh(id));

@@ -100,6 +100,7 @@ impl Inner {
             }
             Err(failed) => return Err(failed),
         };
+        // The role is part of the profile's name, so a profile of this name has no other role.
         if !roles.is_empty() {
             return Ok(());
         }

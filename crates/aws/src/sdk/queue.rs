@@ -40,6 +40,7 @@ struct Received {
 
 impl Received {
     fn add(&mut self, handle: &str) -> u64 {
+        // Handlers may fail and never delete a message; SQS delivers it again with a new handle.
         self.handles.retain(|_, own| own.at.elapsed() < HANDLES_FOR);
         self.next += 1;
         let dated = Dated::now(handle.to_owned());
@@ -89,6 +90,7 @@ impl Inner {
                 continue;
             };
             let Some(event) = own.body().and_then(events::read) else {
+                // Otherwise it would be delivered again and again until the queue drops it.
                 self.delete_by_handle(handle).await?;
                 continue;
             };

@@ -75,6 +75,8 @@ impl Parts<'_> {
         let data = self.data();
         let mut hash = Sha256::new();
         // The SDK omits user data from its debug output.
+        // The debug output is not stable between versions of the SDK; after an update templates only get new
+        // names.
         hash.update(format!("{data:?}"));
         hash.update(self.user_data);
         let mut name = NAME_PREFIX.to_owned();
@@ -256,7 +258,7 @@ fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
         .build()
 }
 
-/// The volumes of a family where the class names none. Images of the user's own have their own.
+/// Returns the volumes of a family where the class names none. Images of the user's own have their own.
 fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> {
     let encrypted = |device: &str, gib: u64| BlockDeviceMapping {
         device_name: Some(device.to_owned()),

@@ -65,6 +65,7 @@ impl Inner {
             .map_err(Failed::of);
         match found {
             Ok(answer) if !answer.launch_templates().is_empty() => {}
+            // Looked up first, because another process or an earlier one may have created it.
             Ok(_) => self.create_template(template, tags).await?,
             Err(failed) if failed.is_not_found() => self.create_template(template, tags).await?,
             Err(failed) => return Err(failed),

@@ -22,6 +22,7 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
         return None;
     };
     let network = info.network_info()?;
+    // Pods get addresses only on the default card, so its limits count and not the instance's.
     let card = network.default_network_card_index().unwrap_or_default();
     let cards = network.network_cards();
     let card = cards
@@ -79,7 +80,7 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
     })
 }
 
-/// The maximum bandwidth to EBS that every instance of a type has.
+/// Returns the maximum bandwidth to EBS that every instance of a type has.
 fn ebs_mbps(info: &InstanceTypeInfo) -> Option<u64> {
     let ebs = info.ebs_info()?;
     let is_default = *ebs.ebs_optimized_support()? == EbsOptimizedSupport::Default;

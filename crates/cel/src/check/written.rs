@@ -16,6 +16,7 @@ use crate::{
 impl Checker<'_> {
     /// Checks a literal argument that has a syntax of its own (cel-go: ASTValidators).
     pub(super) fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
+        // Only the last argument: that is where these functions take their text.
         let Some(Expr {
             at,
             node: Node::Literal(Literal::Text(text)),

@@ -12,6 +12,7 @@ pub(super) fn of_function(
     let first = arguments.first().map(Part::size);
     Some(match (function, target) {
         ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(target)) => {
+            // Lists and texts have functions of the same name; the target's type decides which one is priced.
             match &target.kind {
                 Type::List(item) => {
                     let each = match **item {
@@ -138,15 +139,18 @@ pub(super) fn of_operator(
         ("startsWith" | "endsWith", Some(_), [part]) => (part.size().priced(TRAVERSAL), None),
         ("bytes", None, [text]) if may_be(text, |kind| *kind == Type::String) => {
             let size = text.size();
+            // A character has four bytes at most.
             let most = size.max.saturating_mul(4);
             (size.priced(TRAVERSAL), Some(Size { max: most, ..size }))
         }
         ("string", None, [bytes]) if may_be(bytes, |kind| *kind == Type::Bytes) => {
             let size = bytes.size();
+            // Four bytes may be one character.
             let least = size.min / 4;
             (size.priced(TRAVERSAL), Some(Size { min: least, ..size }))
         }
         ("strings.quote", None, [text]) => {
+            // Each character may need an escape, and two quotes are added.
             let size = text.size().plus(text.size()).plus(Size::exactly(2));
             (text.size().priced(TRAVERSAL), Some(size))
         }
@@ -155,6 +159,7 @@ pub(super) fn of_operator(
             (list.size().max, None)
         }
         ("matches", Some(target), [pattern]) => {
+            // One more, or matching an empty text would be free, however dear the pattern is.
             let text = target.size().plus(Size::exactly(1)).priced(TRAVERSAL);
             (text.saturating_mul(pattern.size().priced(REGEX)), None)
         }
@@ -204,6 +209,7 @@ fn element(list: &Part<'_>) -> Size {
 /// Returns the size of a text after a replacement.
 fn replaced(text: Size, old: Size, new: Size) -> Size {
     let quotient = |whole: u64, part: u64| (whole as f64 / part as f64).ceil() as u64;
+    // An empty text to be replaced is found before each character and at the end.
     let (most, kept) = match old.min {
         0 => (text.max.saturating_add(1), text.max),
         _ if new.max <= old.min => (0, text.max),

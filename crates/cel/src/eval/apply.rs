@@ -33,6 +33,7 @@ impl Run<'_> {
             self.budget
                 .take(work(function, target.as_ref(), &values) / 10)?;
         }
+        // Charged before the work, which may grow with the square of the arguments' size.
         if let Some(cost) = lists::cost(function, target.as_ref(), &values) {
             self.budget.take(cost)?;
         }
@@ -228,6 +229,7 @@ impl Run<'_> {
                 if let Some(part) = part {
                     return part.map(Value::Int).map_err(Failure::Error);
                 }
+                // Values that the caller brought along (see `host`) find their functions themselves.
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     let called = host.call(function, &values);
                     let missing = || failed(missing::message(function, target.as_ref(), &values));
@@ -241,6 +243,7 @@ impl Run<'_> {
                 {
                     return called.map_err(Failure::Error);
                 }
+                // The functions below trust the types of their arguments.
                 if !missing::fits(function, target.as_ref(), &values) {
                     return failed(missing::message(function, target.as_ref(), &values));
                 }
@@ -288,6 +291,8 @@ impl Run<'_> {
 
     /// Runs a function that may look at many values; each ten of them cost a step.
     fn looking<T>(&mut self, look: impl FnOnce(&mut VisitLimit) -> T) -> Evaluated<T> {
+        // The limit is what the call has left, so that comparing nested values cannot run longer than the budget
+        // allows.
         let most = self.budget.of_call.saturating_mul(10);
         let mut looks = VisitLimit(most);
         let seen = look(&mut looks);
@@ -306,6 +311,7 @@ fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
     let me = target.map_or(0, size_of);
     match function {
         "replace" => {
+            // The most places at which the text may be found.
             let found = me / of(0).max(1) + 1;
             me.saturating_add(found.saturating_mul(of(1)))
         }

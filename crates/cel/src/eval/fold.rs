@@ -21,6 +21,7 @@ impl Run<'_> {
         match range {
             Value::List(items) => {
                 for (index, item) in items.iter().enumerate() {
+                    // With one variable that is the item itself; with two the first is the index.
                     let first = fold.second.is_none().then_some(item);
                     if self.step(fold, scope, &mut collected, (&count(index), item), first)? {
                         break;
@@ -158,6 +159,8 @@ impl Collected {
                 self.failure.get_or_insert(message);
                 Ok(None)
             }
+            // After an error the result is lost, so nothing more is collected; the loop goes on because a later error
+            // in a condition would be the one reported.
             Ok(_) if self.failure.is_some() => Ok(None),
             other => other.map(Some),
         }
@@ -165,6 +168,7 @@ impl Collected {
 
     fn insert(&mut self, key: Value, value: Value) -> Evaluated<()> {
         let shown = as_text(&key).and_then(Result::ok).unwrap_or_default();
+        // cel-go refuses a key that comes twice instead of keeping either value.
         if self.map.finds(&key) {
             return failed(format!("insert failed: key {shown} already exists"));
         }

@@ -36,6 +36,7 @@ fn is_of(value: &Value, kind: &Type) -> bool {
     match (kind, plain(value)) {
         (Type::Dyn | Type::Open | Type::Parameter(_), _) => true,
         (Type::List(item), Value::List(items)) => {
+            // Only the first item, as in cel-go: looking at all would cost what the list holds.
             items.first().is_none_or(|first| is_of(first, item))
         }
         (Type::Map(key_kind, value_kind), value) => {

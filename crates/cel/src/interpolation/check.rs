@@ -22,6 +22,7 @@ pub(crate) fn check(
         };
         wanted = index + 1;
         let value = values.get(index);
+        // A percent sign at the end is reported as such, even if an argument is missing too.
         let (Some((_, value)), false) = (value, rest.is_empty()) else {
             let why = clause(rest).err().filter(|_| rest.is_empty());
             return wrong(
@@ -70,6 +71,7 @@ fn refused<'e>(
 
 fn takes(clause: Clause, kind: &Type) -> bool {
     let is_whole = matches!(kind, Type::Int | Type::Uint);
+    // Values of these types are judged at run time.
     if matches!(kind, Type::Dyn | Type::Error | Type::Open) {
         return true;
     }

@@ -71,6 +71,7 @@ pub fn of(instance_type: &InstanceType, os: Os, capacity_type: CapacityType) -> 
     let linux = instance_type.linux_price?;
     let licence = match os {
         Os::Linux => 0,
+        // The table has the sum; spot needs the licence alone, because only the machine is cheaper.
         Os::Windows => instance_type.windows_price?.0.checked_sub(linux.0)?,
     };
     let on_demand = Price(linux.0 + licence);

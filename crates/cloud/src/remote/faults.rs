@@ -86,6 +86,7 @@ impl<C: CloudProvider + Addresses> Unreliable<C> {
         let outcome = {
             // After a panic while the lock was held, at worst a fault is not counted.
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            // Drawn under the lock, so that the n-th call has the n-th fault of the seed.
             calls.outcome(changes)
         };
         match outcome {

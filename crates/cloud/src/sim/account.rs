@@ -48,6 +48,7 @@ impl SimulatedAccount {
     ) -> Result<T, AccountError> {
         let mut spec = self.lock();
         let denied = |action: &&&'static str| spec.denied.iter().any(|own| own == **action);
+        // Permissions are checked before anything is read or changed, as IAM does.
         if let Some(action) = actions.iter().find(denied) {
             return Err(AccountError::Denied(action));
         }

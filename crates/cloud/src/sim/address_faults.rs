@@ -168,6 +168,8 @@ impl FaultyCalls {
 
     /// Decides the outcome of the next call; only changing calls lose their response.
     pub(crate) fn outcome(&mut self, changes: bool) -> CallOutcome {
+        // The rate comes first, so that a call over the limit draws no random number: the faults of the
+        // others stay the same.
         if !self.takes_a_token() || self.happens(self.faults.throttle) {
             return CallOutcome::Throttled;
         }
@@ -196,6 +198,7 @@ impl FaultyCalls {
     }
 
     fn happens(&mut self, share: u32) -> bool {
+        // Without such a fault no number is drawn, so setting one fault does not change the others of a seed.
         share > 0 && self.random.below(100) < u64::from(share)
     }
 
@@ -206,6 +209,7 @@ impl FaultyCalls {
         let now = Instant::now();
         let (left, at) = self.tokens.unwrap_or((rate, now));
         let left = rate.min(left + rate * now.duration_since(at).as_secs_f64());
+        // A refused call takes no token, so a caller that keeps trying gets the full rate.
         let taken = left >= 1.0;
         self.tokens = Some((if taken { left - 1.0 } else { left }, now));
         taken

@@ -115,6 +115,7 @@ impl SimulatedEc2 {
         &self,
         act: impl FnOnce(&mut State) -> Result<T, AddressError> + Send + 'static,
     ) -> Result<T, AddressError> {
+        // The time passes before the lock is taken; the call takes effect at its end.
         self.wait(CHANGE_CALL).await;
         {
             let state = &mut *self.state();
@@ -217,6 +218,7 @@ impl SimulatedEc2 {
             };
             (own.id.to_string(), facts)
         });
+        // Collected here, because the closures borrow the state that is read again below.
         let instances = instances.collect();
         let capacity_reservations = self.reservation_facts(&state);
         let linux_profiles = linux.iter().map(|own| profile(own)).collect();
@@ -302,6 +304,7 @@ impl State {
         let is_short = subnet.subnet.free_addresses < count * kind.size();
         match kind {
             Kind::Address if is_short => return Err(AddressError::NoAddress),
+            // EC2 reports too few addresses before it looks for unfragmented blocks.
             Kind::Prefix if is_short => return Err(AddressError::NoRoom),
             Kind::Prefix if subnet.free_prefixes() < count => return Err(AddressError::NoPrefix),
             Kind::Address | Kind::Prefix => {}
@@ -331,6 +334,8 @@ impl State {
         blocks: &[Cidr],
         speed: Speed,
     ) -> Result<(), AddressError> {
+        // Drawn even if the call fails below, so that the numbers of later calls depend only on how many
+        // there were.
         let seen_at = self.seen_at(speed);
         let instance = self.instance_with(interface)?;
         let (id, subnet) = (instance.id.clone(), instance.subnet.clone());

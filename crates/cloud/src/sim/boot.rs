@@ -115,6 +115,7 @@ impl NodeProfiles {
             .about(template.family)
             .map_or_else(KeptMemory::default, |profile| profile.memory);
         let mut real = template.clone();
+        // Not the template's: an operator's estimate must not change how much memory a simulated machine has.
         real.memory_overhead = kept.hidden.unwrap_or_default();
         let reserved = &mut real.kubelet.kube_reserved.memory_bytes;
         *reserved = reserved.or(kept.reserved_bytes);
@@ -132,6 +133,7 @@ impl NodeProfiles {
         if profile.fast_launch {
             boot.boot = boot.boot * LEFT_BY_FAST_LAUNCH / 100;
         }
+        // Added after Fast Launch, which prepares an image and shortens no reboot for a domain.
         if profile.domain_join {
             boot.boot += REBOOT * REBOOTS_OF_A_JOIN;
         }

@@ -80,6 +80,7 @@ impl Releases {
     fn set(&mut self, family: AmiFamily, newest: u32) {
         let release = self.0.entry(family).or_default();
         release.newest = newest;
+        // Nodes of a withdrawn release still run, so it stays launchable by name.
         release.last = release.last.max(newest);
     }
 
@@ -129,12 +130,15 @@ impl SimulatedEc2 {
                 )
             }
             Fault::Crash(id) => {
+                // Recorded before the stop, so that the end of a zone's outage does not start the instance in
+                // between.
                 self.state().in_force.crashed.insert(id.clone());
                 self.stop(id);
                 format!("{} has stopped without notice.", self.named(id))
             }
             Fault::ZoneOutage(zone) => {
                 self.state().in_force.zones.insert(Arc::clone(zone));
+                // Capacity goes before the instances stop, or their replacements could be bought in the zone.
                 self.exhaust(all_of(zone));
                 let mut stopped = 0;
                 for instance in self.instances() {
@@ -272,6 +276,7 @@ impl SimulatedEc2 {
         {
             return Ok(Arc::clone(found));
         }
+        // A node name belongs to an address and comes again, so living instances are searched first.
         if all.iter().any(|own| names(own).any(|name| name == target)) {
             let message = format!("{target} is being terminated, or has been");
             return Err(RefusedFault::new(message));

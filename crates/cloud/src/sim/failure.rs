@@ -50,6 +50,8 @@ impl SimulatedEc2 {
         {
             let state = &mut *self.state();
             state.queue.send(kind, id);
+            // The task compares this time with its own, so that a second notice, or one that was called off
+            // and sent again, is not cut short by the first one's task.
             state.interrupted.insert(id.clone(), until);
         }
         let (weak, id) = (Arc::downgrade(&self.inner), id.clone());
@@ -106,6 +108,7 @@ impl SimulatedEc2 {
         let state = &mut *self.state();
         let fleet = &state.fleet;
         let impaired = &mut state.impaired;
+        // Stopped instances keep their checks, which fail again when they run.
         impaired.retain(|(id, _), _| {
             let instance = fleet.get(id);
             instance.is_some_and(|own| own.state != InstanceState::Terminated)
@@ -127,6 +130,7 @@ impl SimulatedEc2 {
     /// Terminates an instance. Returns `false` if it was shutting down or terminated already.
     pub(super) fn end(&self, id: &InstanceId) -> bool {
         let is_there = |instance: &Instance| instance.state < InstanceState::ShuttingDown;
+        // Checked again under the lock below; here it only avoids drawing random numbers for nothing.
         let Some(instance) = self.instance(id).filter(|own| is_there(own)) else {
             return false;
         };

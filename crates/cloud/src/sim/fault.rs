@@ -98,6 +98,7 @@ impl Faults {
 
     pub(super) fn replenish(&mut self, pattern: &CapacityPattern) {
         self.exhausted.retain(|other| other != pattern);
+        // A refusal would keep the planner away for minutes after the user has restored the capacity.
         self.refused.forget(|option| pattern.matches(option));
     }
 

@@ -113,6 +113,7 @@ impl Fleet {
     ) -> Option<(u64, Vec<InstanceId>)> {
         let entry = self.instances.get_mut(id)?;
         let was_terminated = entry.instance.state == InstanceState::Terminated;
+        // Callers that hold the old version keep it: a shared instance is copied before it is changed.
         edit(Arc::make_mut(&mut entry.instance));
         self.revision += 1;
         self.by_revision.remove(&entry.revision);
@@ -151,6 +152,7 @@ impl Fleet {
             };
             self.by_revision.remove(&entry.revision);
             self.by_token.remove(&entry.token);
+            // A follower whose cursor is older may not have read that the instance was terminated.
             self.forgotten_revision = self.forgotten_revision.max(entry.revision);
             forgotten.push(entry.instance.id.clone());
         }

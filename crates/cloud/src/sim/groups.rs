@@ -24,6 +24,7 @@ impl SimulatedEc2 {
                 _ => return None,
             };
             Some(PlacementGroup {
+                // From the name, so that instances keep their group when the groups are replaced.
                 id: format!("pg-0{:016x}", fnv1a(name)).into(),
                 name: name.clone(),
                 strategy,
@@ -78,6 +79,7 @@ impl State {
             PlacementStrategy::Spread if in_zone().count() >= MOST_SPREAD => {
                 return Ok(Err(Shortage::SpreadGroup));
             }
+            // The first instance of a cluster group decides its zone.
             PlacementStrategy::Cluster if in_zone().count() < members.len() => {
                 return Ok(Err(Shortage::Hosts {
                     elsewhere: vec![Arc::clone(&members[0].zone)],

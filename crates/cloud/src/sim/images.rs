@@ -117,6 +117,7 @@ fn newest_of_each(
             };
             image.variant = variant;
             let is_same = |own: &NodeImage| own.arch == *arch && own.variant == variant;
+            // The releases begin with the newest, so the first image of its kind stays.
             if !newest.iter().any(is_same) {
                 newest.push(image);
             }

@@ -91,6 +91,8 @@ impl Interface {
     /// Returns the first addresses of the blocks of a kind that a listing shows now.
     pub(super) fn seen(&self, kind: Kind, now: Instant) -> Vec<Ipv4Addr> {
         let mut blocks = self.blocks(kind).to_vec();
+        // Undone from the newest change on, so that a block that left and came back has its state of before
+        // both.
         let unlisted = self.unlisted.iter().rev();
         for change in unlisted.filter(|change| change.kind == kind && change.until > now) {
             match change.arrived {

@@ -48,6 +48,7 @@ pub(super) fn go_on(inner: &Arc<Inner>, instance: &Instance) {
             let age = Duration::try_from(age).unwrap_or_default();
             boot_from(inner, &instance.id, steps, age);
         }
+        // When the shutdown began is not stored, so it takes its whole time again.
         InstanceState::ShuttingDown => shut_down(inner, &instance.id, steps),
         _ => {}
     }
@@ -61,6 +62,7 @@ pub(super) fn boot(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
 /// Boots an instance of some age: the time since its launch counts.
 fn boot_from(inner: &Arc<Inner>, id: &InstanceId, steps: Steps, age: Duration) {
     let speed = inner.config.speed;
+    // At full speed the instance is ready when the launch returns, without waiting for a task to run.
     if speed.scale(steps.boot).is_zero() {
         inner.update(id, |instance| {
             instance.state = InstanceState::Running;
@@ -71,6 +73,7 @@ fn boot_from(inner: &Arc<Inner>, id: &InstanceId, steps: Steps, age: Duration) {
     let runs_at = speed.scale(steps.pending);
     let booted_at = runs_at + speed.scale(steps.boot);
     let runs_in = runs_at.saturating_sub(age);
+    // An instance that should have booted while the process was down is ready at once.
     let boots_in = booted_at.saturating_sub(age).saturating_sub(runs_in);
     let (weak, id) = (Arc::downgrade(inner), id.clone());
     tokio::spawn(async move {

@@ -194,6 +194,7 @@ impl State {
         });
         ledger.put(&format!("{INSTANCE}{id}"), saved);
         let random = self.random.state().to_string();
+        // Whoever resumes draws the numbers that follow, so no id is given out twice.
         ledger.put(RANDOM, Some(random.into_bytes()));
     }
 
@@ -202,6 +203,7 @@ impl State {
         let state = |fleet: &Fleet| fleet.get(id).map(|instance| instance.state);
         let before = state(&self.fleet);
         let (revision, forgotten) = self.fleet.update(id, edit)?;
+        // EventBridge reports changes of state, not other changes such as tags.
         let after = state(&self.fleet).filter(|_| before != state(&self.fleet));
         if let Some(kind) = after.and_then(MessageKind::of) {
             self.queue.send(kind, id);
@@ -301,6 +303,7 @@ impl SimulatedEc2 {
                     state.bring_back(instance).map_err(wrong)?;
                 }
             }
+            // Set only now, so that restoring writes nothing.
             state.ledger = Some(ledger);
         }
         for instance in ec2.instances() {

@@ -43,6 +43,7 @@ impl Network {
             tags
         };
         let largest = largest_subnet(zones.len());
+        // Larger subnets than these would overlap or leave the VPC.
         let bits = bits.unwrap_or(SUBNET_BITS).clamp(largest, SMALLEST_SUBNET);
         let subnets = zones
             .iter()
@@ -131,6 +132,7 @@ impl Network {
             .filter(|state| &*state.subnet.zone == zone)
             .filter(|state| allowed.is_empty() || allowed.contains(&state.subnet.id))
             .collect();
+        // As Karpenter chooses the subnet of a zone.
         candidates.sort_by_key(|state| std::cmp::Reverse(state.subnet.free_addresses));
         let state = candidates.into_iter().next()?;
         let address = state.take(Kind::Address, random)?;

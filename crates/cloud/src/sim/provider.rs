@@ -121,6 +121,8 @@ impl CloudProvider for SimulatedEc2 {
                 if state.faults.is_throttled() {
                     return Err(CloudError::Throttled);
                 }
+                // A repeated call returns the first one's instance even if its options have no capacity any
+                // more.
                 if let Some(instance) = state.fleet.bought_with(&request.client_token) {
                     return Ok(Launch {
                         instance: Arc::clone(instance),
@@ -131,6 +133,7 @@ impl CloudProvider for SimulatedEc2 {
                 let (instance, refused) = self.place(&mut state, &request)?;
                 let steps = life::Steps::of(typical, &mut state.random);
                 let (instance, revision) = state.fleet.insert(request.client_token, instance);
+                // Recorded before the lock is released and anyone can see the instance.
                 state.save(&instance.id);
                 self.inner.changed.send_replace(revision);
                 (instance.id.clone(), refused, steps)
@@ -245,6 +248,7 @@ impl SimulatedEc2 {
                 }
                 queue.next_visible()
             };
+            // A hidden message may become visible before a new one is sent.
             let until = next.map_or(patience, |next| next.min(patience));
             tokio::select! {
                 _ = sent.changed() => {}
@@ -321,6 +325,7 @@ impl SimulatedEc2 {
     fn on_sale(&self, os: Os) -> impl Iterator<Item = (&'static Arc<InstanceType>, Prices)> {
         let newest = newest_generation(self.inner.config.version);
         catalogue::all().iter().filter_map(move |instance_type| {
+            // A type whose name has no generation cannot be judged by it, and is offered.
             let known = instance_type
                 .parts()
                 .generation
@@ -383,11 +388,14 @@ impl SimulatedEc2 {
                     return Ok((instance, refused));
                 }
                 Err(Miss::Short(shortage)) => shortage,
+                // An invalid request fails as a whole, whatever the other options are.
                 Err(Miss::Wrong(error)) => return Err(error),
             };
             refused.push(FleetError {
                 option: option.clone(),
                 shortage,
+                // CreateFleet tries the options in order and reports each that it could not get, even if a
+                // later one succeeds.
                 unavailable_for: state.faults.refuse(option.clone()),
             });
         }
@@ -452,6 +460,7 @@ impl SimulatedEc2 {
         };
         let placement = state.place_in_group(option)?.map_err(Miss::Short)?;
         if let Some(limit) = state.faults.vcpu_limit() {
+            // Stopped instances do not count against the limit of running vCPUs.
             let alive = state.fleet.iter().filter(|i| i.state.is_alive());
             let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
             if running + instance_type.vcpus > limit {

@@ -61,6 +61,7 @@ impl Queue {
             hidden_until: now,
         });
         if self.messages.len() > MOST {
+            // Nobody may be receiving, and the queue must not grow without end.
             self.messages.pop_front();
         }
         self.sent.send_replace(self.last);

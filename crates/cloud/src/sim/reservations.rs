@@ -34,6 +34,7 @@ impl SimulatedEc2 {
         let generation = {
             let reservations = &mut self.state().reservations;
             reservations.all = wanted.iter().map(read).collect();
+            // Ends the task that waits for the former reservations.
             reservations.generation += 1;
             reservations.generation
         };
@@ -55,6 +56,7 @@ impl SimulatedEc2 {
                 let known = state.reservations.all.get(&*own.id);
                 let known = known.and_then(|known| known.as_ref().ok());
                 let is_there = known.is_some_and(|known| !known.is_over(now));
+                // EC2 takes the instances of a capacity block half an hour before its end.
                 let is_reclaimed = known.is_none_or(|known| known.is_reclaimed(now));
                 match own.kind {
                     ReservationKind::CapacityBlock if is_reclaimed || !is_there => {
@@ -183,6 +185,7 @@ impl State {
             return 0;
         }
         let runs_in = |instance: &&Arc<Instance>| {
+            // A machine is free again only when its instance is terminated.
             let is_there =
                 instance.state.is_alive() || instance.state == InstanceState::ShuttingDown;
             let runs_in = instance.reservation.as_ref();

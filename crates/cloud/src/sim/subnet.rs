@@ -67,6 +67,8 @@ impl SubnetState {
         let last = self.blocks() - 1;
         let is_inner = |block: &&u32| **block != 0 && **block != last;
         let crowded = self.crowded.keys().filter(is_inner).count();
+        // A block is never in both sets: a prefix needs a block without used addresses, and its addresses
+        // cannot be taken singly.
         inner - crowded - self.prefixes.len()
     }
 
@@ -83,6 +85,7 @@ impl SubnetState {
     /// Allocates and returns the highest address that is not reserved, as the control plane's interfaces do.
     pub(super) fn take_last(&mut self) -> Ipv4Addr {
         let host = self.hosts() - RESERVED_TAIL - 1;
+        // Asked a second time, the control plane already has this address.
         if self.is_free(Kind::Address, host) {
             self.mark(Kind::Address, host);
         }

@@ -34,6 +34,7 @@ impl Rule for WindowsAddresses {
     fn mutate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         match write.old {
             None => requests(&write.pod["spec"], cluster),
+            // Requests of a stored pod cannot be changed.
             Some(_) => Verdict::default(),
         }
     }
@@ -45,6 +46,7 @@ impl Rule for WindowsAddresses {
                 format!("pod cannot be created with {PRIVATE_IPV4} annotation")
             }
             Some(old)
+                // An empty annotation counts as none, as in VRC.
                 if address.unwrap_or_default() != annotation(old).unwrap_or_default()
                     && !self.is_controller(write.user) =>
             {
@@ -52,6 +54,7 @@ impl Rule for WindowsAddresses {
             }
             _ => return Verdict::default(),
         };
+        // Looked up last, because most writes need no ConfigMap.
         match is_switched_on(cluster) {
             true => Verdict::forbidden(why),
             false => Verdict::default(),

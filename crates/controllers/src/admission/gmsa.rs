@@ -57,6 +57,7 @@ impl Rule for Gmsa {
         let mut named = options
             .iter()
             .filter(|options| options.text(NAME).is_some());
+        // The namespace is looked up last: almost no pod names a GMSACredentialSpec.
         if write.old.is_some() || named.clone().next().is_none() || is_disabled(write, cluster) {
             return verdict;
         }
@@ -195,6 +196,7 @@ fn judge(
             )),
         };
     };
+    // Before the contents are compared, so that nobody learns the contents of a spec that they may not use.
     authorize(spec, write, cluster)?;
     let Some(contents) = contents else {
         return Ok(());
@@ -243,6 +245,7 @@ fn authorize(spec: &str, write: &Write<'_>, cluster: &dyn ClusterReader) -> Resu
 /// the new pod does not have at all are not compared.
 fn judge_update(options: &Options<'_>, old: &[Options<'_>]) -> Result<(), Verdict> {
     let Options { kind, name, .. } = options;
+    // windows-gmsa collects them in a map, in which the last of several with one name stays.
     let before = old.iter().rev().find(|before| {
         before.is_pod() == options.is_pod() && (options.is_pod() || before.name == *name)
     });

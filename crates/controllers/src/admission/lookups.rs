@@ -164,6 +164,7 @@ impl Lookups {
                 };
                 kube::Result::Ok((question, answer))
             });
+            // All at once: a rule often looks up several independent things in one round.
             answers.extend(try_join_all(read).await?);
         }
         let why = format!("a rule asked for something new in each of {ROUNDS} rounds");
@@ -233,6 +234,7 @@ impl Lookups {
         if question.is_kept() {
             let until = Instant::now() + HOLD;
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            // Entries live for a second, so this keeps the map small without a task that cleans it.
             kept.retain(|_, (until, _)| *until > Instant::now());
             kept.insert(question.clone(), (until, answer.clone()));
         }
@@ -317,6 +319,7 @@ impl ClusterReader for Round<'_> {
         {
             return as_value(&*node).ok();
         }
+        // A node that the informer does not show yet is read, because a new pod may already name it.
         let question = Question::Find {
             kind: place(group, plural),
             namespace: namespace.unwrap_or_default().to_owned(),

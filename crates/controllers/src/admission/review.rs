@@ -68,6 +68,7 @@ impl Review {
             user: &self.user_info.username,
             namespace: &self.namespace,
             pod: &self.object,
+            // The API server sends `null` for a creation.
             old: (!self.old_object.is_null()).then_some(&self.old_object),
         }
     }
@@ -113,6 +114,8 @@ impl Review {
         for change in changes.iter().cloned() {
             change.apply(part);
         }
+        // A diff of the whole object, because a JSON Patch must create missing parents, and changes may
+        // overwrite each other.
         let patch = json_patch::diff(&self.object, &changed);
         (!patch.is_empty()).then(|| serde_json::to_vec(&patch).expect("a patch is JSON"))
     }

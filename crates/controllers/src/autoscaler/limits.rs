@@ -136,6 +136,7 @@ impl History {
         let oldest = before(now, DOWNSCALE_STABILIZATION);
         self.wishes.retain(|(at, _)| *at >= oldest);
         let highest = self.wishes.iter().map(|(_, wish)| *wish).max();
+        // Recorded as wished, not as limited: the window is over what the metrics said.
         self.wishes.push((now, wish));
         (wish.max(highest.unwrap_or(wish)), DOWN_STABILIZED)
     }

@@ -179,6 +179,7 @@ async fn read(
 ) -> Result<Samples, String> {
     let read = metrics::of_pods(target.client, target.namespace, target.selector).await;
     let why = match read {
+        // No metrics at all means that nothing is known, which must not look like zero usage.
         Ok(read) if !read.is_empty() => return Ok(samples(&read, resource, container)),
         Ok(_) => "no metrics returned from resource metrics API".to_owned(),
         Err(error) => format!(
@@ -224,6 +225,7 @@ fn present(resource: &str, proposal: &Proposal) -> MetricValueStatus {
 /// Formats thousandths as the API server does: memory in whole bytes with a binary suffix where it divides evenly,
 /// everything else in decimals.
 fn amount(resource: &str, milli: i64) -> ApiQuantity {
+    // Rounded up, as apimachinery's `Quantity.Value` does.
     let bytes = milli / 1000 + i64::from(milli % 1000 > 0);
     if resource != "memory" || bytes.abs() < 1024 {
         return ApiQuantity(match milli % 1000 {

@@ -121,6 +121,7 @@ struct Scaled {
 impl Controller {
     /// Evaluates one autoscaler; returns `false` if it no longer exists, so that it is not queued again.
     async fn sync(&self, key: &Key) -> bool {
+        // Its selector must go as well, or its pods would stay ambiguous for another autoscaler.
         let Some(autoscaler) = self.autoscalers.get_key(key) else {
             self.states().remove(key);
             return false;
@@ -132,6 +133,7 @@ impl Controller {
         if let Err(error) = self.reconcile(key, &autoscaler, &mut evaluation).await {
             tracing::debug!(autoscaler = %key, error, "an autoscaler could not do all of its work");
         }
+        // Written after an error too: the conditions tell the user what is wrong.
         self.write(&autoscaler, evaluation.status).await;
         true
     }
@@ -166,6 +168,7 @@ impl Controller {
         let able = "the HPA controller was able to get the target's current scale";
         self.set_condition(evaluation, "AbleToScale", true, ("SucceededGetScale", able));
         let mut history = self.history(key);
+        // On the steady clock, so that a jump of the wall clock does not end a stabilization window.
         history.begin(target.replicas(), self.context.clock.steady());
         let scaled = self
             .scale(key, autoscaler, target, &mut history, evaluation)
@@ -174,6 +177,7 @@ impl Controller {
             evaluation,
             scaled.as_ref().is_ok_and(|scaled| scaled.rescaled),
         );
+        // Kept even if the Scale could not be written; the recommendation was made all the same.
         self.remember(key, history);
         scaled?.trouble.map_or(Ok(()), Err)
     }
@@ -226,6 +230,7 @@ impl Controller {
             self.recorder
                 .normal(autoscaler, "SuccessfulRescale", message);
             let behavior = autoscaler.spec.behavior.as_ref();
+            // Only a change that was written counts against the policies' rates.
             history.scaled(behavior, current, wanted, self.context.clock.steady());
         }
         evaluation.replicas = (current, wanted);
@@ -323,6 +328,7 @@ impl Controller {
                     }
                 }
                 Err(failure) => {
+                    // An empty entry keeps the others at the index of their metric.
                     evaluation.measured.push(MetricStatus::default());
                     self.recorder
                         .warning(autoscaler, failure.reason, failure.message.as_str());
@@ -403,6 +409,8 @@ impl Controller {
         pods.retain(|pod| selector.matches(pod.labels()));
         let rival = {
             let mut states = self.states();
+            // Recorded before the comparison, under one lock, so that of two autoscalers at least the second
+            // sees the other.
             states.entry(key.clone()).or_default().selector = Some(selector);
             let mut others = states
                 .iter()

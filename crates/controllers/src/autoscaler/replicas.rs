@@ -114,6 +114,7 @@ impl Question<'_> {
         let (samples, pods) = self.group(samples)?;
         let requests = self.requests()?;
         // A pod without a sample is assumed to use all it requests, or the target if that is more.
+        // With a target above 100 % a full request would look like too little usage.
         let fallback = i64::from(target.max(100));
         let most = |pod: &str| {
             let requested = requests.get(pod).copied().unwrap_or_default();

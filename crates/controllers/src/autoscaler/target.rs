@@ -45,6 +45,8 @@ impl Target {
     ) -> Result<Self, TargetError> {
         let group = group_of(reference.api_version.as_deref().unwrap_or_default())?;
         let mut first = None;
+        // The version in the reference is ignored, as in kube-controller-manager: only the group and the kind
+        // identify it.
         for resource in mappings(client, group, &reference.kind).await? {
             let api = Api::namespaced_with(client.clone(), namespace, &resource);
             match api.get_scale(&reference.name).await {

@@ -1,4 +1,4 @@
-//! Chunks of a buffer as pods: what is planned for, and never created. Pure.
+//! Builds the chunks of a CapacityBuffer: pods that are planned for and never created. Pure.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use mullion_cloud::WindowsAddresses;
 
 use crate::provisioner::windows_address;
 
-/// On a chunk: it is one.
+/// The annotation that marks a pod as a chunk.
 const FAKE_POD: &str = "karpenter.sh/capacity-buffer-fake-pod";
-/// On a chunk: the buffer's name.
+/// The annotation with the name of the chunk's buffer.
 const BUFFER_NAME: &str = "karpenter.sh/capacity-buffer-name";
-/// On a chunk: the buffer's namespace.
+/// The annotation with the namespace of the chunk's buffer.
 const BUFFER_NAMESPACE: &str = "karpenter.sh/capacity-buffer-namespace";
 
-/// Returns the chunks of a buffer (karpenter: `BuildVirtualPods`). One for Windows asks for an address if pods get any, as a pod would be made to.
+/// Returns the chunks of a buffer (karpenter: `BuildVirtualPods`). A chunk for Windows asks for an address if pods get
+/// any, as the webhook would make a pod ask.
 pub(super) fn of(
     buffer: &CapacityBuffer,
     template: &PodTemplateSpec,
@@ -54,7 +55,8 @@ pub(super) fn of(
     (1..=count).map(|number| Arc::new(chunk(number))).collect()
 }
 
-/// The namespace and name of the buffer that a pod is a chunk of; none if it is a pod of the API.
+/// Returns the namespace and name of the buffer that a chunk belongs to; `None` for a pod of the
+/// API.
 pub(crate) fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
     let annotations = pod.metadata.annotations.as_ref()?;
     let value = |key: &str| annotations.get(key).map(String::as_str);
@@ -63,13 +65,16 @@ pub(crate) fn buffer_of(pod: &Pod) -> Option<(&str, &str)> {
         .flatten()
 }
 
-/// What a chunk asks for: the template without what only a pod that exists can have.
+/// Returns the pod spec of a chunk: the template without the fields that only an existing pod can
+/// have.
 fn spec(mut spec: PodSpec, addresses: WindowsAddresses) -> PodSpec {
     spec.node_name = None;
+    // A gated pod is not planned for, and nobody would ever open the gate of a chunk.
     spec.scheduling_gates = None;
     // The least there is: chunks give way to every pod.
     spec.priority = Some(i32::MIN);
     let volumes = spec.volumes.iter_mut().flatten();
+    // Claims belong to one pod; chunks that named them would all be bound to the zone of one volume.
     let lost: Vec<String> = volumes
         .filter(|own| own.persistent_volume_claim.is_some() || own.ephemeral.is_some())
         .map(|own| own.name.clone())

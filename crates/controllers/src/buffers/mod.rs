@@ -1,11 +1,12 @@
 //! CapacityBuffers: room that is kept free, so that pods to come find a place at once.
 //!
-//! One queue finds out what a chunk of each buffer is and how many there are ([`size`]), keeps them as pods that are never created ([`chunk`]), and
-//! says in the buffer's status what came of it. The provisioner plans for chunks as for pods that wait and says where they are; nodes that hold some
-//! are not empty, and consolidation moves chunks as it moves pods.
+//! One queue resolves what a chunk of each buffer is and how many there are ([`size`]), keeps the chunks as pods that
+//! are never created ([`chunk`]), and writes the result into the buffer's status. The provisioner plans chunks as it
+//! plans pending pods. Nodes that hold chunks are not empty, and consolidation moves chunks as it moves pods.
 //!
-//! Invariant: nothing but a plan knows of chunks: no event is about one, no node is kept for one by name, and the scheduler gives their room to the
-//! first pod that asks for it. While the feature gate `CapacityBuffer` is closed there are none, and the status of each buffer says so.
+//! Invariant: only plans know of chunks. No event is about one, the scheduler does not see them, and their room goes to
+//! the first pod that asks for it. While the feature gate `CapacityBuffer` is off there are none, and the status of
+//! each buffer says so.
 
 mod chunk;
 mod size;
@@ -46,7 +47,7 @@ struct State {
 }
 
 impl Buffers {
-    /// The chunks of all buffers.
+    /// Returns the chunks of all buffers.
     pub(crate) fn chunks(&self) -> Vec<Arc<Pod>> {
         self.state().chunks.values().flatten().cloned().collect()
     }
@@ -61,14 +62,14 @@ impl Buffers {
         self.state().hosts.get_or_insert_default().insert(claim);
     }
 
-    /// Whether a node, by one of its names, holds chunks; none if nothing has been planned yet.
+    /// Returns whether a node, given by its own and its claim's name, holds chunks; `None` before the first plan.
     pub(crate) fn hold(&self, node: &str, claim: &str) -> Option<bool> {
         let state = self.state();
         let hosts = state.hosts.as_ref()?;
         Some(hosts.contains(node) || hosts.contains(claim))
     }
 
-    /// Returns whether the chunks are others than before.
+    /// Replaces the chunks of a buffer. Returns whether they differ from those before.
     fn set(&self, key: Key, chunks: Vec<Arc<Pod>>) -> bool {
         let mut state = self.state();
         let before = match chunks.is_empty() {
@@ -83,7 +84,7 @@ impl Buffers {
     }
 }
 
-/// What a buffer's chunk is made from.
+/// The source of a buffer's chunks.
 #[derive(Debug, Default)]
 struct Origin {
     template: PodTemplateSpec,
@@ -113,7 +114,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Looks at a buffer again when what its chunks are made from changes.
+/// Reconciles a buffer again when the object that its chunks are made from changes.
 fn watch_origins(karpenter: &KarpenterContext, queue: &Queue<Key>) {
     let again = |kind: &'static str| {
         let (buffers, queue) = (karpenter.buffers.clone(), queue.clone());
@@ -201,6 +202,7 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
     };
     // The first plan says which nodes hold chunks, and be it that none do.
     let is_planned = karpenter.chunks.state().hosts.is_some();
+    // The chunks are replaced before the status is written: the plan that this wakes must see them.
     if karpenter.chunks.set(key.clone(), chunks) || (is_open && !is_planned) {
         karpenter
             .batcher
@@ -212,7 +214,7 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
     }
 }
 
-/// What a chunk is made from (karpenter: `ResolveCapacityBuffer`).
+/// Returns the template that a buffer's chunks are made from (karpenter: `ResolveCapacityBuffer`).
 fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origin, Unresolved> {
     let (namespace, spec) = (buffer.namespace().unwrap_or_default(), &buffer.spec);
     if let Some(reference) = &spec.pod_template_ref {

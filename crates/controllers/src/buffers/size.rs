@@ -1,16 +1,18 @@
-//! How many chunks a buffer has. Pure.
+//! Computes how many chunks a buffer has. Pure.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use mullion_api::capacity_buffer::CapacityBufferSpec;
 
 use crate::state::requests::{Amounts, amount, pod_requests};
 
-/// No buffer has more chunks, so that a slip of the pen does not make a plan for millions of pods.
+/// The maximum number of chunks of a buffer, so that a mistyped number does not make a plan for millions of pods.
 pub(super) const MOST: i64 = 10_000;
 
-/// Returns how many chunks a buffer asks for, of pods like this; `workload`: the number of pods that its workload shall have. The larger of number
-/// and share counts, as far as the limits let; without both, the limits alone say (karpenter: `computeReplicas`).
+/// Returns how many chunks a buffer asks for, of pods with this spec. `workload` is the number of pods that its
+/// workload wants. The larger of number and percentage counts, up to what fits the limits; without both, the limits
+/// alone decide (karpenter: `computeReplicas`).
 pub(super) fn chunks(spec: &CapacityBufferSpec, pod: &PodSpec, workload: Option<i32>) -> i64 {
+    // A share of a workload that is scaled to zero would be zero chunks, so it does not count at all.
     let workload = workload.map(i64::from).filter(|replicas| *replicas > 0);
     let share = spec.percentage.map(i64::from).zip(workload);
     // Rounded up, so one at least where a share of something is asked for.
@@ -30,7 +32,7 @@ fn limits(spec: &CapacityBufferSpec) -> Amounts {
         .collect()
 }
 
-/// How many pods fit into limits, by the resources that both name; none if there is no such resource.
+/// Returns how many pods fit into limits, by the resources that both name; none if there is no such resource.
 fn fits(limits: &Amounts, requests: &Amounts) -> Option<i64> {
     let both = limits.iter().filter_map(|(name, limit)| {
         let request = requests.get(name).filter(|request| **request > 0)?;
@@ -39,7 +41,7 @@ fn fits(limits: &Amounts, requests: &Amounts) -> Option<i64> {
     both.min()
 }
 
-/// The number of chunks, as a status has it and as many as there are at most.
+/// Limits a number of chunks to [`MOST`], and converts it to the status's type.
 pub(super) fn bounded(chunks: i64) -> i32 {
     let bounded = chunks.clamp(0, MOST);
     i32::try_from(bounded).unwrap_or(i32::MAX)

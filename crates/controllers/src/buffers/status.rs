@@ -1,6 +1,7 @@
-//! What a buffer's status says. Pure.
+//! Computes the status of a CapacityBuffer. Pure.
 //!
-//! Invariant: two write it, each its own condition: whoever finds out what a chunk is, and the provisioner, which says where the chunks are.
+//! Invariant: two controllers write the status, each its own condition: the one that resolves the chunks, and the
+//! provisioner, which knows where they are placed.
 
 use jiff::Timestamp;
 use mullion_api::capacity_buffer::{
@@ -13,7 +14,7 @@ use crate::{
     provisioner::conditions::{Conditions, Status},
 };
 
-/// Where a plan has the chunks of a buffer.
+/// The places that a plan has for the chunks of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placed {
     /// On nodes that are there or on their way.
@@ -24,7 +25,8 @@ pub(crate) struct Placed {
     pub(crate) nowhere: usize,
 }
 
-/// The status after it is known, or is known not to be known, what a chunk is. No origin: the gate is closed.
+/// Returns the status after the origin of a buffer's chunks was resolved, with its result. No origin: the gate is
+/// closed.
 pub(super) fn resolved(
     buffer: &CapacityBuffer,
     origin: Option<&Result<Origin, Unresolved>>,
@@ -69,7 +71,8 @@ pub(super) fn resolved(
     status
 }
 
-/// The status after a plan (karpenter: `computeProvisioningCondition`). No chunks in the plan: it says nothing new.
+/// Returns the status after a plan (karpenter: `computeProvisioningCondition`). `placed` is `None` if the plan had no
+/// chunks of the buffer; the condition then changes only if the buffer is not ready or has no chunks.
 pub(super) fn placed(
     buffer: &CapacityBuffer,
     placed: Option<&Placed>,
@@ -99,6 +102,7 @@ pub(super) fn placed(
                 let message = format!("All {replicas} virtual pods fit on existing capacity");
                 (Status::True, "FitsExistingCapacity", message)
             }
+            // The plan knew another number of chunks; the next one will know this one.
             _ => return status,
         }
     };

@@ -7,11 +7,13 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use mullion_api::karpenter::{Budget, DisruptionReason, NodePool};
 use mullion_kube_text::{cron::Schedule, golang};
 
-/// How many of `nodes` nodes of a pool may be on their way out together, for this reason. One budget that cannot be read
-/// closes all of them, whatever reasons it is for.
+/// Returns how many of `nodes` nodes of a pool may be disrupted together for this reason. One budget that cannot be
+/// read allows none, whatever reasons it is for.
 pub fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize, now: Timestamp) -> usize {
     let mut least = usize::MAX;
     for budget in &pool.spec.disruption.budgets {
+        // Karpenter answers 0 for the pool when one of its budgets cannot be parsed, so no node goes until
+        // that is mended.
         let Some(open) = is_open(budget, now) else {
             return 0;
         };
@@ -23,7 +25,7 @@ pub fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize, now: Tim
     least
 }
 
-/// Whether a budget counts now; `None` if its schedule cannot be read.
+/// Returns whether a budget counts now; `None` if its schedule cannot be read.
 fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
     match (&budget.schedule, &budget.duration) {
         (None, None) => Some(true),
@@ -33,12 +35,15 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
             let schedule = Schedule::parse(&format!("TZ=UTC {schedule}")).ok()?;
             Some(has_hit(&schedule, duration, now))
         }
+        // The schema demands both or neither; a schedule without a duration would have no end.
         _ => None,
     }
 }
 
-/// Whether the schedule hit within the duration up to `now`, now included: then the window that the hit opened is open.
+/// Returns whether the schedule hit within the duration up to `now`, now included: then the window that the hit opened
+/// is open.
 fn has_hit(schedule: &Schedule, duration: SignedDuration, now: Timestamp) -> bool {
+    // This cannot fail: jiff refuses only spans with calendar units.
     let Ok(start) = now.saturating_sub(duration) else {
         return true;
     };

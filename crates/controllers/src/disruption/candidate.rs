@@ -31,12 +31,12 @@ pub(super) struct Candidate {
     pub(super) pool: Arc<NodePool>,
     /// The pods that will need another place.
     pub(super) pods: Vec<Arc<Pod>>,
-    /// How much disturbance its end is: [`disruption_milli`].
+    /// The disruption cost of its removal: [`disruption_milli`].
     pub(super) disruption_milli: u64,
 }
 
 impl Candidate {
-    /// Whether nothing of weight is on it (core: `IsEmpty`).
+    /// Returns whether no pod on the node costs anything to evict (core: `IsEmpty`).
     pub(super) fn is_empty(&self) -> bool {
         self.disruption_milli <= NODE_MILLI
     }
@@ -60,8 +60,9 @@ impl<'a> CandidateChecker<'a> {
         }
     }
 
-    /// The node of a claim, if it may be disrupted now; says on both why it may not. `is_eventual`: pods that do not want to go hold a node
-    /// only if its claim has no `terminationGracePeriod` (core: `EventualDisruptionClass`).
+    /// Returns the node of a claim if it may be disrupted now; otherwise records events that say why not.
+    /// `is_eventual`: pods that object hold the node only if its claim has no `terminationGracePeriod` (core:
+    /// `EventualDisruptionClass`).
     pub(super) fn candidate(
         &self,
         claim: &Arc<NodeClaim>,
@@ -80,7 +81,8 @@ impl<'a> CandidateChecker<'a> {
         }
     }
 
-    /// As [`CandidateChecker::candidate`]; why not, in Karpenter's words, or nothing if the node is in hand already.
+    /// Returns the candidate, or why the node may not be disrupted, in Karpenter's words. The error is `None` if a
+    /// command is about the node already.
     fn judge(
         &self,
         claim: &Arc<NodeClaim>,
@@ -95,6 +97,7 @@ impl<'a> CandidateChecker<'a> {
             ));
         };
         let name = node.name_any();
+        // No event: the command that has the node in hand already recorded what happens to it.
         if self.karpenter.disrupting.contains(&name) {
             return Err(None);
         }
@@ -105,6 +108,7 @@ impl<'a> CandidateChecker<'a> {
             return Err(Some(why));
         }
         let pods = self.karpenter.pods_on(&name);
+        // Protection is reported for every pod, also for those behind the first one that blocks the node.
         for pod in pods.iter().filter(|pod| pods::is_active(pod)) {
             events.protection(pod, &Protection::of(pod, self.now));
         }
@@ -112,6 +116,8 @@ impl<'a> CandidateChecker<'a> {
             .budgets
             .refusal(pods.iter().map(|pod| &**pod), self.now);
         if let Some(why) = blocked {
+            // With a grace period the pods are deleted in the end, so a drifted node may go although they
+            // object.
             let will_end = claim.spec.termination_grace_period.is_some();
             if !(is_eventual && will_end) {
                 return Err(Some(why));

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::{Change, overlays, pods, provisioner::KarpenterContext};
 
-/// After this long everything is looked at again whatever happened.
+/// The time after which everything is examined again even if nothing has changed.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Changes {
@@ -61,6 +61,8 @@ impl Changes {
         karpenter.buffers.on_change(move |_| add());
         let add = counter();
         informers.daemon_sets.on_change(move |change| {
+            // The status of a DaemonSet changes with every pod; only its spec decides what new nodes have to
+            // carry.
             let old = change.previous().map(|old| old.metadata.generation);
             if change.is_deleted() || old != Some(change.object().metadata.generation) {
                 add();
@@ -75,24 +77,26 @@ impl Changes {
         }
     }
 
-    /// The count as it is now, for [`Changes::settle`].
+    /// Returns the present number of changes, for [`Changes::settle`].
     pub(super) fn seen(&self) -> u64 {
         self.count.load(Ordering::Relaxed) + self.overlays.changes()
     }
 
-    /// Remembers that nothing was found in what was there at a count.
+    /// Remembers that nothing was found when the number of changes was `seen`.
     pub(super) fn settle(&mut self, seen: u64) {
         self.settled = Some((seen, Instant::now()));
     }
 
-    /// Whether nothing changed since nothing was found.
+    /// Returns whether nothing changed since consolidation last found nothing.
     pub(super) fn is_settled(&self) -> bool {
+        // Time alone changes some answers, such as `consolidateAfter` and budgets with a schedule, hence the
+        // limit.
         self.settled
             .is_some_and(|(count, at)| count == self.seen() && at.elapsed() < LONGEST)
     }
 }
 
-/// Whether a pod came, went, or may be disrupted as it could not before.
+/// Returns whether a pod came, went, or may be disrupted as it could not before.
 fn matters_of_pod(change: &Change<'_, Pod>) -> bool {
     let Some(old) = change.previous() else {
         return true;
@@ -105,7 +109,8 @@ fn matters_of_pod(change: &Change<'_, Pod>) -> bool {
         || old.metadata.labels != new.metadata.labels
 }
 
-/// Whether a node came, went, or takes other pods than before. What kubelets report of themselves does not matter.
+/// Returns whether a node came, went, or takes other pods than before. What kubelets report of themselves does not
+/// matter.
 fn matters_of_node(change: &Change<'_, Node>) -> bool {
     let Some(old) = change.previous() else {
         return true;

@@ -1,7 +1,8 @@
 //! Carries out what was decided: taints nodes, orders what replaces them, and lets them go once that is ready.
 //!
-//! Invariant: a node goes only after everything that replaces it is initialized. If a replacement fails, or takes too long, the nodes lose their
-//! taint and stay. Who dies in between leaves tainted nodes, which the next look sets free ([`tidy`]).
+//! Invariant: a node goes only after everything that replaces it is initialized. If a replacement fails or takes too
+//! long, the nodes lose their taint and stay. A process that ends in between leaves tainted nodes, which the next pass
+//! of disruption sets free ([`tidy`]).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -33,7 +34,7 @@ use crate::{
     },
 };
 
-/// How often replacements are looked at.
+/// The interval between two checks of the replacements.
 const LOOK: Duration = Duration::from_secs(1);
 /// A command fails after this long (core: `minRetryDuration`).
 const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
@@ -59,7 +60,7 @@ impl Command {
         }
     }
 
-    /// Which kind of consolidation it is, by Karpenter's names.
+    /// Returns the kind of consolidation, by Karpenter's names; empty for drift.
     pub(super) fn consolidation_type(&self) -> &'static str {
         match (self.reason, self.candidates.len()) {
             (DisruptionReason::Empty, _) => "empty",
@@ -100,7 +101,7 @@ impl Command {
             .collect()
     }
 
-    /// The command in Karpenter's short form, as its events show it.
+    /// Returns the command in the short form of Karpenter's events.
     pub(super) fn text(&self) -> String {
         let nodes = self.node_names().join(", ");
         let mut pools: Vec<String> = self
@@ -121,7 +122,7 @@ impl Command {
         )
     }
 
-    /// The command in the form in which events on one of its nodes show it.
+    /// Returns the command in the form in which events on one of its nodes show it.
     pub(super) fn text_for(&self, node: &str) -> String {
         match self.candidates.len() {
             1 => self.text(),
@@ -132,7 +133,7 @@ impl Command {
         }
     }
 
-    /// What is saved, in dollars an hour.
+    /// Returns the saving in dollars per hour.
     pub(super) fn dollars(&self) -> f64 {
         self.saving as f64 / 1e6
     }
@@ -191,12 +192,14 @@ fn describe_planned(node: &PlannedNode, with_types: bool) -> Value {
     described
 }
 
-/// Starts a command; `false` if another is about one of its nodes. Nodes whose taint could not be set stay if something is to be bought.
+/// Starts a command; returns `false` if another command has one of its nodes. If tainting or ordering fails, the nodes
+/// stay.
 ///
 /// # Errors
 /// A node could not be tainted, or a replacement not ordered: the nodes stay.
 pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kube::Result<bool> {
     let nodes = command.node_names();
+    // The nodes are taken before the first await, so that no other command can begin with one of them.
     if nodes.is_empty() || !karpenter.disrupting.begin(&nodes) {
         return Ok(false);
     }
@@ -211,11 +214,14 @@ pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kub
             return Err(error);
         }
     };
+    // Counted after the taints and orders succeeded: a command that could not begin was no decision.
     command.count(karpenter);
     karpenter.disrupting.ordered(&nodes);
+    // Nodes that take the moved pods must not be removed before those arrive.
     for node in &command.destinations {
         karpenter.nominations.nominate(node);
     }
+    // Without replacements there is nothing to wait for: the nodes go before the next method looks.
     if claims.is_empty() {
         let ended = end(karpenter, &command).await;
         karpenter.disrupting.end(&nodes, ended.is_ok());
@@ -230,7 +236,7 @@ pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kub
     Ok(true)
 }
 
-/// Taints the nodes and orders what replaces them; gives the names of the new claims.
+/// Taints the nodes and orders their replacements; returns the names of the new claims.
 async fn begin(
     karpenter: &KarpenterContext,
     command: &Command,
@@ -238,6 +244,8 @@ async fn begin(
 ) -> kube::Result<Vec<String>> {
     let why = command.reason.as_str();
     for candidate in &command.candidates {
+        // The taint comes first, so that no new pod is scheduled to the node while its replacement is planned
+        // and launched.
         taint(karpenter, &candidate.node.name_any(), true).await?;
         edit(karpenter, &candidate.claim.name_any(), |conditions| {
             if !conditions.is_true(condition::DISRUPTION_REASON) {
@@ -252,6 +260,8 @@ async fn begin(
         match ordered.and_then(|claim| claim.ok_or_else(|| gone(planned))) {
             Ok(claim) => claims.push(claim.name_any()),
             Err(error) => {
+                // A part of the replacements is of no use: the nodes stay, so what was ordered for their pods
+                // has to go.
                 drop_claims(karpenter, &claims).await;
                 return Err(error);
             }
@@ -260,13 +270,13 @@ async fn begin(
     Ok(claims)
 }
 
-/// The pool of a replacement went while it was planned.
+/// Returns the error for a replacement whose pool was deleted while it was planned.
 fn gone(planned: &PlannedNode) -> kube::Error {
     let message = format!("NodePool {} is gone", planned.pool);
     kube::Error::Service(message.into())
 }
 
-/// Replacements of a command that was given up are not needed.
+/// Deletes the replacements of a command that was given up.
 async fn drop_claims(karpenter: &KarpenterContext, claims: &[String]) {
     for name in claims {
         // What stays is empty, and goes as an empty node.
@@ -300,6 +310,8 @@ async fn carry_out(
         pass.debug("command succeeded");
     }
     karpenter.disrupting.end(&nodes, outcome.is_ok());
+    // After a failure the pods count on their old nodes again, and after success they are evicted: both need
+    // a new plan.
     karpenter.batcher.trigger(
         command
             .candidates
@@ -309,7 +321,8 @@ async fn carry_out(
     );
 }
 
-/// Counts the replacements that did not become ready. Karpenter says the decision under the name of the consolidation type, too.
+/// Counts the replacements that did not become ready. Karpenter writes the decision into the label of the consolidation
+/// type, too.
 fn count_failures(karpenter: &KarpenterContext, command: &Command, claims: &[String]) {
     let reason = command.reason.as_str().to_lowercase();
     let is_ready = |name: &String| {
@@ -326,6 +339,8 @@ fn count_failures(karpenter: &KarpenterContext, command: &Command, claims: &[Str
     }
 }
 
+/// Waits until all replacements are ready.
+///
 /// # Errors
 /// A replacement is gone, or they took too long.
 async fn until_ready(
@@ -386,6 +401,7 @@ async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()
         claim, node, pool, ..
     } in &command.candidates
     {
+        // Deleting the claim only begins the drain; its finalizer evicts the pods and ends the instance.
         karpenter.delete_claim(&claim.name_any()).await?;
         let policy = pool.spec.disruption.consolidation_policy;
         let policy = Some(policy).filter(|_| !command.consolidation_type().is_empty());
@@ -408,7 +424,7 @@ async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()
     Ok(())
 }
 
-/// Lets pods onto nodes again that stay after all.
+/// Removes the taint from nodes that stay after all.
 async fn set_free(karpenter: &KarpenterContext, command: &Command, pass: &Pass) {
     for candidate in &command.candidates {
         let (node, claim) = (candidate.node.name_any(), candidate.claim.name_any());
@@ -427,7 +443,7 @@ async fn free(karpenter: &KarpenterContext, node: &str, claim: &str) -> kube::Re
     .await
 }
 
-/// Sets nodes free that are tainted and that no command is about: those of a process that ended.
+/// Removes the taint from nodes that no command is about: those of a process that ended.
 pub(super) async fn tidy(karpenter: &KarpenterContext) -> kube::Result<()> {
     let is_disrupted = |taint: &Taint| taint.key == labels::DISRUPTED_TAINT;
     for claim in karpenter.claims.list() {
@@ -436,6 +452,7 @@ pub(super) async fn tidy(karpenter: &KarpenterContext) -> kube::Result<()> {
         };
         let spec = node.spec.iter();
         let mut taints = spec.flat_map(|spec| spec.taints.iter().flatten());
+        // A crash may lie between the two writes of `begin`, so either mark counts.
         let is_marked = taints.any(is_disrupted) || claim.is(condition::DISRUPTION_REASON);
         let goes = claim.metadata.deletion_timestamp.is_some()
             || node.metadata.deletion_timestamp.is_some();
@@ -447,7 +464,7 @@ pub(super) async fn tidy(karpenter: &KarpenterContext) -> kube::Result<()> {
     Ok(())
 }
 
-/// Keeps new pods away from a node that is about to go, or lets them come again.
+/// Adds the taint that keeps new pods away from a node, or removes it.
 async fn taint(karpenter: &KarpenterContext, name: &str, wanted: bool) -> kube::Result<()> {
     let Some(node): Option<Node> = karpenter.node_api().get_opt(name).await? else {
         return Ok(());
@@ -462,6 +479,8 @@ async fn taint(karpenter: &KarpenterContext, name: &str, wanted: bool) -> kube::
         true => taints.push(taint),
         false => taints.retain(|own| own.key != taint.key),
     }
+    // A merge patch replaces the whole list of taints, so the resource version keeps taints that others added
+    // meanwhile.
     let patch = json!({
         "metadata": { "resourceVersion": node.metadata.resource_version },
         "spec": { "taints": taints },

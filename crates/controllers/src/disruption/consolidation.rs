@@ -111,7 +111,7 @@ impl Proposal {
         }
     }
 
-    /// Returns what the scores of its commands are reckoned from, and leaves nothing of it behind.
+    /// Takes the prices and totals from which the scores of the commands are computed.
     pub(super) fn take_scale(&mut self) -> Scale {
         std::mem::take(&mut self.scale)
     }
@@ -132,6 +132,8 @@ impl Proposal {
                 replacements: made.replacements,
                 saving: made.saving_micro_usd,
             };
+            // Karpenter deletes all nodes that need no replacement in one command, so their events name all
+            // of them.
             match commands.first_mut() {
                 Some(first) if first.replacements.is_empty() && command.replacements.is_empty() => {
                     first.candidates.extend(command.candidates);
@@ -231,6 +233,7 @@ pub(super) async fn propose(
         let terms = pools.get(&own.pool.name_any());
         terms.is_some_and(|terms| terms.budget == 0)
     };
+    // A budget opens again by its schedule, without any change that could wake consolidation.
     let is_constrained = candidates.values().any(is_closed);
     let mut question = demand.into_consolidation();
     question.candidates = asked;
@@ -271,6 +274,7 @@ fn candidate(
     pool: &Arc<NodePool>,
     events: &mut DisruptionEvents,
 ) -> Option<Candidate> {
+    // A static pool keeps its number of nodes whatever they cost.
     if pool.spec.replicas.is_some() {
         return None;
     }
@@ -281,9 +285,11 @@ fn candidate(
         events.unconsolidatable(&candidate.node, &candidate.claim, &why);
         return None;
     }
+    // Empty nodes go by the method for emptiness, which has budgets of its own.
     if is_empty {
         return None;
     }
+    // Nodes whose last command failed rest, or each pass would taint and free them again.
     let may = claim.is(condition::CONSOLIDATABLE)
         && !karpenter.disrupting.rests(&candidate.node.name_any());
     may.then_some(candidate)
@@ -409,6 +415,7 @@ fn balance(
         };
         let pods = karpenter.pods_on(&node.name_any());
         let moving = pods.iter().filter(|pod| is_reschedulable(pod));
+        // A node of a type that is no longer sold has no price, but its pods still count as disruption.
         all.price_micro_usd += price(claim, pool, market).unwrap_or(0);
         all.disruption_milli += disruption_milli(moving.map(|pod| &**pod));
     }
@@ -431,6 +438,8 @@ fn closed(karpenter: &KarpenterContext) -> Vec<String> {
             let due = pool.and_then(|pool| emptiness::due_in(&claim, &pool, now));
             due.is_some_and(|due| due > SignedDuration::ZERO)
         };
+        // A node within `consolidateAfter` is still being filled or emptied; moving pods there would restart
+        // its timer.
         if !claim.is(condition::INITIALIZED) || is_young() {
             closed.push(node.name_any());
         }

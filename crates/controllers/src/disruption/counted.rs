@@ -35,12 +35,15 @@ impl Counted {
     /// Counts a claim and its node. `is_in_hand` says whether a command is about the node.
     fn add(&mut self, claim: &NodeClaim, node: Option<&Node>, is_in_hand: bool) {
         let Some(node) = node else { return };
+        // Nodes that are not counted raise no percentage: a pool that starts ten nodes may not disrupt more
+        // for it.
         if !claim.is(condition::INITIALIZED) || claim.is(condition::INSTANCE_TERMINATING) {
             return;
         }
         self.nodes += 1;
         let going = claim.metadata.deletion_timestamp.is_some()
             || node.metadata.deletion_timestamp.is_some();
+        // A node that is not ready disrupts its pods already, so it uses up the budget as well.
         if going || is_in_hand || !is_ready(node) {
             self.disrupted += 1;
         }

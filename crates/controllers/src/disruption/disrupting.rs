@@ -1,6 +1,7 @@
 //! Nodes that a command disrupts at this moment, and those whose last command failed.
 //!
-//! Invariant: only hints. Whoever loses them finds tainted nodes that no command speaks for, and takes the taint away.
+//! Invariant: these are only hints. A process that lost them finds tainted nodes that no command is about, and removes
+//! the taint.
 
 use std::{
     collections::BTreeMap,
@@ -14,12 +15,12 @@ use tokio::time::Instant;
 const FIRST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// Where the command of a node stands.
+/// The stage of the command that a node is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It is being tainted; its replacements are not ordered yet.
+    /// The node is being tainted; its replacements are not ordered yet.
     Begun,
-    /// Its replacements are on their way: its pods may be counted on them.
+    /// The replacements are on their way, so the node's pods may be counted on them.
     Ordered,
 }
 
@@ -34,7 +35,7 @@ struct Inner {
 pub struct Disrupting(Arc<Mutex<Inner>>);
 
 impl Disrupting {
-    /// Takes nodes for a command; `false`, and none is taken, if another has one of them.
+    /// Reserves nodes for a command; returns `false` and reserves none if another command has one of them.
     pub(super) fn begin(&self, nodes: &[String]) -> bool {
         self.with(|inner| {
             if nodes.iter().any(|node| inner.nodes.contains_key(node)) {
@@ -46,18 +47,19 @@ impl Disrupting {
         })
     }
 
-    /// Remembers that what replaces these nodes is on its way.
+    /// Remembers that the replacements of these nodes are ordered.
     pub(super) fn ordered(&self, nodes: &[String]) {
         let ordered = nodes.iter().map(|node| (node.clone(), Stage::Ordered));
         self.with(|inner| inner.nodes.extend(ordered));
     }
 
-    /// Gives nodes back after their command. Those of one that failed rest for a while.
+    /// Releases nodes after their command. Those of a command that failed rest for a while.
     pub(super) fn end(&self, nodes: &[String], succeeded: bool) {
         let now = Instant::now();
         self.with(|inner| {
             for node in nodes {
                 inner.nodes.remove(node);
+                // Success forgets the rest, so that a later failure starts with the shortest one again.
                 let last = inner.rests.remove(node);
                 if !succeeded {
                     let rest = last.map_or(FIRST_REST, |(_, rest)| (rest * 2).min(LONGEST_REST));
@@ -67,12 +69,12 @@ impl Disrupting {
         });
     }
 
-    /// Whether a command is about this node.
+    /// Returns whether a command is about this node.
     pub fn contains(&self, node: &str) -> bool {
         self.with(|inner| inner.nodes.contains_key(node))
     }
 
-    /// Whether the node is left alone because its last command failed a moment ago.
+    /// Returns whether the node is left alone because its last command failed a moment ago.
     pub(super) fn rests(&self, node: &str) -> bool {
         self.with(|inner| {
             let rest = inner.rests.get(node);
@@ -80,7 +82,7 @@ impl Disrupting {
         })
     }
 
-    /// Nodes that will go as soon as what replaces them is ready.
+    /// Returns the nodes that will be removed as soon as their replacements are ready.
     pub fn about_to_go(&self) -> Vec<String> {
         self.with(|inner| {
             let nodes = inner.nodes.iter();

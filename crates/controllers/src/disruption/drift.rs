@@ -2,7 +2,8 @@
 //!
 //! [`reason`] decides, the [`Marker`] writes the condition `Drifted`, [`replacement`] says what takes a node's place.
 //!
-//! Invariant: the condition `Drifted` of a claim says the first reason that holds, by Karpenter's names and in its order; it goes when none does.
+//! Invariant: the condition `Drifted` of a claim names the first reason that holds, by Karpenter's names and in its
+//! order; the condition is removed when none holds.
 
 mod mark;
 mod reason;
@@ -29,7 +30,8 @@ use crate::provisioner::{
 /// The condition of a claim whose node has drifted.
 const DRIFTED: &str = condition::DRIFTED;
 
-/// Drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core: `StaticDrift`).
+/// Returns the drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core:
+/// `StaticDrift`).
 pub(super) fn static_candidates(
     checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
@@ -41,7 +43,8 @@ pub(super) fn static_candidates(
     candidates
 }
 
-/// Drifted nodes of other pools that may be replaced: those without pods first, then the one that drifted first.
+/// Returns the drifted nodes of other pools that may be replaced: those without pods first, then those that drifted
+/// first.
 pub(super) fn candidates(
     checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
@@ -77,6 +80,7 @@ fn sort(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|own| {
         let conditions = own.claim.status.as_ref().map(|status| &status.conditions);
         let since = conditions.and_then(|conditions| true_since(conditions, DRIFTED));
+        // The name decides last, so that every pass tries the same node first.
         (!own.pods.is_empty(), since, own.node.name_any())
     });
 }
@@ -86,10 +90,10 @@ fn rests(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool {
     node.is_some_and(|node| karpenter.disrupting.rests(&node.name_any()))
 }
 
-/// What takes the place of a drifted node, at any price; why nothing can, in words, if so.
+/// Returns the command that replaces a drifted node at any price, or Karpenter's message why its pods have no other
+/// place.
 ///
-/// # Errors
-/// The engine was told of an amount that cannot be true.
+/// Returns an error if a node or pool offers an invalid amount.
 pub(super) async fn replacement(
     karpenter: &KarpenterContext,
     candidate: &Candidate,
@@ -123,6 +127,7 @@ pub(super) async fn replacement(
         candidates: vec![candidate.clone()],
         destinations: made.existing.into_iter().map(|(_, node)| node).collect(),
         replacements: made.replacements,
+        // Drift is mended at any price, so no saving is shown for it.
         saving: 0,
     }))
 }

@@ -10,18 +10,21 @@ use mullion_api::karpenter::{NodeClaim, NodePool, node_claim_condition as condit
 use super::protection::{NODE_MILLI, disruption_milli};
 use crate::provisioner::{conditions::true_since, pending::is_reschedulable};
 
-/// Whether nothing of weight on a node would need another place (core: `IsEmpty`).
+/// Returns whether nothing of weight on a node would need another place (core: `IsEmpty`).
 pub fn is_empty<'a>(pods: impl Iterator<Item = &'a Pod>) -> bool {
     disruption_milli(pods.filter(|pod| is_reschedulable(pod))) <= NODE_MILLI
 }
 
-/// How long until a node without pod events may go; zero if it may, `None` if its pool never lets it.
+/// Returns how long until a node without pod events may be removed: zero if it may now, `None` if its pool never allows
+/// it.
 pub fn due_in(claim: &NodeClaim, pool: &NodePool, now: Timestamp) -> Option<SignedDuration> {
     let after = pool.spec.disruption.consolidate_after.duration()?;
     let status = claim.status.as_ref()?;
     let initialized = true_since(&status.conditions, condition::INITIALIZED)?;
     let last = status.last_pod_event_time.as_ref().map(|time| time.0);
+    // Pods may be bound before the node is initialized; the time counts from when they could have run.
     let since = last.map_or(initialized, |last| last.max(initialized));
+    // A duration beyond the range of the clock means the same as never.
     let after = SignedDuration::try_from(after).unwrap_or(SignedDuration::MAX);
     let left = after.saturating_sub(now.duration_since(since));
     Some(left.max(SignedDuration::ZERO))

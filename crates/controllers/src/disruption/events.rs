@@ -99,6 +99,7 @@ impl DisruptionEvents {
         K: Resource<DynamicType = ()>,
     {
         let now = Instant::now();
+        // Cleaning costs a pass over the map, so it is not done at every event.
         if now.duration_since(self.cleaned) >= USUAL {
             self.last
                 .retain(|_, (_, at)| now.duration_since(*at) < UNCONSOLIDATABLE);

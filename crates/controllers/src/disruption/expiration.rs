@@ -22,6 +22,8 @@ pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration>
             continue;
         }
         let name = claim.name_any();
+        // No budget is asked: Karpenter 1 expires nodes forcefully, since `expireAfter` may be a rule of
+        // security.
         karpenter.delete_claim(&name).await?;
         karpenter.count_disrupted(&claim, None, "expired");
         karpenter
@@ -32,7 +34,7 @@ pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration>
     Ok(next)
 }
 
-/// How long a claim still has, zero if its time is over; `None` if it never is, or goes already.
+/// Returns how long a claim still has: zero if its time is over, `None` if it never expires or is being deleted.
 fn left(claim: &NodeClaim, now: Timestamp) -> Option<SignedDuration> {
     if claim.metadata.deletion_timestamp.is_some() {
         return None;

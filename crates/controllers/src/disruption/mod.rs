@@ -48,7 +48,7 @@ use crate::{
 };
 
 const CONTROLLER: &str = "disruption";
-/// How often the cluster is looked at.
+/// The interval between two searches for nodes to disrupt.
 const POLL: Duration = Duration::from_secs(10);
 /// Consolidation is decided twice, so far apart (core: `commandValidationDelay`).
 const VALIDATION: Duration = Duration::from_secs(15);
@@ -73,6 +73,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
                     POLL
                 }
             };
+            // A node that stays due, because a budget blocks it, must not make the loop spin.
             sleep(next.clamp(Duration::from_millis(100), POLL)).await;
         }
     };
@@ -93,12 +94,17 @@ impl Disruption {
     /// Looks at everything once; one method acts at most. Returns when the next node may be due.
     async fn pass(&mut self) -> kube::Result<Duration> {
         let karpenter = self.karpenter.clone();
+        // Taints left by a process that ended go first: those nodes may take pods again, as this pass
+        // decides.
         command::tidy(&karpenter).await?;
         self.count_budgets();
         self.count_costs().await;
         let expires = expiration::pass(&karpenter).await?;
+        // Drift is marked in every pass, even when an earlier method acts, since users read the condition.
         self.marker.mark(&karpenter).await?;
         let began = karpenter.base.clock.now();
+        // Karpenter's order: the cheapest disruption first, and one method per pass, so that the next one
+        // sees its result.
         let (mut acted, empty) = self.remove_empty().await?;
         self.evaluated(began, DisruptionReason::Empty, "empty");
         if !acted {
@@ -114,7 +120,7 @@ impl Disruption {
         Ok(empty.min(expires))
     }
 
-    /// Writes into the metrics how long it took to decide what goes.
+    /// Observes how long a method took to decide, in the metrics.
     fn evaluated(&self, began: Timestamp, reason: DisruptionReason, kind: &str) {
         let took = self.karpenter.base.clock.now().duration_since(began);
         let reason = reason.as_str().to_lowercase();
@@ -124,7 +130,7 @@ impl Disruption {
             .observe(Metric::Evaluation, &labels, took.as_secs_f64());
     }
 
-    /// Writes into the metrics what the nodes of each pool cost, in US dollars an hour.
+    /// Sets the metric for the price of each pool's nodes, in US dollars per hour.
     async fn count_costs(&self) {
         let karpenter = &self.karpenter;
         let pools = karpenter.pools.list();
@@ -163,6 +169,7 @@ impl Disruption {
                 let Some(wait) = emptiness::due_in(claim, &pool, now).filter(|_| !going) else {
                     continue;
                 };
+                // Nodes with pods are marked too: consolidation considers only claims with this condition.
                 mark_consolidatable(&karpenter, claim, wait.is_zero()).await?;
                 let node = karpenter.node_of(claim);
                 let pods = node.map(|node| karpenter.pods_on(&node.name_any()));
@@ -187,6 +194,7 @@ impl Disruption {
                 continue;
             }
             let room = self.room(&pool, &claims, DisruptionReason::Empty);
+            // Counted as eligible before the budgets, as upstream's metric counts them.
             candidates.truncate(room);
             if !candidates.is_empty() {
                 acted = true;
@@ -204,7 +212,7 @@ impl Disruption {
         Ok((acted, next))
     }
 
-    /// Writes into the metrics what budgets let go now.
+    /// Sets the metrics for how many nodes the budgets allow to be disrupted, and how many are.
     fn count_budgets(&self) {
         let metrics = &self.karpenter.metrics;
         let now = self.karpenter.base.clock.now();
@@ -230,7 +238,8 @@ impl Disruption {
         }
     }
 
-    /// How many more nodes of a pool may go now; says on the pool if its budgets allow none at all.
+    /// Returns how many more nodes of a pool may be removed now; records an event on the pool if its budgets allow
+    /// none.
     fn room(
         &mut self,
         pool: &NodePool,
@@ -246,7 +255,8 @@ impl Disruption {
         allowed.saturating_sub(counted.disrupted)
     }
 
-    /// Replaces drifted nodes of static pools one for one, as many as budgets and limits let. Returns whether there were any.
+    /// Replaces drifted nodes of static pools one for one, as many as budgets and limits allow. Returns whether any is
+    /// replaced.
     async fn replace_drifted_static(&mut self) -> kube::Result<bool> {
         let karpenter = self.karpenter.clone();
         let mut acted = false;
@@ -259,6 +269,8 @@ impl Disruption {
             if drifted.is_empty() {
                 continue;
             }
+            // Between counting nodes and ordering new ones nobody else may order for a static pool, or it
+            // exceeds its limit.
             let _turn = karpenter.static_turn.take().await;
             let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
             let allowed = self.room(&pool, &claims, DisruptionReason::Drifted);
@@ -283,7 +295,7 @@ impl Disruption {
         Ok(acted)
     }
 
-    /// Replaces one node that is no longer what was asked for, if there is one. Returns whether there was.
+    /// Replaces one drifted node, if there is one that can be replaced. Returns whether a command was started.
     async fn replace_drifted(&mut self) -> kube::Result<bool> {
         let karpenter = self.karpenter.clone();
         let drifted = drift::candidates(
@@ -316,6 +328,7 @@ impl Disruption {
         if self.changes.is_settled() {
             return Ok(());
         }
+        // Read before the question: a change while the engine answers must not count as seen.
         let seen = self.changes.seen();
         let karpenter = self.karpenter.clone();
         let began = karpenter.base.clock.now();
@@ -356,7 +369,11 @@ impl Disruption {
             }
             proposed.push(command);
         }
+        // Karpenter waits so that pods of a rollout or a scale-up that is under way can arrive before nodes
+        // go.
         sleep(VALIDATION).await;
+        // Only the nodes of the first answer are asked about, so the second can drop moves but not invent new
+        // ones.
         let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.events).await;
         let second = second.ok().flatten();
         let stands = second.as_ref().map(Proposal::nodes).unwrap_or_default();
@@ -396,7 +413,7 @@ fn eligible_nodes(karpenter: &KarpenterContext, reason: DisruptionReason, count:
         .set(Metric::Eligible, &labels, count as f64);
 }
 
-/// Writes down whether a claim has been without pod events for long enough.
+/// Sets or clears the condition `Consolidatable` of a claim.
 async fn mark_consolidatable(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
@@ -413,7 +430,7 @@ async fn mark_consolidatable(
     .await
 }
 
-/// Edits the conditions of the claim as it is now.
+/// Edits the conditions of a claim, read from the API server. Writes nothing if they stay the same.
 async fn edit(
     karpenter: &KarpenterContext,
     name: &str,

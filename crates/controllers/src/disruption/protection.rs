@@ -36,6 +36,7 @@ impl Budgets {
                 namespace: budget.namespace().unwrap_or_default(),
                 name: budget.name_any(),
                 selector: ownership::selector(spec.selector.as_ref())?,
+                // A budget without a status was not computed yet. The eviction API refuses then, too.
                 allowed: status
                     .and_then(|status| status.disruptions_allowed)
                     .unwrap_or(0),
@@ -46,13 +47,16 @@ impl Budgets {
         Self(budgets.filter_map(read).collect())
     }
 
-    /// Why one of the pods on a node may not be disrupted now, in Karpenter's words (core: `ValidatePodsDisruptable`); `None` if all may.
+    /// Returns why one of the pods on a node may not be disrupted now, in Karpenter's words (core:
+    /// `ValidatePodsDisruptable`); `None` if all may.
     pub fn refusal<'a>(
         &self,
         on_node: impl Iterator<Item = &'a Pod> + Clone,
         now: Timestamp,
     ) -> Option<String> {
         let mut active = on_node.clone().filter(|pod| pods::is_active(pod));
+        // The annotation is judged for all pods before any budget, in upstream's order, so that the message
+        // is the same.
         if let Some(pod) = active.find(|pod| Protection::of(pod, now).is_active()) {
             return Some(format!(
                 "Pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod={})",
@@ -88,6 +92,8 @@ impl Budgets {
                     )
                 })
             }
+            // The eviction subresource answers 500 when several budgets select a pod, so draining would never
+            // end.
             _ => Some(format!(
                 "Eviction does not support multiple PDBs (PodDisruptionBudget(s)=[{}])",
                 names()
@@ -101,20 +107,22 @@ fn key(pod: &Pod) -> String {
     format!("{namespace}/{}", pod.name_any())
 }
 
-/// How much disturbance the end of a node without pods is (core: `PerNodeBaseDisruptionCost`).
+/// The disruption cost of a node without pods (core: `PerNodeBaseDisruptionCost`).
 pub const NODE_MILLI: u64 = 1000;
 
-/// How much disturbance a node's end is, in thousandths: [`NODE_MILLI`], and what each pod that moves costs (core: `EvictionCost`), if that is above zero.
+/// Returns the disruption cost of a node, in thousandths: [`NODE_MILLI`], and the eviction cost of each pod that moves
+/// (core: `EvictionCost`) if that is above zero.
 pub fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
     NODE_MILLI + moving.map(eviction_milli).sum::<u64>()
 }
 
-/// What the eviction of a pod costs, in thousandths: 0 to 10,000.
+/// Returns what the eviction of a pod costs, in thousandths: 0 to 10,000.
 fn eviction_milli(pod: &Pod) -> u64 {
     (eviction_cost(pod).max(0.0) * 1000.0).round() as u64
 }
 
-/// What the eviction of a pod costs (core: `EvictionCost`): 1, more or less by its deletion cost and its priority, -10 to 10.
+/// Returns what the eviction of a pod costs (core: `EvictionCost`): 1, more or less by its deletion cost and its priority,
+/// -10 to 10.
 pub fn eviction_cost(pod: &Pod) -> f64 {
     const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     let deletion: Option<f64> = pod
@@ -122,6 +130,8 @@ pub fn eviction_cost(pod: &Pod) -> f64 {
         .get(DELETION_COST)
         .and_then(|cost| cost.parse().ok());
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
+    // The divisors are upstream's: they map the whole range of either value to about 16 and 64 units before
+    // the clamp.
     let cost = 1.0
         + deletion.filter(|cost| cost.is_finite()).unwrap_or(0.0) / 2_f64.powi(27)
         + f64::from(priority.unwrap_or(0)) / 2_f64.powi(25);

@@ -8,7 +8,7 @@ use mullion_engine::disrupt::{BALANCED_K, Balance};
 
 use super::{command::Command, events::DisruptionEvents};
 
-/// What the scores of commands are reckoned from.
+/// The inputs from which the scores of commands are computed.
 #[derive(Default)]
 pub(super) struct Scale {
     /// The price of each candidate's node in micro-dollars an hour.
@@ -62,6 +62,7 @@ fn messages<'a>(
     shares.iter().filter_map(move |(pool, share)| {
         let all = balances.get(pool)?;
         let saved = saving as f64 * ratio(share.price, total);
+        // A pool whose prices are all unknown totals zero; the score is then huge instead of no number.
         let savings = saved / all.price_micro_usd.max(1) as f64;
         let disruption = ratio(share.disruption_milli, all.disruption_milli);
         let message = format!(

@@ -92,6 +92,7 @@ impl Correlator {
         let now = occurrence.at;
         let merged = occurrence.action.is_none()
             && self.is_one_too_many(&likeness, &occurrence.message, now);
+        // client-go marks the message, so that readers know that other messages were left out.
         let message = if merged {
             format!("{COMBINED}{}", occurrence.message)
         } else {
@@ -144,6 +145,7 @@ impl Correlator {
             last: now,
         });
         if now.duration_since(alike.last) > MERGE_WINDOW {
+            // A series that has paused starts anew, and its messages are shown one by one again.
             alike.messages.clear();
         }
         alike.last = now;
@@ -161,6 +163,7 @@ impl Correlator {
             last: now,
         });
         let earned = now.duration_since(budget.last).as_secs_f64() / REFILL.as_secs_f64();
+        // Tokens are added for the time since the last event, so no timer is needed per object.
         budget.tokens = (budget.tokens + earned).min(BURST);
         budget.last = now;
         let affordable = budget.tokens >= 1.0;

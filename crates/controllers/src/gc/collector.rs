@@ -63,6 +63,7 @@ impl Collector {
         let Some(node) = self.shared.graph().node(uid).cloned() else {
             return Ok(());
         };
+        // The object is on its way out by another finalizer, which this controller has nothing to do with.
         if node.deleting && !node.waits_for_dependents {
             return Ok(());
         }
@@ -71,6 +72,7 @@ impl Collector {
         let live = api
             .get_opt(&node.identity.name)
             .await?
+            // An object recreated under the name is another one, with owners of its own.
             .filter(|live| live.metadata.uid.as_deref() == Some(&**uid));
         let Some(live) = live else {
             // The object was deleted unseen; its dependents are processed as if the watch had reported
@@ -87,6 +89,7 @@ impl Collector {
             let owner = self.look_at_owner(&reference, uid, &node).await?;
             owners.push((reference, owner));
         }
+        // Taken from the graph after the owners were read, since reading them takes time.
         let (dependents, dependent_waits) = self.dependents_of(uid);
         match judge(&live.metadata, &owners, dependents, dependent_waits) {
             Verdict::Keep => {}
@@ -101,6 +104,7 @@ impl Collector {
                 return Err(Error::Unobserved(Uid::clone(uid)));
             }
         }
+        // A virtual node is retried until its kind's watch has confirmed or removed it.
         if node.is_virtual {
             Err(Error::Unobserved(Uid::clone(uid)))
         } else {
@@ -269,6 +273,7 @@ impl Collector {
         };
         let preconditions = Preconditions {
             uid: live.uid.clone(),
+            // If an owner was added since the read, the deletion fails and the object is judged again.
             resource_version: live.resource_version.clone(),
         };
         let params = DeleteParams {

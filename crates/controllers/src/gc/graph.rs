@@ -112,6 +112,8 @@ impl Graph {
                 (Vec::new(), false, false)
             }
         };
+        // Linked before the flags are set: links made in this change must be judged by the old state of the
+        // owner.
         self.relink(&uid, &former_owners, &owners, &mut work);
 
         let (waiting, orphaning) = (deleting && has(FOREGROUND), deleting && has(ORPHAN));
@@ -160,6 +162,7 @@ impl Graph {
             let unblocked = owner.block_owner_deletion == Some(true)
                 && kept.is_none_or(|kept| kept.block_owner_deletion != Some(true));
             if let Some(node) = self.nodes.get_mut(owner.uid.as_str()) {
+                // A reference that merely stopped blocking still makes the object a dependent.
                 if kept.is_none() {
                     node.dependents.remove(uid);
                 }

@@ -62,6 +62,8 @@ impl Shared {
 
     /// Changes the graph and queues the work that follows.
     fn update(&self, change: impl FnOnce(&mut Graph) -> Vec<Work>) {
+        // The lock is released before the work is queued: the queue wakes workers, which lock the graph at
+        // once.
         let work = change(&mut self.graph());
         for item in work {
             self.queue.add(item);

@@ -42,6 +42,7 @@ struct Monitor {
 
 /// Starts watching every kind and returns once all of them are in the graph.
 pub(super) async fn start(context: &Context, shared: &Shared) -> SharedKinds {
+    // All kinds must be in the graph before the first deletion, or a living owner could look absent.
     watch_shared(context, shared).await;
     let kinds = SharedKinds::default();
     let mut monitors = FxHashMap::default();
@@ -189,6 +190,7 @@ fn follow_definitions(
         let follow = async {
             loop {
                 changed.notified().await;
+                // An operator installs many definitions at once; one discovery serves them all.
                 sleep(SETTLE).await;
                 let found = discover(&context).await;
                 apply(&context, &shared, &found, &mut monitors);

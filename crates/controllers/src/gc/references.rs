@@ -53,6 +53,7 @@ pub(super) fn judge(
             .map(|(reference, _)| reference)
     };
     if with(Owner::Solid).next().is_some() {
+        // One living owner keeps the object. The dead references go, so that it is not judged for them again.
         let solid: Vec<_> = with(Owner::Solid).cloned().collect();
         return if solid.len() == owners.len() {
             Verdict::Keep

@@ -77,6 +77,7 @@ impl<K: Resource> Store<K> {
         let previous = self.objects.insert(key.clone(), Arc::clone(&object));
         for index in &mut self.indexes {
             if let Some(previous) = &previous {
+                // The old version is removed by its own values, which may differ from those of the new one.
                 index.remove(&key, previous);
             }
             index.insert(&key, &object);
@@ -99,6 +100,8 @@ impl<K: Resource> Store<K> {
         &mut self,
         objects: impl ExactSizeIterator<Item = (Key, Arc<K>)>,
     ) -> (Vec<Option<Arc<K>>>, Vec<Arc<K>>) {
+        // With the objects taken out and the indexes cleared, `insert` finds no earlier versions to remove
+        // one by one.
         let mut before = std::mem::take(&mut self.objects);
         for index in &mut self.indexes {
             index.entries.clear();

@@ -50,12 +50,14 @@ async fn act_on(
     }
     if let Some(option) = taken_back(kind, claim) {
         let is_spot = option.capacity_type == CapacityType::Spot;
+        // EC2 repeats its messages; a claim that is being deleted was counted with the first one.
         if is_spot && claim.metadata.deletion_timestamp.is_none() {
             let now = karpenter.base.clock.now();
             if karpenter.risks.taken_back(claim, now) {
                 karpenter.discovered.keep_news();
             }
         }
+        // The offering was just taken back, so the replacement must not be bought there again at once.
         match karpenter.cloud.mark_unavailable(option.clone()).await {
             Ok(rests) => log_unavailable(pass, kind.as_str(), &option, rests),
             Err(error) => pass

@@ -1,10 +1,12 @@
-//! Interruption: nodes whose instance the cloud takes back, stops or finds broken are replaced before they are gone.
+//! Handles interruptions: nodes whose instance the cloud takes back, stops or finds broken are replaced before they are
+//! gone.
 //!
-//! Messages come from a queue (`CloudProvider::receive_messages`) and from the cloud's own checks (`CloudProvider::impairments`). Their
-//! [`kind::Kind`] says what is done: the claim of the instance is deleted, so that its node is tainted and drained at once while the provisioner
-//! buys a place for its pods (Karpenter's provider: `interruption`, `interruption.instancestatus`).
+//! Messages come from a queue (`CloudProvider::receive_messages`), failed status checks from
+//! `CloudProvider::impairments`. Their [`kind::Kind`] determines the action: the claim of the instance is deleted, so
+//! that its node is tainted and drained at once while the provisioner buys a place for its pods (AWS provider:
+//! `interruption`, `interruption.instancestatus`).
 //!
-//! Invariant: a message is deleted after what it asks for is written down, so a crash in between repeats it.
+//! Invariant: a message is deleted after its action was carried out, so a crash in between repeats the action.
 
 mod act;
 mod kind;
@@ -21,11 +23,11 @@ use crate::provisioner::{KarpenterContext, metrics::Metric};
 
 const CONTROLLER: &str = "interruption";
 const OF_CHECKS: &str = "interruption.instancestatus";
-/// How often the cloud's checks are looked at.
+/// How often the cloud's status checks are read.
 const CHECKS: Duration = Duration::from_secs(60);
-/// A check that fails for less than this is waited for.
+/// A check must fail for this long before the instance is replaced, because many failures mend themselves.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(120);
-/// After a call that failed.
+/// The pause after a failed call.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Why a round failed.
@@ -76,7 +78,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Deals with the next messages. One that fails is left in the queue, which gives it again.
+/// Handles the next messages. One that fails stays in the queue, which delivers it again.
 async fn read_queue(karpenter: &KarpenterContext) -> Result<(), Error> {
     let messages = karpenter.cloud.receive_messages().await?;
     let ended = join_all(messages.iter().map(|message| deal_with(karpenter, message))).await;
@@ -99,7 +101,7 @@ async fn deal_with(karpenter: &KarpenterContext, message: &Message) -> Result<()
     Ok(())
 }
 
-/// Deals with instances that fail a check. `known`: the failures that the log has been told of.
+/// Handles instances that fail a status check. `known` are the failures that were logged already.
 async fn look_at_checks(
     karpenter: &KarpenterContext,
     known: &mut BTreeSet<(String, &'static str)>,
@@ -125,16 +127,17 @@ async fn look_at_checks(
         }
         seen.insert(key);
     }
+    // A failure that has ended is logged again if it comes back.
     *known = seen;
     Ok(())
 }
 
-/// Whether a failure has lasted long enough to be acted on. Maintenance that is ahead is always.
+/// Returns whether a failure has lasted long enough to be acted on. Announced maintenance is always acted on.
 fn is_lasting(failure: &Impairment, now: Timestamp) -> bool {
     failure.check == StatusCheck::Event || now.duration_since(failure.since) >= PATIENCE
 }
 
-/// Karpenter's name of a check.
+/// Returns Karpenter's name of a check.
 fn category(check: StatusCheck) -> &'static str {
     match check {
         StatusCheck::Instance => "InstanceStatus",

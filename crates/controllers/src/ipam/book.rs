@@ -103,11 +103,15 @@ impl Book {
     ) {
         let known = self.pods.get(&uid);
         let written = known.is_some_and(|known| known.written);
+        // A known pod is told to the interface again only when its annotation appears; anything else would
+        // ask twice.
         if known.is_some() && (written || annotation.is_none()) {
             return;
         }
         member.written = annotation.is_some();
         self.pods.insert(uid.clone(), member);
+        // The pod has its address; an assignment that still waits to be written must not give it a second
+        // one.
         self.gives.retain(|(pod, _)| *pod != uid);
         let event = match annotation {
             Some(address) => Event::PodHolds(uid, address),
@@ -138,6 +142,8 @@ impl Book {
             match answer {
                 Answer::Give { pod, address } => {
                     if let Some(member) = self.pods.get_mut(&pod).filter(|pod| !pod.written) {
+                        // Marked when the assignment is stored, not when it is written, so that the pod
+                        // cannot be given two addresses.
                         member.written = true;
                         self.gives.push((pod, address));
                     }
@@ -176,6 +182,7 @@ impl Book {
                 calls.make(self.life.clone(), &self.facts.id, begun, call);
             }
             Call::List => calls.make(self.life.clone(), &self.facts.id, begun, call),
+            // A restart could otherwise assign a block as warm while EC2 is taking it back.
             Call::GiveBack { .. } => self.give_backs.push_back((call, begun)),
         }
         self.record.changed(&self.interface, now);
@@ -192,6 +199,8 @@ impl Book {
                 calls.annotate(self.life.clone(), pod, &member.key, address);
             }
         }
+        // In order: the record lists blocks as they were handed in, so what the first one waits for the
+        // others do, too.
         while let Some((Call::GiveBack { kind, blocks }, _)) = self.give_backs.front()
             && self.record.may_give_back(*kind, blocks)
         {
@@ -213,6 +222,8 @@ impl Book {
     /// Writes the node's capacity if the node is ready and reports another one.
     pub(super) fn advertise(&mut self, reported: Option<u64>, ready: bool, calls: &Calls) {
         let capacity = self.interface.capacity();
+        // Right after a write the informer still shows the old capacity; comparing with it alone would write
+        // again.
         let is_reported = reported == Some(capacity as u64) || self.advertised == Some(capacity);
         if ready && !self.advertising && !is_reported {
             self.advertising = true;

@@ -129,6 +129,7 @@ impl Calls {
         let (cloud, context) = (Arc::clone(&self.cloud), self.context.clone());
         self.spawn(async move {
             let (lives, instances): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+            // One call describes the interfaces of all instances, because calls to EC2 are what is scarce.
             let found = limited(cloud.interfaces_of(&instances)).await;
             let found = match found {
                 Ok(found) => found,
@@ -289,6 +290,8 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
                 tracing::debug!(%error, pod = name, "whether the annotation was written is not known");
             }
         }
+        // After a time-out the patch may still arrive, so the pod is read until one of the two outcomes
+        // shows.
         sleep(LOOK_UP_AFTER).await;
         match api.get_opt(name).await {
             Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
@@ -306,6 +309,7 @@ fn cni_node(node: &Node) -> CNINode {
     let mut wanted = CNINode::new(&node.name_any(), CNINodeSpec::default());
     wanted.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     wanted.metadata.owner_references = kube::Resource::owner_ref(node, &()).map(|mut owner| {
+        // VRC names the node as a plain owner, so that garbage collection removes the CNINode with it.
         owner.controller = None;
         vec![owner]
     });
@@ -343,6 +347,8 @@ async fn record(
 }
 
 async fn remove(api: &Api<CNINode>, name: &str) -> kube::Result<()> {
+    // The finalizer keeps others from deleting the CNINode of a live node; here the node is gone, so it is
+    // released.
     api_error::ignore_not_found(api.delete(name, &DeleteParams::default()).await)?;
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let released = api.patch(name, &PatchParams::default(), &patch).await;

@@ -150,6 +150,8 @@ impl Driver {
         }
         let names = informers.nodes.list().into_iter();
         self.calls
+            // Started before the first assignment can create a CNINode, so the sweep cannot remove a new
+            // node's.
             .sweep(names.map(|node| node.name_any()).collect());
         self.look_at_lease();
         self.read_settings();
@@ -163,6 +165,7 @@ impl Driver {
             let wake = self.timers.next().map(|at| self.until(at));
             let queue = self.queue.clone();
             tokio::select! {
+                // Reports first: they free addresses and tokens that the queued work may need.
                 biased;
                 report = reports.recv() => {
                     if let Some(report) = report {
@@ -245,6 +248,7 @@ impl Driver {
             return self.calls.forget(name.clone());
         };
         if let Some(State::Managed(book)) = self.nodes.get(name)
+            // A node object that was deleted and created again between two events arrives as an update.
             && book.node.metadata.uid != node.metadata.uid
         {
             // The name now belongs to another node object.
@@ -338,6 +342,7 @@ impl Driver {
         if let Some(event) = event {
             book.handle(event, now, &mut self.events);
         }
+        // Writes that the event made possible start at once; only calls to EC2 wait for a turn.
         book.carry_out(now, &self.calls);
         let (ready, reported) = (is_ready(&book.node), capacity(&book.node));
         book.advertise(reported, ready, &self.calls);
@@ -401,6 +406,7 @@ impl Driver {
 
     /// Loads the interface of a node, and in the same call those of other nodes that are not loaded.
     fn load(&mut self, first: &NodeName) {
+        // Spent before the call is made, since EC2 counts calls that fail as well.
         self.turns.spend();
         let others = self.nodes.iter().filter(|(name, _)| *name != first);
         let others = others.filter(|(_, state)| matches!(state, State::New(_)));
@@ -432,6 +438,8 @@ impl Driver {
         if let Some(room) = &room {
             book.interface.ask_for_at_most(room.most());
         }
+        // The interface decides what to call for, and may assign only while its subnet has room for another
+        // try.
         book.interface.hold(!may_assign);
         let call = book.interface.next_call(now);
         book.interface.hold(true);

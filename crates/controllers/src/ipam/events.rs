@@ -84,6 +84,7 @@ impl AddressEvents {
             self.pruned = now;
         }
         let uid = object.uid.clone().unwrap_or_default();
+        // The message is part of the key: an address that changes is news within the minute.
         let key = (uid, format!("{reason} {message}"));
         if self
             .last_sent

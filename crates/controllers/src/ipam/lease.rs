@@ -37,6 +37,7 @@ impl LeaseState {
         now: Timestamp,
     ) -> (bool, Option<Timestamp>) {
         let spec = lease.and_then(|lease| lease.spec.as_ref());
+        // A holder that stops cleanly clears its name from the Lease; from then on nobody assigns addresses.
         let spec = spec.filter(|spec| holder(spec).is_some());
         if self.observed.as_ref().map(|(observed, _)| observed) != spec {
             self.observed = spec.map(|spec| (spec.clone(), now));
@@ -90,6 +91,7 @@ fn duration(spec: &LeaseSpec) -> Duration {
     let seconds = spec.lease_duration_seconds.map(u64::try_from);
     match seconds {
         Some(Ok(seconds)) => Duration::from_secs(seconds),
+        // A negative duration has passed already.
         Some(Err(_)) => Duration::ZERO,
         None => USUAL,
     }

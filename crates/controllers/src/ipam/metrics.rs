@@ -48,6 +48,7 @@ impl Metrics {
             let mut numbers = *numbers;
             let since = at.filter(|_| numbers.waiting > 0).map(|at| at.elapsed());
             let since = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+            // The pod has gone on waiting since the numbers were taken.
             numbers.longest_wait_ms += since;
             (name.clone(), numbers)
         });
@@ -80,6 +81,7 @@ impl Metrics {
             Ok(_) => "success".to_owned(),
             Err(error) => {
                 let text = error.to_string();
+                // Only the code: messages contain ids, and each would become a time series of its own.
                 let code = text.split(':').next().unwrap_or_default();
                 code.to_owned()
             }

@@ -75,6 +75,7 @@ impl Record {
         let is_listed = |block: &Cidr| {
             written.is_some_and(|status| status.giving_back.contains(&text(kind, block.ip)))
         };
+        // A listed warm address may lie in one of the blocks, so the list has to be empty first.
         self.listed.is_empty() && blocks.iter().all(is_listed)
     }
 
@@ -106,6 +107,8 @@ impl Record {
                 return None;
             }
         }
+        // Until the write is known to have failed or succeeded, a restart may find the old list or the new
+        // one.
         self.listed.extend(listed(&status).0);
         self.writing = Some(status.clone());
         Some(status)

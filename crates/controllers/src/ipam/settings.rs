@@ -108,6 +108,7 @@ impl Switches {
     /// Returns which other controller assigns the addresses in place of this one; `None` if there is no other.
     pub(super) fn others(&self) -> Option<&'static str> {
         let informers = &self.context.informers;
+        // VRC in the data plane leaves Windows addresses to this Deployment whatever else is configured.
         if informers
             .deployments
             .get(NAMESPACE, LEGACY_DEPLOYMENT)

@@ -75,6 +75,7 @@ impl Subnet {
         if self.parked.is_empty() {
             return None;
         }
+        // The call at this position is the one whose end, or slowness, brings the number below the window.
         let decides = self.under_way.len().checked_sub(self.window);
         let begun = decides.and_then(|at| self.under_way.get(at));
         let free_at = begun.map_or(0, |begun| begun + SLOW_MS);
@@ -120,6 +121,8 @@ impl Subnet {
     pub(super) fn refused(&mut self, begun: u64, now: u64) {
         self.window = 1;
         self.most = 1;
+        // Calls that were under way together meet the same full subnet; counted each, they would close it for
+        // minutes.
         if self.refused_at.is_some_and(|at| begun < at) {
             return;
         }

@@ -60,6 +60,7 @@ impl Line {
     /// Puts a node at the end of its lane unless it already waits there.
     pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
         match priority {
+            // A node with waiting pods moves to the front lane, and never back while it waits there.
             CallPriority::Pods(_) => {
                 self.upkeep.remove(node);
                 self.pods.add(node);

@@ -89,9 +89,11 @@ impl Addresses {
     /// # Errors
     /// Returns an error if every address is in use or cooling down, with the time at which one can be used again.
     pub fn assign(&mut self, pod: &Arc<str>, now: Timestamp) -> Result<Ipv4Addr, Exhausted> {
+        // A sandbox that is created again keeps the pod's address.
         if let Some(address) = self.used.get(pod) {
             return Ok(*address);
         }
+        // Cooled addresses come before new ones, because a new one costs a call to the cloud.
         self.wake(now);
         let free = self.free.pop_front().or_else(|| self.more.as_mut()?.next());
         let address = free.ok_or(Exhausted {

@@ -217,6 +217,8 @@ pub fn resize(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Pend
     for name in ["memory", "cpu"] {
         let requested = needs.requests.get(name).copied().unwrap_or(0);
         let capacity = allocatable.get(name).copied().unwrap_or(0);
+        // Infeasible is checked against the whole node first: waiting for other pods to leave could never
+        // help.
         if requested > capacity {
             return Err(Pending {
                 reason: "Infeasible",

@@ -97,6 +97,7 @@ pub fn same_simulation(old: &Pod, new: &Pod) -> bool {
 /// Returns the simulation annotations of a pod.
 fn asked(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter();
+    // The map is sorted, so all keys with the prefix stand together.
     all.flat_map(|all| all.range::<str, _>((Bound::Included(PREFIX), Bound::Unbounded)))
         .take_while(|(key, _)| key.starts_with(PREFIX))
 }
@@ -109,6 +110,7 @@ pub fn complaints(pod: &Pod, before: Option<&Pod>) -> Vec<String> {
         before.is_some_and(|before| before.get(key).is_some_and(|old| old == value))
     };
     asked(pod)
+        // A warning belongs to the write that caused it, not to every later update of the pod.
         .filter(|(key, value)| !had(key, value))
         .filter_map(|(key, value)| {
             let why = misunderstood(pod, key, value)?;
@@ -147,6 +149,7 @@ fn misunderstood(pod: &Pod, key: &str, value: &str) -> Option<String> {
     if !understood {
         return Some(format!("allowed is {form}"));
     }
+    // A mistake in the value is reported first, since it is one wherever the annotation stands.
     let container = container.filter(|name| !has_container(pod, name))?;
     Some(format!("the pod has no container {container:?}"))
 }

@@ -250,6 +250,7 @@ impl<'a> Use<'a> {
         lacks: impl Fn(&str) -> String,
         has: impl Fn(&Keys, &str) -> bool,
     ) -> Result<(), String> {
+        // An optional object that exists may still lack a key, which is skipped as well.
         if self.optional {
             return Ok(());
         }

@@ -130,6 +130,7 @@ impl Exit {
     /// Returns the exit of a container that was not found when its pod ended.
     pub(super) fn unknown() -> Self {
         Self {
+            // The kubelet reports 137 when it cannot know how a container ended.
             code: 137,
             reason: "ContainerStatusUnknown",
             message: Some("The container could not be located when the pod was terminated"),
@@ -218,6 +219,7 @@ impl Unit {
             let settle_at = exit.finished_at.unwrap_or(Timestamp::UNIX_EPOCH);
             found.state = State::Exited { exit, settle_at };
         } else if found.last.is_some() {
+            // A waiting container with an earlier exit has run before, so its next start counts as a restart.
             found.starts = restarts + 1;
         }
         found

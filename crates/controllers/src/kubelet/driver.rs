@@ -136,6 +136,8 @@ impl Driver {
                 .next()
                 .map(|at| until(at, self.context.clock.steady()));
             tokio::select! {
+                // Machines first: a pod of a node whose boot is already queued then need not be kept waiting
+                // for it.
                 biased;
                 Some(machine) = machines.recv() => self.machine(machine),
                 received = inputs.recv_many(&mut batch, 1024) => {
@@ -215,7 +217,9 @@ impl Driver {
         };
         kubelet.talking = talking;
         if talking {
+            // While the kubelet was silent the node lifecycle controller set its conditions to Unknown.
             kubelet.report_at_once();
+            // Changes that came meanwhile were ignored, so each pod is observed in its latest version.
             let pods = self
                 .context
                 .informers
@@ -242,6 +246,7 @@ impl Driver {
                     None => {
                         let name = name.to_owned();
                         let waiting = self.waiting.entry(name).or_default();
+                        // Only the newest version of a pod is kept for the boot.
                         waiting.retain(|other| other.metadata.uid != pod.metadata.uid);
                         waiting.push(pod);
                     }
@@ -250,6 +255,8 @@ impl Driver {
             Input::Echo(pod) => {
                 let kubelet = self.nodes.get_mut(node_of(&pod));
                 if let Some(kubelet) = kubelet.filter(|kubelet| kubelet.talking)
+                    // The echo of an own write needs no step, unless another client changed annotations or
+                    // readiness with it.
                     && kubelet.host.refresh_pod(Arc::clone(&pod), now)
                 {
                     let name: Arc<str> = node_of(&pod).into();
@@ -288,6 +295,8 @@ impl Driver {
             Input::Node(node) => self.observe_node(node, now),
             Input::NodeGone(name) => {
                 if let Some(kubelet) = self.nodes.get_mut(name.as_str()) {
+                    // The kubelet goes on without its Node object: it neither renews its lease nor reports
+                    // until one exists again.
                     kubelet.node = None;
                 }
             }
@@ -359,6 +368,7 @@ impl Driver {
             waited.saturating_add(left).unwrap_or(Timestamp::MAX)
         });
         let timer = Timer::Pod(Arc::clone(name), Arc::clone(sim.uid()));
+        // Set even when nothing is due, because that removes the timer of the step before.
         self.timers.set(timer, wake);
         let pod = sim.pod();
         for effect in step.effects {

@@ -45,6 +45,7 @@ pub(super) fn variables(
         }
     }
     for (name, value) in of_services {
+        // Variables of Services are defaults: whatever the pod sets under the same name wins.
         variables.entry(name).or_insert(value);
     }
     variables

@@ -65,6 +65,8 @@ impl Host {
         let mut images = NodeImages::new(knowledge, system, &facts.arch, build, pace, delays)
             .on_kernel(&facts.kernel_version);
         for image in preloaded {
+            // Windows AMIs contain the base images, which is why pods on them start without the longest part
+            // of the pull.
             images.adopt(&image, now);
         }
         Self {
@@ -144,6 +146,7 @@ impl Host {
         };
         // The resources of a running pod may have been resized in place.
         let resized =
+            // Only a new generation can change resources; comparing specs at every update would cost more.
             sim.holds_resources() && sim.pod().metadata.generation != pod.metadata.generation;
         let had = resized.then(|| occupant(sim.granted()));
         let step = sim.observe(pod);
@@ -176,6 +179,7 @@ impl Host {
             let spec = self.pods.get(uid).and_then(|sim| sim.pod().spec.as_ref());
             Reverse(spec.and_then(|spec| spec.priority).unwrap_or_default())
         };
+        // The sort is stable: among equal priorities the resize that has waited longest comes first.
         waiting.sort_by_key(priority);
         for uid in waiting {
             let sim = self.pods.get_mut(&uid);
@@ -222,6 +226,8 @@ impl Host {
         };
         let held = sim.holds_resources();
         let step = sim.step(&mut parts, now);
+        // Room that a step has freed is offered to waiting resizes at once, as the kubelet does when a pod
+        // ends.
         if held && !sim.holds_resources() {
             let gone = occupant(sim.granted());
             self.occupied.remove(&gone);

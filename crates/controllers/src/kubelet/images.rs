@@ -31,6 +31,7 @@ pub fn choose<'a>(variants: &'a [Variant], host: Host<'_>, builds: &Builds) -> O
         let runs = Runs::from_iter([variant.platform.clone()]);
         runs.runs_on(host, builds)
     };
+    // `max_by` returns the last of equal elements, so the reversed order makes it the first one listed.
     let matching = variants.iter().rev().filter(matches);
     matching.max_by(|one, another| one.os_version.cmp(&another.os_version))
 }

@@ -66,6 +66,7 @@ pub async fn until_stopped(pods: Informer<Pod>, pod: &Pod, container: &str) {
             .and_then(|pod| running_id(&pod, container))
             == run
     };
+    // The id changes with every restart, so following ends with this run, as `kubectl logs -f` does.
     while run.is_some() && goes_on() {
         tokio::time::sleep(POLL).await;
     }
@@ -76,6 +77,7 @@ fn started_at(status: &ContainerStatus, previous: bool) -> Option<Timestamp> {
     let (state, last) = (status.state.as_ref(), status.last_state.as_ref());
     let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
         let ended = state?.terminated.as_ref()?;
+        // An exit without a container id is one that the kubelet made up for a container that never ran.
         ended.container_id.as_ref()?;
         Some(
             ended

@@ -56,6 +56,7 @@ impl ReportedMachines {
             if !instance.state.is_alive() {
                 let name = self.booted.remove(&instance.id);
                 machines.extend(name.map(|name| Machine::Gone { name }));
+            // An instance changes several times after it booted; only the first of these changes is reported.
             } else if instance.booted && !self.booted.contains_key(&instance.id) {
                 let name = instance.private_dns_name.clone();
                 self.booted.insert(instance.id.clone(), name);

@@ -26,5 +26,6 @@ pub(super) fn limit(container: &Container) -> Option<i64> {
 /// Returns the bytes that a running container uses.
 pub(super) fn used(pod: &Pod, container: &Container, is_app: bool) -> i64 {
     let needed = needed(pod, container, is_app).unwrap_or_else(|| usage::usual_memory(container));
+    // A job object keeps a Windows container at its limit: further allocations fail instead of using memory.
     limit(container).map_or(needed, |limit| needed.min(limit))
 }

@@ -114,6 +114,7 @@ impl NodeFacts {
             (labels::REGION, &self.region),
             (labels::BETA_REGION, &self.region),
         ];
+        // Last, because a label of the node group must not hide what the instance really is.
         all.extend(own.map(|(key, value)| (key.to_owned(), value.clone())));
         if let Some(build) = self.windows_build {
             all.insert(labels::WINDOWS_BUILD.to_owned(), build.to_string());
@@ -229,6 +230,8 @@ impl NodeFacts {
             let old = before
                 .into_iter()
                 .flatten()
+                // Only a change of the status is a transition; a new reason or message keeps the time
+                // (kubelet: `ReadyCondition`).
                 .find(|condition| condition.type_ == name && condition.status == status);
             NodeCondition {
                 type_: name.to_owned(),
@@ -249,6 +252,8 @@ impl NodeFacts {
     pub fn press_memory(status: &mut NodeStatus, before: Option<&[NodeCondition]>, now: Timestamp) {
         let is_it = |condition: &&NodeCondition| condition.type_ == "MemoryPressure";
         let before = before.into_iter().flatten().find(is_it);
+        // The new conditions say False at first, so their own transition time would restart with every
+        // status.
         let since = before.filter(|condition| condition.status == "True");
         let since = since.and_then(|condition| condition.last_transition_time.clone());
         let conditions = status.conditions.iter_mut().flatten();
@@ -318,6 +323,8 @@ impl NodeFacts {
     const WINDOWS_BOOTS: &'static str = "4";
 
     fn system_info(&self) -> NodeSystemInfo {
+        // Derived from the instance, so that a restart of Mullion does not look like a reboot or another
+        // machine.
         let id = ids::hex64(&[&self.provider_id]);
         let uuid = format!(
             "ec2{}-{}-{}-{}-{}",

@@ -235,6 +235,8 @@ impl PodSim {
     /// does for a silent node), which then is reported again.
     pub fn observe(&mut self, pod: Arc<Pod>) -> bool {
         let overruled =
+            // Only a readiness that this kubelet reported can be overruled; otherwise False is simply not
+            // reported yet.
             report::is_ready(&self.pod) && !report::is_ready(&pod) && self.transitions.is_ready();
         if overruled {
             self.written = None;
@@ -263,6 +265,7 @@ impl PodSim {
         if self.life == Life::Active {
             self.consider_stopping(parts, now);
         }
+        // Asked again: the step before may just have begun to stop the pod.
         if self.life == Life::Active {
             self.advance_sandbox(parts, now);
             if self.sandbox == Sandbox::Up {
@@ -277,6 +280,7 @@ impl PodSim {
         self.report(parts, now, &mut effects);
         let over = matches!(self.life, Life::Over { .. } | Life::Rejected(_));
         if over && self.pod.metadata.deletion_timestamp.is_some() && !self.deleted {
+            // The object is removed only when everything in it has ended, which is what frees its name.
             self.deleted = true;
             effects.push(Effect::Delete);
         }

@@ -121,6 +121,8 @@ impl Probes {
                     .into_iter()
                     .flatten()
                 {
+                    // Their first tick is not earlier than the startup probe's success, whatever their
+                    // initial delay.
                     worker.next_at = worker.next_at.max(at);
                 }
             }
@@ -213,6 +215,7 @@ impl Worker {
         Self {
             period: pace
                 .of(seconds(probe.period_seconds, 10))
+                // A high speed would otherwise turn one failing probe into thousands of events.
                 .max(SHORTEST_PERIOD),
             successes_needed: probe.success_threshold.unwrap_or(1),
             failures_needed: probe.failure_threshold.unwrap_or(3),
@@ -246,6 +249,7 @@ impl Worker {
     }
 
     fn wake(&self) -> Option<Timestamp> {
+        // A healthy probe has nothing to record until its next failure begins, so it needs no timer before.
         let settled = self.passing && self.streak.0;
         if !settled {
             return Some(self.next_at);
@@ -269,6 +273,7 @@ impl Worker {
             _ => (passes, 1),
         };
         if passes {
+            // Only the failure threshold ends a passing state, so a success below its own threshold keeps it.
             self.passing |= self.streak.1 >= self.successes_needed;
             return None;
         }

@@ -164,6 +164,7 @@ impl NodeImages {
             System::Linux => now,
         };
         let done_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
+        // On Linux nothing waits for this time, and pulls there may end in another order than they began.
         self.puller_free_at = self.puller_free_at.max(done_at);
         (done_at, work)
     }
@@ -204,6 +205,8 @@ impl NodeImages {
         here.sort_by(|(a_name, a), (b_name, b)| {
             b.bytes.cmp(&a.bytes).then_with(|| a_name.cmp(b_name))
         });
+        // Cut after sorting by size: the scheduler scores image locality by bytes, so the largest images
+        // matter most.
         here.truncate(MAX_REPORTED);
         let report = |(name, stored): (&String, &Stored)| ContainerImage {
             names: Some(vec![stored.digest.clone(), name.clone()]),
@@ -257,6 +260,8 @@ impl NodeImages {
             return runs.then_some(by_name);
         };
         let chosen = images::choose(&variants, host, table.builds())?;
+        // The registry's size includes the base layers, which a Windows node with the same base need not
+        // download.
         let shared = usual.bytes - usual.download_bytes;
         let sizes = chosen.bytes.map_or(usual, |bytes| Sizes {
             bytes,

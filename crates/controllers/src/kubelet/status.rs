@@ -111,6 +111,7 @@ pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<
         reason: None,
         message: None,
     };
+    // In the order of ORDER, whose positions `transitions` uses.
     let verdicts = [
         sandbox,
         initialized(view),
@@ -223,6 +224,7 @@ fn initialized(view: &View<'_>) -> Verdict {
             message: None,
         };
     }
+    // Once an app container has started the pod stays initialized, even while a sidecar restarts.
     if has_initialized(view.units) {
         return Verdict::YES;
     }
@@ -299,6 +301,7 @@ pub(super) fn phase(
         }
     }
     match () {
+        // The kubelet's order: a pod is Pending while any container has not been started for the first time.
         () if pending_init > 0 || waiting > 0 => "Pending",
         () if running > 0 => "Running",
         () if stopped == 0 => "Pending",

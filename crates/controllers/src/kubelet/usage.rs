@@ -140,6 +140,7 @@ struct Workload {
 impl Reading<'_> {
     fn pod(&self, pod: &Pod) -> Option<PodMetrics> {
         let used = self.containers(pod);
+        // metrics-server scrapes kubelets and shows nothing of a node that does not answer.
         if used.is_empty() || !self.node_is_ready(pods::node_name(pod)) {
             return None;
         }
@@ -241,6 +242,8 @@ impl Reading<'_> {
         let plan = planned(pod.metadata.annotations.as_ref())
             .or_else(|| planned(Some(&workload?.annotations)))
             .unwrap_or_default();
+        // A shared amount models load behind a Service: more replicas leave less for each, so an autoscaler
+        // settles.
         let share = |amount: Amount| match amount.shared {
             true => self.share(pod, workload, amount.quantity),
             false => amount.quantity,

@@ -96,6 +96,7 @@ impl Writers {
             }
             Write::Register { facts, .. } => &facts.name,
             Write::NodeStatus { name, .. } => name,
+            // Renewals of many nodes come at the same moment and must not wait behind the statuses of pods.
             Write::Renew { .. } => return &self.renewals,
         };
         let slot = key.bytes().fold(0usize, |hash, byte| {
@@ -154,6 +155,7 @@ async fn carry_out(client: &Client, write: &Write) -> Result<(), Error> {
                 preconditions: Some(preconditions),
                 ..DeleteParams::default()
             }
+            // The pod has terminated already, so the API server removes the object at once.
             .grace_period(0);
             api.delete(&pod.name_any(), &params).await.map(drop)
         }
@@ -182,6 +184,7 @@ async fn register(client: &Client, facts: &NodeFacts, node: &Node) -> Result<(),
     match nodes.create(&PostParams::default(), node).await {
         Ok(_) => Ok(()),
         Err(Error::Api(status)) if status.is_already_exists() => {
+            // Taints are left alone: they may have been removed on purpose since the node registered first.
             let labels = json!({ "metadata": { "labels": facts.all_labels() } });
             nodes
                 .patch(&facts.name, &PatchParams::default(), &Patch::Merge(labels))

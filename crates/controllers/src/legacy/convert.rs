@@ -1,4 +1,4 @@
-//! What the v1alpha5 kinds mean in today's words. Pure.
+//! Converts the v1alpha5 kinds to today's. Pure.
 //!
 //! Invariant: a converted object passes today's schema and means what v1alpha5 meant, defaults included: on-demand,
 //! amd64, Linux unless asked otherwise, instance categories c, m and r of generations above 2 unless the type is
@@ -18,7 +18,7 @@ use mullion_api::{
 };
 use serde_json::Value;
 
-/// The NodePool that a Provisioner is today. `class` is the class its nodes come from.
+/// Returns the NodePool that a Provisioner is today. `class` is the class its nodes come from.
 pub fn node_pool(spec: &ProvisionerSpec, class: &str) -> NodePoolSpec {
     NodePoolSpec {
         template: NodeClaimTemplate {
@@ -53,13 +53,15 @@ fn seconds(seconds: Option<i64>) -> NillableDuration {
     }
 }
 
-/// v1alpha5 knew emptiness or consolidation, never both; without either, nodes stayed.
+/// Converts the disruption settings. In v1alpha5 a Provisioner had either `ttlSecondsAfterEmpty` or consolidation;
+/// without either, nodes stayed.
 fn disruption(spec: &ProvisionerSpec) -> Disruption {
     let consolidates = spec
         .consolidation
         .as_ref()
         .is_some_and(|consolidation| consolidation.enabled == Some(true));
     let (consolidation_policy, consolidate_after) = match consolidates {
+        // v1alpha5 consolidated without waiting.
         true => (
             ConsolidationPolicy::WhenEmptyOrUnderutilized,
             NillableDuration::seconds(0),
@@ -76,7 +78,7 @@ fn disruption(spec: &ProvisionerSpec) -> Disruption {
     }
 }
 
-/// The requirements with v1alpha5's defaults for what neither they nor the labels speak of.
+/// Returns the requirements with v1alpha5's defaults for what neither they nor the labels speak of.
 fn with_defaults(
     requirements: &[Requirement],
     given_labels: &BTreeMap<String, String>,
@@ -108,6 +110,7 @@ fn with_defaults(
         labels::INSTANCE_CATEGORY,
         labels::INSTANCE_GENERATION,
     ];
+    // v1alpha5 added these defaults only where the user did not choose types in some other way.
     if !speaks_of(&all, &narrowing) {
         all.push(Requirement::new(
             labels::INSTANCE_CATEGORY,
@@ -123,7 +126,7 @@ fn with_defaults(
     all
 }
 
-/// The EC2NodeClass that an AWSNodeTemplate is today. `profile` is used where the template names none.
+/// Returns the EC2NodeClass that an AWSNodeTemplate is today. `profile` is used where the template names none.
 pub fn node_class(
     spec: &AWSNodeTemplateSpec,
     kubelet: Option<&KubeletConfiguration>,
@@ -166,7 +169,7 @@ pub fn node_class(
     }
 }
 
-/// A selector map as alternative terms: each of its ids, or its tags together.
+/// Returns a selector map as alternative terms: each of its ids, or its tags together.
 fn selectors(map: &BTreeMap<String, String>) -> Vec<(Option<String>, BTreeMap<String, String>)> {
     let ids = map.iter().filter(|(key, _)| is_ids(key));
     let ids: Vec<_> = ids
@@ -194,7 +197,8 @@ fn is_ids(key: &str) -> bool {
     matches!(key, "aws-ids" | "aws::ids")
 }
 
-/// Family and selector terms. Where nothing selects images, the family's newest is meant.
+/// Returns the image family and the selector terms. Without an `amiSelector` the newest image of the family is
+/// selected.
 fn images(spec: &AWSNodeTemplateSpec) -> (Option<String>, Vec<AmiSelectorTerm>) {
     let family = spec.ami_family.as_deref().unwrap_or("AL2");
     if spec.ami_selector.is_empty() {
@@ -237,6 +241,8 @@ fn images(spec: &AWSNodeTemplateSpec) -> (Option<String>, Vec<AmiSelectorTerm>) 
         });
     }
     let family = match family {
+        // Today's schema has no Ubuntu; as in Karpenter's conversion, its images boot with AL2's bootstrap
+        // script.
         "Ubuntu" => "AL2",
         other => other,
     };
@@ -265,7 +271,7 @@ fn volume(legacy: &LegacyBlockDeviceMapping) -> BlockDeviceMapping {
     }
 }
 
-/// A size in whole GiB, as today's schema wants it.
+/// Returns a size in whole GiB, as today's schema wants it.
 fn gibibytes(size: &Value) -> Option<String> {
     let text = match size {
         Value::String(text) => text.clone(),
@@ -276,7 +282,7 @@ fn gibibytes(size: &Value) -> Option<String> {
     Some(format!("{}Gi", bytes.div_ceil(1 << 30).max(1)))
 }
 
-/// v1alpha5's defaults, of which the hop limit differs from today's.
+/// Fills in v1alpha5's defaults; the hop limit was 2, today's default is 1.
 fn metadata_options(given: Option<&MetadataOptions>) -> MetadataOptions {
     let given = given.cloned().unwrap_or_default();
     let or = |value: Option<String>, default: &str| value.or_else(|| Some(default.to_owned()));

@@ -1,8 +1,8 @@
-//! The v1alpha5 kinds, mirrored into today's: Provisioner into NodePool, AWSNodeTemplate into EC2NodeClass.
+//! Mirrors the v1alpha5 kinds into the current ones: Provisioner into NodePool, AWSNodeTemplate into EC2NodeClass.
 //!
-//! Invariant: one internal path. A mirror has its origin's name, is owned by it, carries the annotation
-//! `mullion.dev/mirrored-from` and is rewritten whenever the origin changes; an object of that name that somebody made
-//! himself is never touched, and a Warning event about the origin says so.
+//! Invariant: everything else knows the current kinds only. A mirror has the name of its origin, is owned by it,
+//! carries the annotation `mullion.dev/mirrored-from`, and is rewritten whenever the origin changes. An object of that
+//! name that a user created is never touched; a Warning event on the origin says so.
 
 pub mod convert;
 
@@ -173,7 +173,7 @@ impl Legacy {
     }
 }
 
-/// The class a provisioner's nodes come from; without a reference it is one of the provisioner's own name.
+/// Returns the class that a provisioner's nodes come from: the one it refers to, or the one of its own name.
 fn class_name(provisioner: &Provisioner) -> String {
     match &provisioner.spec.provider_ref {
         Some(reference) => reference.name.clone(),
@@ -181,7 +181,7 @@ fn class_name(provisioner: &Provisioner) -> String {
     }
 }
 
-/// An object that is not on its way out.
+/// Returns the object unless it is being deleted.
 fn live<K: Resource>(object: Option<Arc<K>>) -> Option<Arc<K>> {
     object.filter(|object| object.meta().deletion_timestamp.is_none())
 }
@@ -204,8 +204,8 @@ fn metadata<K: Resource<DynamicType = ()>>(origin: &K) -> ObjectMeta {
     }
 }
 
-/// Makes the object under `name` what the mirror says; without a mirror, ends one that was. Returns whether an object of that name is in the
-/// way, which is no mirror.
+/// Creates, updates or deletes the object `name` so that it equals the mirror. Returns whether an object of that name
+/// exists that is no mirror.
 async fn mirror_to<K>(
     api: &Api<K>,
     name: &str,
@@ -228,6 +228,7 @@ where
         }
         (Some(there), Some(mirror)) if is_mirror(&there) && !same(&there, &mirror) => {
             let mut patch = serde_json::to_value(&mirror).map_err(kube::Error::SerdeError)?;
+            // Only the spec is rewritten: labels and annotations that others added to the mirror stay.
             patch["metadata"] = json!({ "resourceVersion": there.resource_version() });
             // A merge keeps what is absent; what the origin no longer says must go.
             if let Some(spec) = patch.get_mut("spec") {

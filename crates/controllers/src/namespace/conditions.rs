@@ -41,6 +41,7 @@ pub(super) fn apply(namespace: &Namespace, progress: &Progress, now: Time) -> Na
                 message: Some(message),
             }),
             Some(condition) => {
+                // Reason and message change with every object that goes; the time belongs to the status.
                 if condition.status != state {
                     condition.last_transition_time = Some(now.clone());
                 }

@@ -110,6 +110,7 @@ impl Controller {
             };
             namespace = written;
         }
+        // The conditions were written first, because users look there for what holds the namespace.
         if !progress.failures.is_empty() || progress.discovery_failure.is_some() {
             return Err(Error::Content(progress.failures.len()));
         }
@@ -119,6 +120,7 @@ impl Controller {
             self.queue.add_after(key.clone(), again);
             return Ok(());
         }
+        // Only an empty namespace reaches this line; without the finalizer its objects would be orphaned.
         self.finalize(&namespace).await
     }
 
@@ -164,6 +166,7 @@ impl Controller {
         let api: Api<PartialObjectMeta<DynamicObject>> =
             Api::namespaced_with(self.context.client.clone(), &name, resource);
         let is_pod = resource.group.is_empty() && resource.plural == "pods";
+        // Read before the deletion: pods that are gone afterwards no longer tell their grace period.
         let grace = if is_pod {
             self.longest_grace(namespace).await?
         } else {

@@ -122,6 +122,7 @@ impl Driver {
             }
             Input::Lease(name, renewal) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
+                    // The steady clock: a jump of the wall clock must not make every node look silent.
                     watched.signs.observe_lease(renewal.as_ref(), waited);
                 }
             }
@@ -253,6 +254,8 @@ impl Driver {
                 self.writer.node(name.clone(), patch, Part::Status);
             }
         }
+        // Silent nodes are noticed first, but count as not ready only when their write comes back as a
+        // change.
         let verdicts = self.verdicts(waited);
         for (name, verdict) in &verdicts {
             let Some(watched) = self.nodes.get_mut(name) else {

@@ -26,6 +26,7 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
             .iter()
             .filter(|toleration| tolerates(toleration, taint))
             .peekable();
+        // One taint without toleration is enough, whatever time the others would leave.
         if used.peek().is_none() {
             return Stay::For(SignedDuration::ZERO);
         }

@@ -68,6 +68,7 @@ impl Evictor {
             EvictionChange::None => {}
             EvictionChange::Evict { was_waiting } => {
                 self.stop_waiting(&uid);
+                // Upstream cancels the timed eviction before it starts an immediate one, and records both.
                 if was_waiting {
                     self.record(pod, "Cancelling deletion of");
                 }
@@ -121,6 +122,7 @@ impl Evictor {
     }
 
     fn evict(&self, pod: Arc<Pod>) {
+        // The event comes before the deletion, since it refers to a pod that may be gone a moment later.
         self.record(&pod, "Marking for deletion");
         let (client, writers, now) = (
             self.context.client.clone(),
@@ -156,6 +158,7 @@ async fn announce_and_delete(client: &Client, pod: &Pod, now: Timestamp) -> Resu
         last_probe_time: None,
     };
     let patch = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
+    // The condition is written first: Jobs and budgets tell disruptions from failures by it.
     api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
         .await?;
     api.delete(&name, &uid_precondition(uid)).await.map(drop)

@@ -107,6 +107,7 @@ pub fn silenced(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
             status: "Unknown".to_owned(),
             reason: Some("NodeStatusNeverUpdated".to_owned()),
             message: Some("Kubelet never posted node status.".to_owned()),
+            // Upstream's fake heartbeat for a kubelet that never reported: the node's creation.
             last_heartbeat_time: node.metadata.creation_timestamp.clone(),
             last_transition_time: Some(Time(now)),
         }),

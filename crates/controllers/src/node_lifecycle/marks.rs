@@ -77,6 +77,7 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
         .iter()
         .find(|taint| taint.effect == "NoExecute" && is_readiness(&taint.key));
     let no_execute = match (reason, evict, evicting) {
+        // A ready node loses the taint at once; a node that waits for its turn keeps what it has.
         (None, _, _) | (_, Evict::Never, _) | (_, Evict::NotYet, None) => None,
         // The existing taint keeps its time.
         (Some(key), _, Some(there)) if there.key == key => Some(there.clone()),
@@ -105,6 +106,7 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
             wanted.push(taint(key, "NoSchedule", now));
         }
     }
+    // Appended, so that existing taints keep their order and an unchanged list is not written.
     wanted.extend(no_execute.filter(|taint| !wanted.contains(taint)));
     (wanted != present).then_some(wanted)
 }

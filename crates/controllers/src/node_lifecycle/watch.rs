@@ -48,6 +48,7 @@ pub(super) fn start(context: &Context, inputs: &mpsc::UnboundedSender<Input>) {
                 if pods::node_name(old) == pods::node_name(new)
                     && tolerations(old) == tolerations(new) =>
             {
+                // Status updates are most of a pod's changes, and evictions do not depend on them.
                 return;
             }
             _ => Input::Pod(Arc::clone(pod)),

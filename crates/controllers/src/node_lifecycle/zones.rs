@@ -47,6 +47,8 @@ impl Zone {
         match self.state() {
             State::Normal | State::Full => Some(PACE),
             State::Partial if self.ready + self.not_ready > LARGE => Some(SLOW_PACE),
+            // Upstream's `ReducedQPSFunc`: a small zone stops, because a slow pace would empty it all the
+            // same.
             State::Partial => None,
         }
     }
@@ -77,6 +79,7 @@ impl Zones {
     pub fn round(&mut self, members: &[Member<'_>], now: Timestamp) -> BTreeMap<String, Evict> {
         for zone in self.zones.values_mut() {
             (zone.ready, zone.not_ready) = (0, 0);
+            // A node that is ready again loses its place, so it starts at the end if it fails once more.
             zone.waiting.retain(|name| {
                 members
                     .iter()

@@ -64,6 +64,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
         let (karpenter, again, scanned) = (checks.clone(), again.clone(), scanned.clone());
         async move {
             if is_due(&karpenter, &scanned, &name) {
+                // Scheduled before the check, so that a failed check does not end the series.
                 again.add_after(name.clone(), SCAN_PERIOD);
                 check(&karpenter, &name).await?;
             }
@@ -117,6 +118,8 @@ async fn check(karpenter: &KarpenterContext, name: &str) -> Result<(), Error> {
                 "ConsistencyCheckFailed",
                 "Consistency Check Failed",
             );
+        // Set only when it is not true already, so that the condition keeps the generation of its last
+        // transition.
         } else if !is_true {
             conditions.set_true(kind);
         }
@@ -149,6 +152,7 @@ fn issues(node: &Node, claim: &NodeClaim) -> Vec<String> {
     let there = convert::node(node).capacity;
     let issue = |(name, requested): (&String, &Quantity)| {
         let expected = expected.get(name).copied().unwrap_or_default();
+        // Only requested resources matter to the pods; what was not expected cannot fall short.
         if requested.is_zero() || expected.is_zero() {
             return None;
         }

@@ -23,10 +23,9 @@ pub(crate) struct ParseError {
     text: String,
 }
 
-/// Returns the moment, if the claim has one.
+/// Returns the deadline of a claim; `None` if it has none.
 ///
-/// # Errors
-/// The annotation is no time.
+/// Returns an error if the annotation is no time.
 pub(crate) fn of(claim: &NodeClaim) -> Result<Option<Timestamp>, ParseError> {
     let Some(text) = text(claim) else {
         return Ok(None);
@@ -41,7 +40,7 @@ pub(crate) fn text(claim: &NodeClaim) -> Option<&str> {
     annotation.map(String::as_str)
 }
 
-/// Makes it this moment. Returns how that is written.
+/// Sets the deadline of a claim to the present time. Returns the annotation's text.
 pub(crate) async fn set_now(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,

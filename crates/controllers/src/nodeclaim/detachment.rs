@@ -15,12 +15,13 @@ use kube::{Api, ResourceExt, api::ListParams};
 use super::drain;
 use crate::{api_error, provisioner::KarpenterContext};
 
-/// Names of the attachments to a node that are waited for. A server that does not know of attachments has none.
+/// Returns the names of the attachments that the node's end waits for. A server without VolumeAttachments has none.
 pub(super) async fn pending(karpenter: &KarpenterContext, node: &str) -> kube::Result<Vec<String>> {
     let api: Api<VolumeAttachment> = Api::all(karpenter.base.client.clone());
     let all = api_error::ignore_not_found(api.list(&ListParams::default()).await)?;
     let all = all.into_iter().flat_map(|list| list.items);
     let attached: Vec<_> = all.filter(|own| own.spec.node_name == node).collect();
+    // Most nodes have no attachments; the claims of their pods are then never read.
     if attached.is_empty() {
         return Ok(Vec::new());
     }
@@ -33,7 +34,7 @@ pub(super) async fn pending(karpenter: &KarpenterContext, node: &str) -> kube::R
     Ok(waited_for.map(ResourceExt::name_any).collect())
 }
 
-/// The volumes of pods that stay on the node to its end.
+/// Returns the volumes of pods that stay on the node to its end.
 async fn kept_volumes(karpenter: &KarpenterContext, node: &str) -> kube::Result<BTreeSet<String>> {
     let now = karpenter.base.clock.now();
     let mut kept = BTreeSet::new();
@@ -46,7 +47,7 @@ async fn kept_volumes(karpenter: &KarpenterContext, node: &str) -> kube::Result<
     Ok(kept)
 }
 
-/// Namespace and name of the claims of pods that do not leave before their node is gone.
+/// Returns namespace and name of the claims of pods that do not leave before their node is gone.
 fn claims_of_staying(pods: &[Arc<Pod>], now: Timestamp) -> Vec<(String, String)> {
     let staying = pods.iter().filter(|pod| !drain::is_drainable(pod, now));
     let claims = staying.flat_map(|pod| {
@@ -62,12 +63,13 @@ fn claims_of_staying(pods: &[Arc<Pod>], now: Timestamp) -> Vec<(String, String)>
     claims.collect()
 }
 
-/// The claim of a volume, if it has one.
+/// Returns the claim of a volume, if it has one.
 fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     if let Some(source) = &volume.persistent_volume_claim {
         return Some(source.claim_name.clone());
     }
     let ephemeral = volume.ephemeral.as_ref()?;
+    // The claim of a generic ephemeral volume is named after its pod and volume.
     ephemeral.volume_claim_template.as_ref()?;
     Some(format!("{}-{}", pod.name_any(), volume.name))
 }

@@ -40,6 +40,8 @@ impl Protection {
             Err(fault) => return Self::Invalid(fault),
         };
         let status = pod.status.as_ref();
+        // The time counts from the start; until then the pod is protected, or it might be evicted before it
+        // ran.
         let Some(start) = status.and_then(|status| status.start_time.as_ref()) else {
             return Self::NotStarted;
         };

@@ -32,7 +32,7 @@ pub struct Step {
     pub waiting: usize,
 }
 
-/// The taint of a node that is on its way out.
+/// Returns the taint of a node that is on its way out.
 pub fn disrupted_taint() -> Taint {
     Taint {
         key: labels::DISRUPTED_TAINT.to_owned(),
@@ -41,7 +41,7 @@ pub fn disrupted_taint() -> Taint {
     }
 }
 
-/// The next step of draining; `deadline` is when protection ends.
+/// Returns the next step of draining; `deadline` is when protection ends.
 pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -> Step {
     let waiting: Vec<_> = on_node
         .iter()
@@ -58,22 +58,26 @@ pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -
             None => graceful.push(pod),
         }
     }
+    // Pods that are terminating still hold their wave back, so critical pods outlive everything that uses
+    // them.
     let first = graceful.iter().map(|pod| wave(pod)).min();
     let in_wave = graceful.into_iter().filter(|pod| Some(wave(pod)) == first);
     step.evict = in_wave
+        // A protected pod is waited for without being asked: its protection may end, or the deadline deletes
+        // it.
         .filter(|pod| !pods::is_deleting(pod) && !Protection::of(pod, now).is_active())
         .map(Arc::clone)
         .collect();
     step
 }
 
-/// Whether a node cannot go while this pod is on it.
+/// Returns whether a node cannot go while this pod is on it.
 pub fn is_waited_for(pod: &Pod, now: Timestamp) -> bool {
     !pods::is_finished(pod) && is_drainable(pod, now)
 }
 
-/// Whether a pod leaves a node that goes: it is no static one, does not tolerate the node's end, and its own end is not overdue (core:
-/// `IsDrainable`).
+/// Returns whether a pod leaves a node that goes: it is no static one, does not tolerate the node's end, and its own end is not
+/// overdue (core: `IsDrainable`).
 pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .metadata
@@ -83,7 +87,7 @@ pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     !stuck && !is_static(pod) && !tolerates_the_end(pod)
 }
 
-/// Whether a pod tolerates the taint of a node that goes: it stays to the end.
+/// Returns whether a pod tolerates the taint of a node that goes: it stays to the end.
 pub fn tolerates_the_end(pod: &Pod) -> bool {
     let taint = disrupted_taint();
     let spec = pod.spec.as_ref();
@@ -102,6 +106,7 @@ fn forced(pod: &Pod, now: Timestamp, deadline: Timestamp) -> Option<u32> {
     let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
     let left = deadline.duration_since(now);
     let is_due = match &pod.metadata.deletion_timestamp {
+        // Deleting it again with a shorter grace period is the only way to move its end forward.
         Some(ends) => ends.0 > deadline,
         None => left < SignedDuration::from_secs(grace?),
     };

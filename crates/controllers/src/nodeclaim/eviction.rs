@@ -32,6 +32,8 @@ pub(super) async fn delete(
 ) -> Result<(), Error> {
     let params = DeleteParams {
         grace_period_seconds: Some(seconds),
+        // A StatefulSet may have made a new pod of this name meanwhile, which must not be deleted in its
+        // place.
         preconditions: Some(only_this(pod)),
         ..DeleteParams::default()
     };
@@ -56,7 +58,7 @@ pub(super) async fn delete(
     }
 }
 
-/// What a pod is told that gets less time than it asked for; times are written as Go prints them.
+/// Returns the event's message for a pod that gets less time than it asked for; times are written as Go prints them.
 fn cut_short(pod: &Pod, seconds: u32, deadline: Timestamp) -> String {
     let deadline = deadline.strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
     format!(
@@ -70,6 +72,7 @@ fn cut_short(pod: &Pod, seconds: u32, deadline: Timestamp) -> String {
 fn grace_seconds(pod: &Pod) -> i64 {
     let spec = pod.spec.as_ref();
     let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    // The API server's default for `terminationGracePeriodSeconds`.
     own.unwrap_or(30)
 }
 
@@ -98,6 +101,7 @@ pub(super) async fn evict(
         }
         Err(error) => error,
     };
+    // Upstream counts every answer of the API by its code, also refusals.
     if let Some(status) = api_error::status(&error) {
         count_request(karpenter, status.code);
     }
@@ -113,7 +117,7 @@ pub(super) async fn evict(
     Ok(())
 }
 
-/// Why the node of a claim goes.
+/// Returns the reason why the node of a claim is being removed.
 fn reason_of(claim: Option<&NodeClaim>) -> &str {
     claim
         .and_then(|claim| claim.condition(condition::DISRUPTION_REASON))
@@ -131,12 +135,13 @@ fn count_drained(karpenter: &KarpenterContext, claim: Option<&NodeClaim>) {
     karpenter.metrics.count(Metric::PodsDrained, &labels);
 }
 
-/// Why a pod may not be evicted now, if it is for its budgets.
+/// Returns why a pod may not be evicted now, if its budgets are the reason.
 fn held_back(error: &kube::Error) -> Option<&'static str> {
     let status = api_error::status(error)?;
     if status.message == SEVERAL_BUDGETS {
         return Some("eviction does not support multiple PDBs");
     }
+    // kube-apiserver answers 429 when evicting now would violate a budget; the queue asks again later.
     (status.code == 429).then_some("evicting pod violates a PDB")
 }
 
@@ -147,7 +152,7 @@ fn only_this(pod: &Pod) -> Preconditions {
     }
 }
 
-/// The pod is gone, or another one has its name.
+/// Returns whether the error means that the pod is gone, or that another pod has its name now.
 fn is_another(error: &kube::Error) -> bool {
     api_error::is_not_found(error) || api_error::is_conflict(error)
 }

@@ -57,6 +57,7 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
     let ids = instances.iter().map(|own| own.provider_id.as_str());
     let ids: HashSet<&str> = ids.collect();
     for claim in claims {
+        // The cloud's list is eventually consistent, so a young claim may be missing from it for a while.
         let counts = is_launched(&claim, now) && claim.metadata.deletion_timestamp.is_none();
         let is_there = claim.provider_id().is_some_and(|id| ids.contains(id));
         let lives = || {
@@ -64,6 +65,8 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
                 .node_of(&claim)
                 .is_some_and(|node| is_ready(&node))
         };
+        // A ready node proves that the instance runs, even if its tags were changed and the list leaves it
+        // out.
         if counts && !is_there && !lives() {
             karpenter.delete_claim(&claim.name_any()).await?;
             karpenter.count_disrupted(&claim, None, "garbage_collected");
@@ -98,8 +101,8 @@ async fn end_unclaimed(
     Ok(())
 }
 
-/// Whether the claim's instance was bought long enough ago that the cloud lists it. Upstream looks at registered claims alone, and gives up those whose
-/// instance goes before it registers after a quarter of an hour.
+/// Returns whether the claim's instance was launched long enough ago that the cloud lists it. Upstream checks
+/// registered claims only; a claim whose instance ends before it registers then waits fifteen minutes for its timeout.
 fn is_launched(claim: &NodeClaim, now: Timestamp) -> bool {
     let launched = claim.condition(condition::LAUNCHED);
     launched.is_some_and(|own| {
@@ -107,7 +110,7 @@ fn is_launched(claim: &NodeClaim, now: Timestamp) -> bool {
     })
 }
 
-/// Whether a kubelet runs there, whatever the cloud says.
+/// Returns whether a kubelet runs there, whatever the cloud says.
 fn is_ready(node: &Node) -> bool {
     let conditions = node.status.iter().filter_map(|own| own.conditions.as_ref());
     let mut conditions = conditions.flatten();

@@ -35,6 +35,8 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
         set(karpenter, claim, reason, &message);
         return Ok(());
     }
+    // The node's label is written before the claim's condition: if the second write fails, this step runs
+    // again.
     let patch = json!({ "metadata": { "labels": { labels::INITIALIZED: "true" } } });
     karpenter
         .node_api()
@@ -59,7 +61,7 @@ fn set(karpenter: &KarpenterContext, claim: &mut NodeClaim, reason: &str, messag
     });
 }
 
-/// The first thing that keeps a node from being initialized: reason and message.
+/// Returns the first thing that keeps a node from being initialized: reason and message.
 fn missing(node: &Node, claim: &NodeClaim) -> Option<(&'static str, String)> {
     if !is_ready(node) {
         return Some(("NodeNotReady", "Node status is NotReady".to_owned()));
@@ -77,6 +79,8 @@ fn missing(node: &Node, claim: &NodeClaim) -> Option<(&'static str, String)> {
         let message = format!("StartupTaint {:?} still exists", describe(taint));
         return Some(("StartupTaintsExist", message));
     }
+    // Kubernetes adds these taints itself; a Ready node may keep one for a moment until its controller
+    // removes it.
     let passing =
         taints().find(|taint| EPHEMERAL.contains(&(taint.key.as_str(), taint.effect.as_str())));
     if let Some(taint) = passing {
@@ -94,6 +98,8 @@ fn missing(node: &Node, claim: &NodeClaim) -> Option<(&'static str, String)> {
     let requests = amounts(&claim.spec.resources.requests);
     let mut absent = requests
         .iter()
+        // Device plugins and the VPC resource controller add their resources some time after the node is
+        // Ready.
         .filter(|(name, amount)| !amount.is_zero() && shown(name).unwrap_or_default().is_zero());
     absent.next().map(|(name, _)| {
         let message = format!("Resource {name:?} was requested but not registered");
@@ -101,7 +107,7 @@ fn missing(node: &Node, claim: &NodeClaim) -> Option<(&'static str, String)> {
     })
 }
 
-/// Whether the node's Ready condition is True.
+/// Returns whether the node's Ready condition is True.
 pub(crate) fn is_ready(node: &Node) -> bool {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());

@@ -69,12 +69,14 @@ pub(super) async fn step(
     if request.options.is_empty() {
         return refuse(karpenter, claim, &Refusal::NoOptions).await;
     }
+    // Taken after all awaits that prepare the request, so that a slow preparation holds nobody up.
     let Some(turn) = turns.take(&claim.name_any(), &request.options) else {
         return Ok(Outcome::Waits);
     };
     let place = request.options[0].placement.clone();
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
+            // The turn ends before anything is written, because others wait for this result.
             turn.ended(&launch.refused, Some(bought(&launch.instance, place)));
             record_refused(karpenter, claim, &class, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
@@ -86,6 +88,7 @@ pub(super) async fn step(
             let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
             refuse(karpenter, claim, &sold_out).await
         }
+        // Any other error may pass, so the claim stays and is tried again until its launch times out.
         Err(error) => {
             edit(karpenter, claim, |conditions| {
                 let (reason, message) = classified(&error);
@@ -143,6 +146,7 @@ fn record_refused(
             ],
         );
         let now = karpenter.base.clock.now();
+        // Only a refusal that counts changes what the ConfigMap keeps.
         if karpenter.risks.refused(&error.option, now) {
             karpenter.discovered.keep_news();
         }
@@ -231,6 +235,8 @@ fn usable(class: EC2NodeClass) -> Result<EC2NodeClass, Refusal> {
     match ready {
         Some(("True", _)) => Ok(class),
         Some(("False", message)) => Err(Refusal::ClassNotReady(message.clone())),
+        // Unknown may become True shortly, so the claim waits; deleting it would make the provisioner order
+        // it anew.
         _ => Err(Refusal::Unready),
     }
 }
@@ -267,6 +273,8 @@ fn order(
         .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
     LaunchRequest {
+        // The same token makes EC2 return the instance of an earlier attempt instead of launching a second
+        // one.
         client_token: claim.uid().unwrap_or(name),
         options: market.launch_options(&claim.spec.requirements, &requests),
         subnets: market.subnets.clone(),
@@ -338,6 +346,7 @@ fn note(
     for (key, value) in instance.placement.iter().flat_map(Placement::labels) {
         own.insert(key.to_owned(), value);
     }
+    // The claim's own labels win: the pool's template may set a label that the type has, too.
     own.extend(claim.labels().clone());
     claim.metadata.labels = Some(own);
     claim.annotations_mut().extend(
@@ -381,6 +390,7 @@ async fn refuse(
     refusal: &Refusal,
 ) -> Result<Outcome, Error> {
     let name = claim.name_any();
+    // Upstream records no event for a class that is not ready; its log and metrics have a reason of its own.
     if !matches!(refusal, Refusal::ClassNotReady(_)) {
         let message = format!(
             "NodeClaim {name} event: {}",

@@ -25,6 +25,7 @@ fn unauthorized(message: &str) -> (&'static str, &'static str) {
             "User is not authorized to perform this operation due to a service control policy",
         ),
     ];
+    // EC2 has one code for all of these; only its message tells which kind of policy denies the launch.
     if let Some((_, text)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
         return ("Unauthorized", text);
     }
@@ -90,6 +91,8 @@ const REFUSALS: [(&str, &str, &str); 9] = [
 ];
 
 fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
+    // AWS names some failures by code and others only in the message, so both are searched, in upstream's
+    // order.
     let contains = |part: &str| code.contains(part) || message.contains(part);
     let known = REFUSALS.iter().find(|(part, ..)| contains(part));
     match known {

@@ -55,8 +55,11 @@ impl LaunchTurns {
                 .retain(|_, at| now.duration_since(*at) < PROVEN_FOR);
             let unproven = options
                 .iter()
+                // EC2 tries the options in this order, so what stands behind a proven option will not be
+                // reached.
                 .take_while(|option| !inner.proven.contains_key(option));
             let asks: Vec<LaunchOption> = unproven.cloned().collect();
+            // Noted under the same lock that the end of a launch takes, so the wake-up cannot be missed.
             if asks.iter().any(|option| inner.asked.contains(option)) {
                 inner.waiting.insert(claim.to_owned());
                 return None;
@@ -88,6 +91,7 @@ impl Turn {
         let now = Instant::now();
         self.turns.with(|inner| {
             for error in refused {
+                // A refusal ends the proof at once: the last of the capacity has been sold.
                 inner.proven.remove(&error.option);
             }
             inner.proven.extend(sold.map(|option| (option, now)));

@@ -29,6 +29,7 @@ pub(super) async fn step(
         return Ok(Some(deadline.left.unsigned_abs()));
     }
     if let Some(pool) = pool_uid(claim) {
+        // Recorded on the pool before the claim, which holds the reason, is gone.
         karpenter.registrations.failed(pool, failure(claim));
     }
     karpenter.delete_claim(&claim.name_any()).await?;
@@ -66,6 +67,7 @@ fn deadline(claim: &NodeClaim, now: Timestamp) -> Option<Deadline> {
     if claim.is(condition::REGISTERED) {
         return None;
     }
+    // An instance takes minutes to boot and join, so registration has longer than the launch.
     let (kind, timeout, reason) = match claim.is(condition::LAUNCHED) {
         false => (condition::LAUNCHED, LAUNCH, "launch_timeout"),
         true => (condition::REGISTERED, REGISTRATION, "registration_timeout"),

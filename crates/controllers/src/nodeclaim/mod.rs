@@ -124,7 +124,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     repair::start(karpenter);
 }
 
-/// Walks a claim on. Returns after which time to look again if nothing else happens.
+/// Takes a claim as far as it can go. Returns after which time to reconcile it again if nothing else wakes it.
 async fn reconcile(
     karpenter: &KarpenterContext,
     turns: &LaunchTurns,
@@ -138,6 +138,8 @@ async fn reconcile(
         return termination::finalize(karpenter, &claim).await;
     }
     let mut claim = with_finalizer(karpenter, claim).await?;
+    // All steps change one copy; the difference is written once at the end, so a claim is not patched four
+    // times.
     let stored = claim.clone();
     let launched = match launch::step(karpenter, turns, &mut claim).await {
         Ok(launch::Outcome::Refused) => return Ok(None),
@@ -148,6 +150,7 @@ async fn reconcile(
         true => registration::step(karpenter, &mut claim).await,
         false => Ok(()),
     };
+    // A failed registration left the node half known; initialization would judge it by old data.
     let initialized = match &registered {
         Ok(()) if claim.is(condition::LAUNCHED) => {
             initialization::step(karpenter, &mut claim).await
@@ -166,11 +169,12 @@ async fn reconcile(
     write_back(karpenter, &stored, &claim).await?;
     // A step that keeps failing must not keep a claim alive.
     let look_again = liveness::step(karpenter, &claim).await?;
+    // Errors are returned last, after the conditions that explain them were written.
     launched.and(registered).and(initialized)?;
     Ok(look_again)
 }
 
-/// No launch without the finalizer: an instance nobody ends would be leaked.
+/// Adds the finalizer unless the claim has it. A launch without it could leak an instance, because nobody would end it.
 async fn with_finalizer(
     karpenter: &KarpenterContext,
     claim: NodeClaim,
@@ -200,7 +204,7 @@ fn has_finalizer(finalizers: &[String]) -> bool {
         .any(|f| f == labels::TERMINATION_FINALIZER)
 }
 
-/// Edits the conditions of a claim in hand.
+/// Edits the conditions of a claim in memory.
 fn edit(
     karpenter: &KarpenterContext,
     claim: &mut NodeClaim,
@@ -216,7 +220,7 @@ fn edit(
     ));
 }
 
-/// Writes what changed of a claim: labels and annotations first, so that who sees the status sees them too.
+/// Writes the changes of a claim: labels and annotations first, so that whoever sees the status sees them, too.
 async fn write_back(
     karpenter: &KarpenterContext,
     stored: &NodeClaim,
@@ -227,6 +231,8 @@ async fn write_back(
     let (old, new) = (&stored.metadata, &claim.metadata);
     if (&old.labels, &old.annotations) != (&new.labels, &new.annotations) {
         let patch = json!({ "metadata": { "labels": new.labels, "annotations": new.annotations } });
+        // A merge patch keeps labels and annotations that others add meanwhile, so it needs no resource
+        // version.
         let patched = api.patch(&name, &params, &Patch::Merge(patch)).await;
         api_error::ignore_not_found(patched)?;
     }
@@ -237,7 +243,7 @@ async fn write_back(
     Ok(())
 }
 
-/// The entries of one pass over a claim.
+/// Returns the log entry builder of one reconciliation of a claim.
 fn pass(karpenter: &KarpenterContext, controller: &'static str, claim: &NodeClaim) -> Pass {
     let mut pass = karpenter
         .log

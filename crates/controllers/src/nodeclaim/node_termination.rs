@@ -118,7 +118,9 @@ impl Terminator {
                 false => Err(error.into()),
             };
         }
+        // An unreadable deadline is an error, because guessing could delete protected pods.
         let ending = Ending::of(karpenter, &node, claim.as_ref())?;
+        // Tainted before the first eviction, or replacements of the evicted pods could be bound to this node.
         taint(karpenter, &node, &log).await?;
         if !self.is_drained(&ending).await? || !ending.is_detached().await? {
             return Ok(Some(POLL));
@@ -126,6 +128,8 @@ impl Terminator {
         if let Some(id) = instance {
             let label = |key| node.labels().get(key).map_or("", String::as_str);
             let place = (label(labels::ZONE), label(labels::ZONE_ID));
+            // The finalizer stays until the cloud no longer knows the instance, so terminate is asked again
+            // until then.
             let ended = karpenter.terminate(id, place).await;
             if !ended.as_ref().is_err_and(|error| error.is_not_found()) {
                 ended?;
@@ -153,6 +157,7 @@ impl Terminator {
         }
         match since {
             Some(Drain::Done) => Ok(true),
+            // The shortest drain counts from the condition, which survives a restart.
             Some(Drain::Since(since)) if now.duration_since(since) >= SHORTEST_DRAIN => {
                 ending.mark(kind, Status::True, kind).await?;
                 let labels = [("nodepool", pool_of(ending.node))];
@@ -171,6 +176,8 @@ impl Terminator {
         let pods = karpenter.pods_on(&name);
         let now = karpenter.base.clock.now();
         let waiting = pods.iter().filter(|pod| drain::is_waited_for(pod, now));
+        // An informer that lost an event would show a pod for ever; a drain that stands still asks the server
+        // itself.
         if !self.progress.stands_still(&name, waiting) {
             return Ok(pods);
         }
@@ -242,6 +249,8 @@ impl<'a> Ending<'a> {
             step.waiting
         );
         let recorder = &karpenter.recorder;
+        // Upstream reports every round of a drain that is not complete as an error; the recorder merges
+        // repeats.
         recorder.warning(self.node, "FailedDraining", message);
         Ok(())
     }
@@ -312,6 +321,8 @@ async fn claim_of(karpenter: &KarpenterContext, node: &Node) -> Result<Option<No
 /// Taints the node, so that no new pods are scheduled to it, and labels it so that load balancers exclude it.
 async fn taint(karpenter: &KarpenterContext, node: &Node, log: &Pass) -> Result<(), Error> {
     let wanted = drain::disrupted_taint();
+    // The patch replaces the whole list, guarded by the resource version: a conflict is retried with fresh
+    // taints.
     let own = node.spec.as_ref().and_then(|spec| spec.taints.clone());
     let mut taints = own.unwrap_or_default();
     let tainted = taints

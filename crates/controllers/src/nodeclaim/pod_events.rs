@@ -1,4 +1,4 @@
-//! When a node was last used: the time a pod was bound to it, left it or ended on it.
+//! Records when a node was last used: the time a pod was bound to it, left it or ended on it.
 //!
 //! Invariant: `status.lastPodEventTime` of a claim never goes back, and is written at most every five seconds; daemons
 //! and static pods do not count, for they come with the node.
@@ -41,7 +41,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Whether a pod came to its node, began to leave, ended or left.
+/// Returns whether a pod came to its node, began to leave, ended or left.
 fn concerns_its_node(change: &Change<'_, Pod>) -> bool {
     if comes_with_its_node(change.object()) {
         return false;
@@ -56,7 +56,7 @@ fn concerns_its_node(change: &Change<'_, Pod>) -> bool {
     }
 }
 
-/// Writes the time down. Returns how long to wait if the last time is too recent to be replaced.
+/// Writes the time of the last pod event. Returns how long to wait if the previous time is too recent to be replaced.
 async fn note(
     karpenter: &KarpenterContext,
     node: &str,
@@ -74,6 +74,7 @@ async fn note(
         .and_then(|status| status.last_pod_event_time.as_ref());
     if let Some(last) = last {
         let since = now.0.duration_since(last.0);
+        // The event is not dropped but written later, or the last one of a burst would be lost.
         if since < DEDUPLICATION {
             return Ok(Some((DEDUPLICATION - since).unsigned_abs()));
         }

@@ -1,7 +1,7 @@
-//! Whether drains get on. What an informer shows may be old for good if an event was lost, so a drain that stands still asks the API server
-//! now and then.
+//! Detects drains that make no progress. An informer that lost an event shows an old pod for ever, so a drain that
+//! stands still asks the API server now and then.
 //!
-//! Invariant: only hints; whoever loses them asks a minute later.
+//! Invariant: these are only hints; without them the API server is asked a minute later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,8 @@ pub(super) struct Progress(Arc<Mutex<BTreeMap<String, Waiting>>>);
 type Waiting = (BTreeSet<String>, Instant);
 
 impl Progress {
-    /// Takes in for which pods a node waits. Returns whether they have been the same for a minute, once a minute.
+    /// Notes the pods that a node waits for. Returns whether they have been the same for a minute, at most once per
+    /// minute.
     pub(super) fn stands_still<'a>(
         &self,
         node: &str,
@@ -33,6 +34,7 @@ impl Progress {
         let waiting: BTreeSet<_> = waiting.filter_map(|pod| pod.uid()).collect();
         let now = Instant::now();
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A drained node is forgotten at once, since it may wait for its volumes for long.
         if waiting.is_empty() {
             nodes.remove(node);
             return false;

@@ -37,6 +37,7 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
             "NodeNotFound",
             "Node not registered with cluster",
         ),
+        // The informer only finds the node; `register` reads it afresh for its resource version.
         [node] => return register(karpenter, claim, node.name_any()).await,
         _ => (
             Status::False,
@@ -71,6 +72,7 @@ async fn register(
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
         match patched {
+            // The wake-up comes after the write: a plan made before it would not see the node's labels.
             Ok(_) => {
                 if !discovered::missing(&node, claim).is_empty() {
                     // Pods that were planned for the node may not fit, so a new plan is made.
@@ -143,6 +145,8 @@ fn synced(node: &Node, claim: &NodeClaim) -> Value {
         .filter(|taint| !is_unregistered(taint))
         .cloned()
         .collect();
+    // Agents that manage a node's taints themselves opt out with this label; otherwise a startup taint that
+    // they removed already would come back.
     if claim.label(labels::DO_NOT_SYNC_TAINTS) != Some("true") {
         for taint in claim.spec.taints.iter().chain(&claim.spec.startup_taints) {
             let same = |own: &Taint| own.key == taint.key && own.effect == taint.effect;
@@ -157,6 +161,7 @@ fn synced(node: &Node, claim: &NodeClaim) -> Value {
     }
     let owner = owner(claim);
     let mut owners = node.owner_references().to_vec();
+    // Replaced and not appended, so that a repeated registration leaves one reference.
     owners.retain(|own| own.uid != owner.uid);
     owners.push(owner);
     let mut own_labels = claim.labels().clone();

@@ -39,9 +39,9 @@ const POLICIES: [(&str, &str, i64, &str); 7] = [
         "container_runtime_ready",
     ),
 ];
-/// As many per cent of the nodes may be unhealthy, rounded up to whole nodes.
+/// The percentage of nodes that may be unhealthy, rounded up to whole nodes.
 const ALLOWED_PERCENT: usize = 20;
-/// While more are, it is looked again after this long.
+/// While more nodes are unhealthy, a node is reconciled again after this long.
 const BLOCKED: Duration = Duration::from_secs(300);
 
 /// Starts the controller, if its gate is open.
@@ -79,6 +79,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     let Some((due, condition)) = due(&node) else {
         return Ok(None);
     };
+    // Judged by the node's own condition time, so a restart of this process does not start the toleration
+    // anew.
     let left = due.duration_since(karpenter.base.clock.now());
     if left.is_positive() {
         return Ok(Some(left.unsigned_abs()));
@@ -101,6 +103,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         .with_ref("NodeClaim", &claim.name_any());
     let now = karpenter.base.clock.now();
     let is_over = deadline::of(&claim).is_ok_and(|at| at.is_some_and(|at| at < now));
+    // The deadline is set before the deletion: draining an unhealthy node would otherwise wait for pods that
+    // never end.
     if !is_over {
         let at = deadline::set_now(karpenter, &claim).await?;
         pass.clone()
@@ -126,7 +130,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     Ok(None)
 }
 
-/// Why no node is repaired now, in upstream's words.
+/// Returns why no node is repaired now, in upstream's words.
 fn blocked(karpenter: &KarpenterContext, claim: &NodeClaim) -> Option<&'static str> {
     let pool = claim.node_pool();
     let nodes = karpenter.base.informers.nodes.list();
@@ -143,17 +147,18 @@ fn blocked(karpenter: &KarpenterContext, claim: &NodeClaim) -> Option<&'static s
     })
 }
 
-/// Whether few enough nodes are unhealthy.
+/// Returns whether few enough nodes are unhealthy.
 fn are_healthy<'a>(nodes: impl Iterator<Item = &'a Node>) -> bool {
     let (mut all, mut unhealthy) = (0, 0);
     for node in nodes {
         all += 1;
         unhealthy += usize::from(due(node).is_some());
     }
+    // Rounded up, so that a pool of fewer than five nodes may still repair one.
     unhealthy <= (all * ALLOWED_PERCENT).div_ceil(100)
 }
 
-/// When a node is to be ended, if it is unhealthy: at the earliest time that one of its conditions says, and the name of that
+/// Returns when an unhealthy node is to be ended: the earliest time among its conditions, and the name of that
 /// condition in the metrics.
 fn due(node: &Node) -> Option<(Timestamp, &'static str)> {
     let due = conditions(node).filter_map(|condition| {
@@ -167,7 +172,7 @@ fn due(node: &Node) -> Option<(Timestamp, &'static str)> {
     due.min()
 }
 
-/// Whether a condition came, went or changed.
+/// Returns whether a condition came, went or changed.
 fn turned(old: &Node, new: &Node) -> bool {
     let key = |condition: &NodeCondition| {
         let since = condition.last_transition_time.clone();

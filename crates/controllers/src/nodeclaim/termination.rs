@@ -30,6 +30,7 @@ pub(super) async fn finalize(
     if !has_finalizer(claim.finalizers()) {
         return Ok(None);
     }
+    // Written before the node is deleted, because the drain reads it from the claim.
     let claim = with_deadline(karpenter, claim).await?;
     let node = karpenter.node_of(&claim);
     let registered = claim.is(condition::REGISTERED);
@@ -51,6 +52,7 @@ pub(super) async fn finalize(
             edit(karpenter, &mut marked, |conditions| {
                 conditions.set_true(condition::INSTANCE_TERMINATING);
             });
+            // From now on the node no longer counts for its pool's budgets.
             write_back(karpenter, &claim, &marked).await?;
             return Ok(Some(POLL));
         }
@@ -114,7 +116,7 @@ fn observe_end(karpenter: &KarpenterContext, claim: &NodeClaim) {
     }
 }
 
-/// The claim with the moment after which nothing holds its node back, if its pool sets one.
+/// Writes the deadline into a deleted claim that has a `terminationGracePeriod`, and returns the claim with it.
 async fn with_deadline(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,

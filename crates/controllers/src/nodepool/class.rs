@@ -95,6 +95,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     if class.metadata.deletion_timestamp.is_some() {
         return Ok(finalizer::remove(karpenter, &class).await?);
     }
+    // Before the class can become ready: from then on claims may use it.
     finalizer::add(karpenter, &class).await?;
     let SelectedImages {
         images,
@@ -127,6 +128,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         ignored,
     };
     let next_end = next_end(&found);
+    // Read after the calls to the cloud, which may take long.
     let now = karpenter.base.clock.now();
     let options = &karpenter.options;
     let status = status_of(&class, found, options.version, now);
@@ -143,6 +145,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .await;
         api_error::ignore_not_found(patched)?;
     }
+    // Renewing stamps needs all claims of the class; with half of them the others would count as drifted.
     if karpenter.claims.synced().await {
         let hash = Stamp::of_class(&class.spec);
         let claims = karpenter.claims.by_index(BY_CLASS, name);
@@ -233,6 +236,7 @@ fn status_of(
     judge(
         SUBNETS,
         none(
+            // Every condition is set in every round, so that a selector which matches again clears its error.
             found.subnets.is_empty(),
             "SubnetsNotFound",
             "SubnetSelector did not match any Subnets",
@@ -298,6 +302,7 @@ fn status_of(
         .collect();
     status.capacity_reservations.sort_by(|a, b| a.id.cmp(&b.id));
     status.amis = images.unwrap_or_default();
+    // A profile that was found before stays: running nodes use it even while IAM does not answer.
     if let Ok(profile) = found.instance_profile {
         status.instance_profile = profile;
     }

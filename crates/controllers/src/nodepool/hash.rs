@@ -1,8 +1,10 @@
-//! Hashes by which a node is known to have come from another version of its pool or class.
+//! Hashes that tell whether a node was made from the current version of its pool and class.
 //!
-//! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that was written there means the same here. That of a class is
-//! made like Karpenter's but without the cluster's certificate authority, so it has a version of its own and
-//! the module `stamp` renews others; what drift must not react to is left out (requirements of a pool, selectors of a class). How values become numbers stands in [`super::hashstructure`].
+//! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that Karpenter wrote is valid here.
+//! The hash of a class is computed like Karpenter's but without the cluster's certificate authority, so it has a
+//! version of its own, and the module `stamp` replaces annotations of other versions. Fields whose drift is detected
+//! otherwise are left out: the requirements of a pool and the selectors of a class. [`super::hashstructure`] hashes
+//! single values.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +22,7 @@ use super::hashstructure::{Hash, Struct, boolean, int32, int64, map, set, string
 /// Version of [`template_hash`].
 pub const HASH_VERSION: &str = labels::NODEPOOL_HASH_VERSION_VALUE;
 
-/// Hash of a pool's template, requirements left out.
+/// Returns the hash of a pool's template without its requirements.
 pub fn template_hash(template: &NodeClaimTemplate) -> String {
     Struct::new("NodeClaimTemplate")
         .field("ObjectMeta", metadata(&template.metadata))
@@ -62,7 +64,7 @@ fn template_spec(spec: &NodeClaimTemplateSpec) -> Hash {
         .hash()
 }
 
-/// A duration in the struct that wraps it; `Never` is that struct's zero value.
+/// Hashes a duration in the struct that wraps it; `Never` is that struct's zero value.
 fn duration(wrapper: &str, duration: &NillableDuration) -> Option<Hash> {
     let duration = duration.duration()?;
     let nanos = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
@@ -84,13 +86,13 @@ fn taints(taints: &[Taint]) -> Option<Hash> {
     })
 }
 
-/// Hash of a class's spec and of the image family that its alias means, selectors left out.
+/// Returns the hash of a class's spec, without its selectors, and of the image family that its alias means.
 pub fn class_hash(spec: &EC2NodeClassSpec) -> String {
     let family = family(spec);
     set([class_spec(spec), string(family)]).to_string()
 }
 
-/// The family in Karpenter's spelling.
+/// Returns the family in Karpenter's spelling.
 fn family(spec: &EC2NodeClassSpec) -> &str {
     const FAMILIES: [&str; 6] = [
         "AL2",
@@ -213,7 +215,7 @@ fn block_device(device: &BlockDevice) -> Hash {
         .hash()
 }
 
-/// The kubelet's settings hash as their JSON text with sorted keys, as Go's encoder writes it.
+/// Hashes the kubelet's settings as their JSON text with sorted keys, as Go's encoder writes it.
 fn kubelet(settings: &KubeletConfiguration) -> Option<Hash> {
     // Settings are maps with string keys, numbers and texts: they always have a JSON form.
     let json = serde_json::to_value(settings).ok()?;
@@ -229,17 +231,17 @@ fn kubelet(settings: &KubeletConfiguration) -> Option<Hash> {
     Some(string(&json))
 }
 
-/// A string field, whose zero value is empty.
+/// Hashes a string field, whose zero value is empty.
 fn text(value: &str) -> Option<Hash> {
     (!value.is_empty()).then(|| string(value))
 }
 
-/// A number field, whose zero value is 0.
+/// Hashes a number field, whose zero value is 0.
 fn number(value: i32) -> Option<Hash> {
     (value != 0).then(|| int32(value))
 }
 
-/// A map of strings; one without entries counts as not set.
+/// Hashes a map of strings; one without entries counts as not set.
 fn texts(map_of_texts: &BTreeMap<String, String>) -> Option<Hash> {
     let entries = map_of_texts.iter();
     let entries = entries.map(|(key, value)| (string(key), string(value)));
@@ -295,7 +297,7 @@ mod tests {
         assert_ne!(template_hash(&template), labelled);
     }
 
-    /// The class of upstream's own tests of the hash, with some fields changed.
+    /// Returns the class of upstream's own tests of the hash, with some fields changed.
     fn class(change: Value) -> EC2NodeClassSpec {
         let mut spec = json!({
             "role": "role-1",

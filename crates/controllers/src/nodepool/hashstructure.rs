@@ -27,33 +27,33 @@ fn finish(joined: Hash) -> Hash {
     fnv1(&joined.to_le_bytes())
 }
 
-/// A string, also of a named type.
+/// Hashes a string, also of a named type.
 pub fn string(text: &str) -> Hash {
     fnv1(text.as_bytes())
 }
 
-/// An `int64`, also a `time.Duration`.
+/// Hashes an `int64`, also a `time.Duration`.
 pub fn int64(number: i64) -> Hash {
     fnv1(&number.to_le_bytes())
 }
 
-/// An `int32`.
+/// Hashes an `int32`.
 pub fn int32(number: i32) -> Hash {
     fnv1(&number.to_le_bytes())
 }
 
-/// A `bool`, which counts as an `int8`.
+/// Hashes a `bool`, which counts as an `int8`.
 pub fn boolean(value: bool) -> Hash {
     fnv1(&[u8::from(value)])
 }
 
-/// A map.
+/// Hashes a map.
 pub fn map(entries: impl IntoIterator<Item = (Hash, Hash)>) -> Hash {
     let entries = entries.into_iter();
     finish(entries.fold(0, |joined, (key, value)| joined ^ ordered(key, value)))
 }
 
-/// A slice, the order of whose elements does not matter.
+/// Hashes a slice, the order of whose elements does not matter.
 pub fn set(elements: impl IntoIterator<Item = Hash>) -> Hash {
     elements
         .into_iter()
@@ -65,12 +65,12 @@ pub fn set(elements: impl IntoIterator<Item = Hash>) -> Hash {
 pub struct Struct(Hash);
 
 impl Struct {
-    /// A struct of the Go type of this name.
+    /// Begins the hash of a struct of the Go type with this name.
     pub fn new(name: &str) -> Self {
         Self(string(name))
     }
 
-    /// The struct with its next field; `None` is Go's zero value, which counts as no field.
+    /// Adds the struct's next field; `None` is Go's zero value, which counts as no field.
     #[must_use]
     pub fn field(self, name: &str, value: Option<Hash>) -> Self {
         match value {
@@ -80,7 +80,7 @@ impl Struct {
         }
     }
 
-    /// Its hash.
+    /// Returns the hash.
     pub fn hash(self) -> Hash {
         self.0
     }

@@ -1,4 +1,4 @@
-//! How the last launches of each pool ended, behind the condition `NodeRegistrationHealthy`.
+//! Remembers how the last launches of each pool ended, for the condition `NodeRegistrationHealthy`.
 //!
 //! Invariant: four launches are remembered; two failed ones among them make a pool unhealthy. What is remembered is lost
 //! with the process, and begun again from what the pool's condition says.
@@ -18,21 +18,21 @@ const THRESHOLD: usize = 2;
 /// Why a launch did not end in a registered node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// One word.
+    /// The reason, in one word.
     pub reason: String,
-    /// One sentence.
+    /// The reason, in one sentence.
     pub message: String,
 }
 
-/// What the last launches say of a pool.
+/// The health of a pool, judged by its last launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// Nothing was launched yet.
     #[default]
     Unknown,
-    /// Launches end in registered nodes.
+    /// Enough of the last launches ended in registered nodes.
     Healthy,
-    /// Too many do not.
+    /// Too many of them did not; the last failure says why.
     Unhealthy(Failure),
 }
 
@@ -62,7 +62,7 @@ impl Launches {
     }
 }
 
-/// The last launches of all pools, by the pools' uids. Cheap to clone; all clones are one memory.
+/// The last launches of all pools, by the pools' uids. Cheap to clone; all clones share the same launches.
 #[derive(Clone, Default)]
 pub struct Registrations {
     pools: Arc<Mutex<FxHashMap<String, Launches>>>,
@@ -79,12 +79,13 @@ impl Registrations {
         self.of(pool_uid, |launches| launches.push(Some(failure)));
     }
 
-    /// Forgets the launches: another version of the pool or its class may fare otherwise.
+    /// Forgets the launches of a pool, because those of its new version, or of its class's, may end differently.
     pub fn reset(&self, pool_uid: &str) {
         self.lock().remove(pool_uid);
     }
 
-    /// What the launches say; where there are none yet, as many are taken to have been as made it `known`.
+    /// Returns the health that the last launches show. Before the first launch of this process, `known` says what an
+    /// earlier one found, and launches with that result are recorded, so that the next launch is weighed against them.
     pub fn health(&self, pool_uid: &str, known: impl FnOnce() -> Health) -> Health {
         self.of(pool_uid, |launches| {
             if launches.last.is_empty() {
@@ -92,6 +93,8 @@ impl Registrations {
                     Health::Unknown => {}
                     Health::Healthy => launches.push(None),
                     Health::Unhealthy(failure) => {
+                        // As many failures as made the pool unhealthy, so that a single success does not make
+                        // it healthy at once.
                         (0..THRESHOLD).for_each(|_| launches.push(Some(failure.clone())));
                     }
                 }

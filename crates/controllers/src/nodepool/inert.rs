@@ -1,8 +1,8 @@
 //! Fields of Karpenter's kinds that are accepted and have no effect, because a feature gate is off or because simulated
 //! instances have nothing that they would change, with what happens instead.
 //!
-//! The one list behind the condition `FieldsIgnored` of NodePools and EC2NodeClasses and behind the warnings at
-//! admission. Whoever makes a field act takes it out of here.
+//! The condition `FieldsIgnored` of NodePools and EC2NodeClasses and the warnings at admission both come from this
+//! list. A field that gets an effect must be removed from it.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -103,6 +103,8 @@ pub fn of_node_class(
             "spec.metadataOptions",
             spec.metadata_options
                 .as_ref()
+                // The schema fills these in, so their presence alone does not show that anybody asked for
+                // them.
                 .is_some_and(|options| *options != default_metadata_options()),
         ),
         (
@@ -131,7 +133,7 @@ pub fn of_node_class(
     fields
 }
 
-/// The schema's value.
+/// Returns the metadata options that the schema defaults to.
 fn default_metadata_options() -> MetadataOptions {
     MetadataOptions {
         http_endpoint: Some("enabled".to_owned()),

@@ -1,6 +1,7 @@
-//! NodePools and their classes: are they ready, what do they hold, which version are they.
+//! Maintains the status of NodePools and their classes: whether they are ready, what their nodes hold, and the hash of
+//! their version.
 //!
-//! Invariant: status only. Nothing here buys or removes a node; who does looks at `Ready` first.
+//! Invariant: nothing here buys or removes a node; the controllers that do check `Ready` first.
 
 pub mod class;
 pub mod hash;
@@ -86,6 +87,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         .collect();
     let now = karpenter.base.clock.now();
     let health = health_of(&pool, class.as_deref(), &karpenter.registrations);
+    // Logged once per version of the spec, as Karpenter does, and not at every change of a claim.
     if !is_judged(&pool) {
         log_ignored_values(karpenter, &pool);
     }
@@ -100,16 +102,18 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         api_error::ignore_not_found(patched)?;
     }
     let hash = Stamp::of_pool(&pool.spec.template);
+    // The claims are stamped before the pool: a crash in between repeats this, while the other order would
+    // lose it.
     hash.renew(karpenter, &*pool, &held).await?;
     annotate(&karpenter.pool_api(), &*pool, hash.annotations()).await
 }
 
-/// Whether a reference is to a class of the one provider there is.
+/// Returns whether a reference is to a class of the one provider there is.
 fn is_ec2(reference: &NodeClassReference) -> bool {
     reference.group == EC2NodeClass::group(&()) && reference.kind == EC2NodeClass::kind(&())
 }
 
-/// Whether this version of a pool's spec has been validated.
+/// Returns whether this version of a pool's spec has been validated.
 fn is_judged(pool: &NodePool) -> bool {
     let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
     conditions.any(|judged| {
@@ -155,7 +159,7 @@ where
     api_error::ignore_not_found(patched).map(drop)
 }
 
-/// What the launches of this version of a pool, from this version of its class, say of it.
+/// Returns the health of a pool by the launches of its present version from the present version of its class.
 fn health_of(
     pool: &NodePool,
     class: Option<&EC2NodeClass>,
@@ -171,6 +175,7 @@ fn health_of(
     let class_seen = status.and_then(|status| status.node_class_observed_generation);
     let class_now = class.and_then(|class| class.metadata.generation);
     if registration.observed_generation != pool.metadata.generation || class_seen != class_now {
+        // Failures of an older version say nothing about this one.
         registrations.reset(uid);
         return Health::Unknown;
     }
@@ -184,7 +189,7 @@ fn health_of(
     })
 }
 
-/// The status a pool should have.
+/// Computes the status of a pool.
 fn status_of(
     pool: &NodePool,
     class: Option<&EC2NodeClass>,
@@ -223,8 +228,8 @@ fn status_of(
     status
 }
 
-/// Whether the class of a pool is ready, with reason and message; a class that is not there is named after Karpenter's
-/// words.
+/// Returns whether the class of a pool is ready, with reason and message; a class that is not there is named after
+/// Karpenter's words.
 fn class_readiness(
     reference: &NodeClassReference,
     class: Option<&EC2NodeClass>,
@@ -263,8 +268,9 @@ fn class_readiness(
     }
 }
 
-/// What the nodes of a pool hold together, with their number.
+/// Returns the total capacity of a pool's nodes, with their number.
 fn total(capacities: &[ResourceMap]) -> ResourceMap {
+    // Karpenter shows these resources also for a pool without nodes.
     let basics = [
         labels::CPU,
         labels::MEMORY,
@@ -284,7 +290,7 @@ fn total(capacities: &[ResourceMap]) -> ResourceMap {
     sum
 }
 
-/// Takes one node's amounts off what is left of limits (or of any other amounts), the node itself included.
+/// Subtracts one node's amounts, and the node itself, from what is left of limits or of any other amounts.
 pub fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
     for (name, left) in remaining {
         let taken = match name.as_str() {
@@ -302,7 +308,7 @@ mod tests {
     use super::*;
     use crate::provisioner::FeatureGates;
 
-    /// The status while every gate is closed.
+    /// Returns the status while every gate is closed.
     fn status_of(
         pool: &NodePool,
         class: Option<&EC2NodeClass>,

@@ -1,4 +1,5 @@
-//! The hash of a pool or class with the version of its algorithm, as annotations, and its renewal on claims that another version has stamped.
+//! The hash of a pool or class and the version of its algorithm, as annotations, and their renewal on claims that were
+//! stamped by another version.
 //!
 //! Invariant: a claim is only compared with a hash of its own version. When the controllers take over from a program (or an earlier release) with
 //! another version, claims are taken to be what their origin asks for now, except those that have drifted: these stay drifted (Karpenter:
@@ -48,7 +49,7 @@ impl Stamp {
         }
     }
 
-    /// The annotations of the pool or class.
+    /// Returns the annotations of the pool or class.
     pub(super) fn annotations(&self) -> Value {
         json!({ self.hash_key: self.hash, self.version_key: self.version })
     }
@@ -75,13 +76,14 @@ impl Stamp {
         Ok(())
     }
 
-    /// The annotations that a claim with a stamp of another version gets.
+    /// Returns the annotations that a claim with a stamp of another version gets.
     fn renewed(&self, claim: &NodeClaim) -> Option<Value> {
         if self.is_on(claim) {
             return None;
         }
         Some(match claim.condition(condition::DRIFTED) {
             // Its hash is another program's, which no hash of this version equals.
+            // A drifted claim must stay drifted: with the new hash it would look like a current one.
             Some(_) => json!({ self.version_key: self.version }),
             None => self.annotations(),
         })

@@ -14,6 +14,7 @@ pub fn node_price(pool: &NodePool) -> Result<Option<Price>, String> {
         labels::NODE_PRICE,
         "US dollars an hour such as 0.05",
         |text| {
+            // A sign means a change in NodeOverlays; here it would be read as a price without one.
             let plain = text.starts_with(|first: char| first.is_ascii_digit());
             Price::parse(text).filter(|price| plain && *price <= MOST)
         },

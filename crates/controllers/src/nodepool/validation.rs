@@ -32,6 +32,7 @@ pub(super) fn error(spec: &NodePoolSpec) -> Option<String> {
                 .map(|error| format!("invalid key name {key:?} in labels, {error:?}")),
         );
     }
+    // Taints and startup taints share the set: a node cannot have one key and effect twice.
     let mut seen = BTreeSet::new();
     check_taints(&template.spec.taints, "taints", &mut seen, &mut errors);
     check_taints(
@@ -59,6 +60,7 @@ pub(super) fn ignored_values(spec: &NodePoolSpec) -> Vec<(&str, Vec<&str>)> {
     requirements
         .filter_map(|requirement| {
             let (known, unknown) = sorted_out(requirement)?;
+            // Without any known value the pool is invalid instead, which `unknown_values` reports.
             (!known.is_empty() && !unknown.is_empty())
                 .then_some((requirement.key.as_str(), unknown))
         })

@@ -1,7 +1,8 @@
-//! The machines of a pool as overlays have them.
+//! Applies NodeOverlays to the machines of a pool.
 //!
-//! Invariant: of several overlays that change the price of one offering, or the amount of one resource of a type, the first counts; a resource that a
-//! type has is replaced, as in Karpenter (core: `InstanceType.ApplyCapacityOverlay`).
+//! Invariant: of several overlays that change the price of one offering, or the amount of one resource of a type, the
+//! first applies. A resource that the type has already is replaced, as in Karpenter (core:
+//! `InstanceType.ApplyCapacityOverlay`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,17 +19,18 @@ use crate::provisioner::{
     market::{Market, node_labels},
 };
 
-/// What overlays have changed in a market.
+/// The changes that overlays made to a market.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changed {
-    /// Types that cost something else.
+    /// The types whose price was changed.
     priced: BTreeSet<Arc<str>>,
-    /// Resources of types that have others.
+    /// The added or replaced resources, by type.
     added: BTreeMap<Arc<str>, ResourceMap>,
 }
 
 impl Market {
-    /// The machines of a pool as overlays have them. `overlays` are in the order in which they count, without those in conflict.
+    /// Applies overlays to the machines of a pool. `overlays` are in the order in which they apply, without those in
+    /// conflict.
     pub fn with_overlays(mut self, pool: &NodePool, overlays: &[Arc<Overlay>]) -> Self {
         if overlays.is_empty() {
             return self;
@@ -43,7 +45,7 @@ impl Market {
         self
     }
 
-    /// Every type with the labels that its nodes have in a pool.
+    /// Returns every type with the labels that its nodes have in a pool.
     pub(super) fn seen_from<'a>(
         &'a self,
         pool: &NodePool,
@@ -85,6 +87,8 @@ impl Market {
                     let new = new.offerings.iter_mut().filter(same);
                     new.for_each(|new| new.price = change.of(own.price));
                 }
+                // Only overlays with a price settle an offering: one that adds capacity leaves the price to
+                // the next.
                 settled |= reach;
                 changed.priced.insert(Arc::clone(name));
             }
@@ -97,7 +101,7 @@ impl Market {
         }
     }
 
-    /// Whether overlays have changed the price, and the capacity, of one of these types.
+    /// Returns whether overlays have changed the price, and the capacity, of one of these types.
     pub(crate) fn overlays<'a>(
         &self,
         types: impl Iterator<Item = &'a str> + Clone,
@@ -109,7 +113,8 @@ impl Market {
         )
     }
 
-    /// Puts what overlays have added to a type into what it offers: `capacity`, and `allocatable`, which loses the memory that is huge pages.
+    /// Adds the resources that overlays set on a type to its `capacity` and `allocatable`. Huge pages reduce the
+    /// allocatable memory.
     pub(crate) fn add_overlaid(
         &self,
         instance_type: &str,

@@ -1,6 +1,6 @@
-//! Which overlays count: those that make sense and are not in conflict with another of their weight.
+//! Decides which overlays apply: those that are valid and do not conflict with another of their weight.
 //!
-//! Pure. Invariant: an overlay counts for all pools or for none (core: `validateAndUpdateInstanceTypeOverrides`).
+//! Pure. Invariant: an overlay applies to all pools or to none (core: `validateAndUpdateInstanceTypeOverrides`).
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -11,18 +11,18 @@ use rustc_hash::FxHashMap;
 use super::Overlay;
 use crate::provisioner::market::Market;
 
-/// Whether an overlay counts.
+/// The verdict on an overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// The overlay applies.
     Valid,
-    /// It makes no sense, and why.
+    /// The overlay is invalid, for this reason.
     Invalid(String),
     /// Another overlay, of this name and the same weight, changes the same.
     Conflict(String),
 }
 
-/// What came of judging overlays.
+/// The result of judging overlays.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
     /// Those that count, in the order in which they do: greater weight first, then names from the end of the alphabet.
@@ -31,7 +31,7 @@ pub struct Judgement {
     pub verdicts: BTreeMap<String, Verdict>,
 }
 
-/// Judges overlays for these pools, each with its machines as they are without overlays.
+/// Judges overlays for these pools, each given with its machines before overlays.
 pub fn judge<'a>(
     all: impl IntoIterator<Item = &'a NodeOverlay>,
     pools: &[(&NodePool, &Market)],
@@ -47,6 +47,7 @@ pub fn judge<'a>(
             }
         }
     }
+    // Karpenter's order: in a tie of weights the name that is last in the alphabet applies.
     sound.sort_by_key(|own| (Reverse(own.weight), Reverse(own.name.clone())));
     for group in sound.chunk_by(|a, b| a.weight == b.weight) {
         settle(group, pools, &mut judgement);
@@ -99,7 +100,7 @@ fn reach_of(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)]) -> Vec<Reach
     reach
 }
 
-/// Whether two overlays change the price of one offering, or one resource of a type.
+/// Returns whether two overlays change the price of one offering, or one resource of a type.
 fn are_in_conflict((a, of_a): (&Overlay, &Reach), (b, of_b): (&Overlay, &Reach)) -> bool {
     let both_price = a.price.is_some() && b.price.is_some();
     let share_resource = a.capacity.keys().any(|name| b.capacity.contains_key(name));

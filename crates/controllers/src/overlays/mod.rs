@@ -1,9 +1,10 @@
-//! NodeOverlays: other prices, and more extended resources, for machines that may be bought, while it is decided what to buy.
+//! NodeOverlays: changed prices and additional extended resources of instance types, while nodes are planned.
 //!
-//! One queue reads all overlays ([`Overlay`]), finds out which of them count ([`judge()`]), keeps those for whoever decides ([`Counted`]), and says
-//! in the status of each what came of it. [`Market::with_overlays`] is a pool's machines as they have them.
+//! One queue reads all overlays ([`Overlay`]), decides which of them apply ([`judge()`]), keeps those for the planners
+//! ([`Counted`]), and writes the verdict into the status of each. [`Market::with_overlays`] applies them to a pool's
+//! machines.
 //!
-//! Invariant: while the feature gate `NodeOverlay` is closed no overlay counts, and the status of each says so.
+//! Invariant: while the feature gate `NodeOverlay` is off no overlay applies, and the status of each says so.
 
 mod apply;
 mod judge;
@@ -61,12 +62,12 @@ impl Default for Counted {
 }
 
 impl Counted {
-    /// The overlays that count, in the order in which they do.
+    /// Returns the overlays that apply, in the order in which they are applied.
     pub fn now(&self) -> Arc<[Arc<Overlay>]> {
         self.overlays.borrow().clone().unwrap_or_default()
     }
 
-    /// How often they have changed.
+    /// Returns how often the overlays that apply have changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -77,11 +78,12 @@ impl Counted {
         let _ = self.overlays.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Returns whether other overlays count than before.
+    /// Replaces the overlays that apply. Returns whether they differ from those before.
     fn set(&self, overlays: Vec<Arc<Overlay>>) -> bool {
         let mut changed = false;
         self.overlays.send_if_modified(|now| {
             changed = now.as_deref().unwrap_or_default() != &*overlays;
+            // The first result wakes those who wait for it, even if no overlay applies.
             let is_news = changed || now.is_none();
             if is_news {
                 *now = Some(overlays.into());
@@ -123,7 +125,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Judges overlays again when pools and classes have other machines.
+/// Judges overlays again when the machines of pools or classes change.
 fn watch_pools(karpenter: &KarpenterContext, queue: &Queue<&'static str>) {
     let all = queue.clone();
     karpenter.pools.on_change(move |change| {
@@ -160,6 +162,7 @@ async fn reconcile(karpenter: &KarpenterContext) -> kube::Result<()> {
     let judgement = match karpenter.options.gates.node_overlay {
         false => None,
         true => {
+            // Judged on machines without overlays, or an overlay would conflict with its own earlier effect.
             let (markets, pools) = (Markets::of_classes(karpenter).await, karpenter.pools.list());
             let pools = pools.iter().filter_map(|pool| {
                 let class = &pool.spec.template.spec.node_class_ref.name;
@@ -209,7 +212,7 @@ async fn write(
     }
 }
 
-/// The status an overlay should have. No verdict: the gate is closed.
+/// Computes the status of an overlay. Without a verdict the gate is off.
 fn status_of(
     overlay: &NodeOverlay,
     verdict: Option<&Verdict>,
@@ -248,14 +251,15 @@ fn status_of(
     status
 }
 
-/// Whether the status of an overlay says that the gate was closed.
+/// Returns whether the status of an overlay says that the gate was closed.
 pub fn is_shut_out(overlay: &NodeOverlay) -> bool {
     let conditions = overlay.status.iter().flat_map(|status| &status.conditions);
     let mut ready = conditions.filter(|own| own.type_ == condition::READY);
     ready.any(|own| own.reason == GATE_CLOSED)
 }
 
-/// Says on the claim of a planned node whether overlays changed the price or the capacity of a type that it lists, as Karpenter does.
+/// Annotates the claim of a planned node if overlays changed the price or the capacity of a type that it lists, as
+/// Karpenter does.
 pub(crate) async fn annotate(
     karpenter: &KarpenterContext,
     pool: &NodePool,

@@ -1,7 +1,7 @@
-//! A NodeOverlay, read: what it is about and what it changes.
+//! A parsed NodeOverlay: which machines it selects and what it changes.
 //!
-//! Invariant: an [`Overlay`] that exists makes sense by itself (core: `NodeOverlay.RuntimeValidate`); whether it conflicts with others is said by
-//! [`super::judge()`]. What the schema refuses before an object is stored is not looked for again.
+//! Invariant: an [`Overlay`] is valid by itself (core: `NodeOverlay.RuntimeValidate`); [`super::judge()`] decides
+//! whether it conflicts with others. What the schema refuses before an object is stored is not checked again.
 
 use mullion_api::{
     karpenter::{NodeOverlay, Operator, Requirement},
@@ -30,7 +30,7 @@ const WELL_KNOWN_RESOURCES: [&str; 4] = [
     labels::PODS,
 ];
 
-/// A NodeOverlay that makes sense by itself.
+/// A NodeOverlay that is valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlay {
     /// Its name.
@@ -45,8 +45,7 @@ pub struct Overlay {
 impl Overlay {
     /// Reads an overlay.
     ///
-    /// # Errors
-    /// What is wrong with it, in Karpenter's words.
+    /// Returns what is wrong with the overlay, in Karpenter's words.
     pub fn read(overlay: &NodeOverlay) -> Result<Self, String> {
         let spec = &overlay.spec;
         let mut errors: Vec<String> = spec.requirements.iter().flat_map(wrong_in).collect();
@@ -78,8 +77,8 @@ impl Overlay {
         }
     }
 
-    /// The ways to buy a type that the overlay is about, as bits by their position; none where it is not about the type. `labels` are those of the
-    /// type's nodes, those of their pool's template included (core: `getOverlaidOfferings`).
+    /// Returns the offerings of a type that the overlay selects, as bits by their position; 0 if it does not select the
+    /// type. `labels` are those of the type's nodes, including their pool's template (core: `getOverlaidOfferings`).
     pub(super) fn reach(&self, labels: &StringMap, offerings: &[&Offering]) -> u128 {
         let mut of_type = self
             .requirements
@@ -92,11 +91,12 @@ impl Overlay {
             .iter()
             .enumerate()
             .filter(|(_, own)| allows_offering(&self.requirements, own));
+        // A type has far fewer offerings than 128; the bound only keeps the shift defined.
         reached.fold(0, |bits, (at, _)| bits | 1_u128 << at.min(127))
     }
 }
 
-/// What is wrong with a requirement of an overlay.
+/// Returns what is wrong with a requirement of an overlay.
 fn wrong_in(requirement: &Requirement) -> Vec<String> {
     let key = &requirement.key;
     let mut wrong = requirement_errors(requirement);
@@ -127,16 +127,16 @@ fn normalized(requirement: &Requirement) -> Requirement {
     }
 }
 
-/// What becomes of a price (core: `AdjustedPrice`).
+/// The change of a price (core: `AdjustedPrice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PriceChange {
-    /// It is this.
+    /// Replaces the price.
     To(Price),
-    /// It is so much more.
+    /// Adds to the price.
     More(Price),
-    /// It is so much less, and never less than nothing.
+    /// Subtracts from the price, down to zero at least.
     Less(Price),
-    /// It is this share of itself, in billionths.
+    /// Multiplies the price by this number of billionths.
     Share(u128),
 }
 
@@ -150,6 +150,8 @@ impl PriceChange {
         };
         if let Some(percent) = amount.strip_suffix('%') {
             let share = nano(percent)? / 100;
+            // A percentage without a sign could mean the new share or the change, and Karpenter's schema
+            // admits only signed ones.
             return Some(match sign? {
                 true => Self::Share(NANO + share),
                 false => Self::Share(NANO.saturating_sub(share)),
@@ -163,7 +165,7 @@ impl PriceChange {
         })
     }
 
-    /// The price after the change.
+    /// Returns the price after the change.
     pub(super) fn of(self, price: Price) -> Price {
         match self {
             Self::To(price) => price,
@@ -174,7 +176,8 @@ impl PriceChange {
     }
 }
 
-/// Reads a decimal number as billionths; further digits are cut off, and what is larger than anything is a number larger than anything.
+/// Parses a decimal number in billionths. Further digits are cut off, and numbers that are too large count as the
+/// largest.
 fn nano(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -183,6 +186,7 @@ fn nano(text: &str) -> Option<u128> {
     }
     let whole = match whole.trim_start_matches('0') {
         "" => 0,
+        // Such numbers are capped later anyway; parsing them could overflow.
         digits if digits.len() > 15 => MOST * MOST,
         digits => digits.parse().ok()?,
     };
@@ -195,7 +199,7 @@ fn nano(text: &str) -> Option<u128> {
     Some(whole.saturating_mul(NANO).saturating_add(fraction))
 }
 
-/// The price of so many billionths of a dollar, rounded.
+/// Returns the price of so many billionths of a dollar, rounded.
 fn micro(nano: u128) -> Price {
     let micro = (nano.saturating_add(500) / 1000).min(MOST);
     Price(u64::try_from(micro).unwrap_or(u64::MAX))

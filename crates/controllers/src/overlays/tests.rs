@@ -21,7 +21,7 @@ fn pool(name: &str, team: &str) -> NodePool {
     .expect("a pool")
 }
 
-/// An overlay for types, with further requirements and fields.
+/// Returns an overlay for types, with further requirements and fields.
 fn overlay(name: &str, types: &[&str], more: &[Requirement], fields: Value) -> NodeOverlay {
     let mut requirements = vec![json!({
         "key": "node.kubernetes.io/instance-type", "operator": "In", "values": types

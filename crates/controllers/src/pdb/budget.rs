@@ -100,6 +100,7 @@ pub(super) fn disrupted(
     let mut disruptions = Disruptions::default();
     for pod in members.iter().filter(|pod| !pods::is_deleting(pod)) {
         let name = pod.name_any();
+        // The eviction API enters pods here; this controller only removes entries, or grants could be lost.
         let Some(at) = granted.and_then(|granted| granted.get(&name)) else {
             continue;
         };

@@ -47,6 +47,7 @@ pub(super) async fn expected(
             unmanaged += 1;
             continue;
         };
+        // Reading a scale is a request, so each controller is asked once however many pods it has.
         if seen.insert(&reference.uid) {
             let (uid, scale) = scale_of(context, reference, pod).await?;
             // The uid is that of the object with the scale: several ReplicaSets of one Deployment count once.

@@ -50,6 +50,7 @@ async fn reset(context: &Context, queue: &Queue<Key>, key: &Key) -> kube::Result
     let Some(pod) = context.informers.pods.get_key(key) else {
         return Ok(());
     };
+    // Computed again, because the condition may have been renewed while the key waited.
     match time_left(&pod, context.clock.now()) {
         None => return Ok(()),
         Some(left) if !left.is_zero() => {

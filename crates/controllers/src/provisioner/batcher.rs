@@ -29,7 +29,8 @@ struct Shared {
 }
 
 impl Batcher {
-    /// A batcher whose batches end when nothing came for `idle`, and `max` after they began.
+    /// Creates a batcher whose batches end when nothing came for `idle`, and at the latest `max`
+    /// after they began.
     pub fn new(idle: Duration, max: Duration) -> Self {
         Self {
             shared: Arc::default(),
@@ -38,13 +39,15 @@ impl Batcher {
         }
     }
 
-    /// Puts a key into the batch that is open, or opens one.
+    /// Adds a key to the open batch, or opens one.
     pub fn trigger(&self, key: impl Into<String>) {
         let mut waiting = self
             .shared
             .waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        // A key that is known already must not notify, or a pod that is updated every second would
+        // hold the batch open.
         if waiting.insert(key.into()) {
             self.shared.added.notify_one();
         }
@@ -52,6 +55,8 @@ impl Batcher {
 
     /// Waits until a batch is open.
     pub async fn opened(&self) {
+        // A permit may be left from the batch before, so the wait ends only when there really is a
+        // key.
         while self.is_empty() {
             self.shared.added.notified().await;
         }

@@ -16,7 +16,7 @@ use mullion_engine::provision::PlannedNode;
 use super::{market::resource_list, requirements::from_engine};
 use crate::nodepool::hash::{HASH_VERSION, template_hash};
 
-/// The claim for a planned node of a pool.
+/// Returns the claim that orders a planned node of a pool.
 pub fn of(planned: &PlannedNode, pool: &NodePool) -> NodeClaim {
     let name = pool.metadata.name.clone().unwrap_or_default();
     let template = &pool.spec.template;
@@ -67,6 +67,8 @@ fn owner(pool: &NodePool) -> OwnerReference {
         kind: NodePool::kind(&()).into_owned(),
         name: pool.metadata.name.clone().unwrap_or_default(),
         uid: pool.metadata.uid.clone().unwrap_or_default(),
+        // Karpenter sets `blockOwnerDeletion` and no controller, so that deleting the pool in the
+        // foreground waits for its claims.
         controller: None,
         block_owner_deletion: Some(true),
     }

@@ -65,9 +65,12 @@ impl<'a> Conditions<'a> {
                 last_transition_time: at,
                 observed_generation: self.generation,
             });
+            // Karpenter keeps conditions sorted by type, for those who read them with kubectl.
             self.list.sort_by(|a, b| a.type_.cmp(&b.type_));
             return true;
         };
+        // Reason and message may change without the time: `metav1.Condition` dates transitions of
+        // the status only.
         let changed = condition.status != status.as_str();
         if changed {
             condition.last_transition_time = at;

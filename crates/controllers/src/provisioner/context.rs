@@ -159,6 +159,7 @@ impl KarpenterContext {
         let (tasks, shutdown) = informer_parts();
         let vpc_cni = Informer::with_config(
             Api::<ConfigMap>::namespaced(base.client.clone(), VPC_CNI.0),
+            // One named object is watched instead of all ConfigMaps of kube-system.
             watcher::Config::default().fields(&format!("metadata.name={}", VPC_CNI.1)),
             |_| {},
             &[],
@@ -197,6 +198,8 @@ impl KarpenterContext {
     pub async fn synced(&self) -> bool {
         let informers = &self.base.informers;
         let shutdown = &self.base.shutdown;
+        // These two have no shutdown of their own, unlike the informers, whose waits end with
+        // `false`.
         let overlays_known = shutdown.run_until_cancelled(self.counted_overlays.known());
         let capacity_known = shutdown.run_until_cancelled(self.discovered.known());
         self.pools.synced().await
@@ -289,8 +292,8 @@ impl KarpenterContext {
             .by_index(crate::informers::BY_NODE, node)
     }
 
-    /// The tags by which the cloud's list is that of this cluster's instances: of another cluster in the account, none is in it (AWS provider:
-    /// `instance.List`).
+    /// Returns the tags that every instance of this cluster has. A list by these tags excludes the
+    /// instances of other clusters in the account (AWS provider: `instance.List`).
     pub(crate) fn instance_tags(&self) -> BTreeMap<String, String> {
         let any = |key: &str| (key.to_owned(), "*".to_owned());
         let cluster = (labels::CLUSTER_TAG.to_owned(), self.options.cluster.clone());
@@ -354,6 +357,7 @@ impl KarpenterContext {
     ) -> Result<(), CloudError> {
         let ended = self.cloud.terminate(instance).await;
         if ended.as_ref().is_err_and(|error| !error.is_not_found()) {
+            // An instance that is gone already is what the caller wanted, so it is no failure.
             let labels = [("zone", zone), ("zone_id", zone_id)];
             self.metrics.count(Metric::TerminationFailures, &labels);
         }

@@ -83,6 +83,7 @@ impl DecisionLog {
         Self {
             shared: Arc::new(Shared {
                 clock,
+                // With no line kept, the number of the last line would be below that of the first.
                 capacity: capacity.max(1),
                 lines: Mutex::new(Lines {
                     first: 1,
@@ -150,6 +151,8 @@ impl DecisionLog {
                 lines.kept.pop_front();
                 lines.first += 1;
             }
+            // The number is taken under the lock, but sent after it is released: a woken reader
+            // locks the lines at once.
             lines.first + lines.kept.len() as u64 - 1
         };
         self.shared.written.send_replace(last);

@@ -72,6 +72,8 @@ impl Demand {
     async fn of(waiting: Waiting, karpenter: &KarpenterContext, is_careful: bool) -> Self {
         let daemons = karpenter.base.informers.daemon_sets.list();
         let mut markets = Markets::now(karpenter).await;
+        // A candidate may only be replaced by what is sold for certain, or its pods lose a working
+        // node for nothing.
         if is_careful {
             markets = markets.map(Market::without_trials);
         }
@@ -120,8 +122,13 @@ impl Demand {
     /// Returns an error if a node or pool offers an invalid amount.
     pub(super) fn plan(&mut self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
         karpenter.state.with(|state| {
+            // Gathering the demand awaits the cloud, and the scheduler goes on binding meanwhile.
             self.forget_placed(state.cluster());
+            // All of this happens under the state's lock, so the scheduler never sees the cluster
+            // of a plan.
             let checkpoint = state.cluster_mut().checkpoint();
+            // A new plan decides all places anew, so the reservations of the plan before must not
+            // take room.
             state.lift_promises();
             let answer = self.plan_in(state.cluster_mut());
             state.cluster_mut().rollback(checkpoint);
@@ -136,6 +143,7 @@ impl Demand {
 
     fn forget_placed(&mut self, cluster: &Cluster) {
         let leaving = &self.leaving;
+        // A pod on a node that leaves is placed in the model, yet it still needs another node.
         let waits = |key: &str| {
             let node = cluster.node_of_pod(key);
             node.is_none_or(|node| leaving.iter().any(|name| name == node))
@@ -172,6 +180,8 @@ impl Waiting {
         let mut specs = Vec::new();
         let mut want = |pod: &Arc<Pod>| {
             let spec = PodSpec {
+                // The plan is free to move the pod: a nomination of kube-scheduler or a node that
+                // leaves must not bind it.
                 node_name: None,
                 nominated_node_name: None,
                 ..convert::pod(pod)
@@ -195,6 +205,8 @@ impl Waiting {
             let Some(name) = &node.metadata.name else {
                 continue;
             };
+            // The pods are counted before they are evicted, so that their new node is on its way
+            // when the old one drains.
             let goes = node.metadata.deletion_timestamp.is_some()
                 || claim.is_some_and(claim_goes)
                 || about_to_go.contains(name);
@@ -220,6 +232,8 @@ impl Waiting {
 /// Returns an error if a node or pool offers an invalid amount.
 pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, ModelError> {
     let plan = cluster.plan(request)?;
+    // A pod that waits for reserved capacity is not refused: Karpenter logs it as deferred and
+    // records no event.
     let mut refusals = refusal::texts(cluster, &plan.unplaceable, &plan.daemons);
     for pod in plan.unplaceable.iter().filter(|pod| pod.waits()) {
         refusals.remove(&pod.pod);
@@ -235,6 +249,8 @@ fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
         annotations.is_some_and(|own| own.contains_key(labels::MIRRORED_FROM))
     };
     let pools = karpenter.pools.list();
+    // One pool of the current API is enough for the current behaviour. Without pools nothing is
+    // bought either way.
     pools.is_empty() || !pools.iter().all(|pool| is_mirror(pool))
 }
 
@@ -280,6 +296,8 @@ fn nodes_to_come(
             reshaped.push(InFlightNode { node, pods });
             continue;
         }
+        // A launched claim names its resources in its status. Before that, the likeliest machine
+        // stands in for it, so that the next plan does not buy the same node again.
         let market = markets.of_claim(&claim);
         let mut node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
         if let Some(node) = &mut node {
@@ -296,6 +314,7 @@ fn nodes_to_come(
 /// Returns whether one of the pods is a DaemonSet's and has not ended.
 fn runs_among(set: &DaemonSet, pods: &[Arc<Pod>]) -> bool {
     let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    // Ended pods still have their owner, but the DaemonSet controller replaces them.
     pods.iter()
         .any(|pod| pods::is_active(pod) && ownership::is_controlled_by(&**pod, uid))
 }

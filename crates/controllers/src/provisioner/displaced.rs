@@ -48,6 +48,7 @@ pub(super) fn record_events(
         let Some(node) = karpenter.node_of(&claim) else {
             continue;
         };
+        // A plan names the claim until the node registers, and the node afterwards.
         let names = [claim.name_any(), node.name_any()];
         let stays = |key: &str| {
             names
@@ -64,6 +65,8 @@ pub(super) fn record_events(
         }
         let asked = asked_of(karpenter, &claim, &node, planned.values().copied());
         let mut short = discovered::missing(&node, &claim);
+        // A node may have less than computed and still hold its pods; only a resource that ran out
+        // is the reason.
         short.retain(|short| {
             asked
                 .get(&short.resource)

@@ -52,6 +52,8 @@ impl FromStr for FeatureGates {
                 "NodeOverlay" => gates.node_overlay = value,
                 "CapacityBuffer" => gates.capacity_buffer = value,
                 "ReservedCapacity" => gates.reserved_capacity = value,
+                // An unknown gate is most likely misspelt; ignoring it would leave the feature off
+                // without a word.
                 _ => return Err(error()),
             }
         }

@@ -21,12 +21,13 @@ pub const EPHEMERAL: [(&str, &str); 4] = [
     (labels::UNINITIALIZED_TAINT, "NoSchedule"),
 ];
 
-/// Whether a claim's node is on its way: ordered, not ready for pods, and not to be removed.
+/// Returns whether a claim's node is on its way: ordered, not ready for pods, and not to be
+/// removed.
 pub fn is_in_flight(claim: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::INITIALIZED)
 }
 
-/// Whether a taint of a starting node will go by itself.
+/// Returns whether a taint of a starting node will go away without anybody's action.
 pub fn is_passing(taint: &Taint, claim: &NodeClaim) -> bool {
     EPHEMERAL.contains(&(taint.key.as_str(), taint.effect.as_str()))
         || taint.key == labels::UNREGISTERED_TAINT
@@ -37,9 +38,11 @@ pub fn is_passing(taint: &Taint, claim: &NodeClaim) -> bool {
             .any(|startup| startup.key == taint.key && startup.effect == taint.effect)
 }
 
-/// A launched claim without a node object, as the node it will be.
+/// Returns the node that a launched claim without a Node object will become; `None` before the
+/// launch.
 pub fn expected_node(claim: &NodeClaim) -> Option<NodeSpec> {
     let status = claim.status.as_ref()?;
+    // The launch writes allocatable, so an empty list means that no machine has been chosen yet.
     if status.allocatable.is_empty() {
         return None;
     }
@@ -57,10 +60,12 @@ pub fn expected_node(claim: &NodeClaim) -> Option<NodeSpec> {
     })
 }
 
-/// A node that is there and not initialized, as it will be.
+/// Returns the node that a registered, uninitialized node will become.
 pub fn settled_node(node: &Node, claim: &NodeClaim) -> NodeSpec {
     let mut spec = convert::node(node);
     let own = claim.metadata.labels.iter().flatten();
+    // The claim's labels are copied to the node at registration; a plan between must already see
+    // them.
     spec.labels
         .extend(own.map(|(key, value)| (key.clone(), value.clone())));
     let there = node
@@ -85,7 +90,7 @@ pub fn settled_node(node: &Node, claim: &NodeClaim) -> NodeSpec {
     spec
 }
 
-/// What is known of a claim's node, to judge which daemons come.
+/// Returns what is known of a claim's node, to judge which DaemonSets will run there.
 pub fn prospect(claim: &NodeClaim) -> Prospect {
     Prospect {
         labels: claim.metadata.labels.clone().unwrap_or_default(),

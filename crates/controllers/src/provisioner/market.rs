@@ -112,6 +112,8 @@ impl Market {
             ..NodeTemplate::from_class(&class.spec, version)?
         };
         let offers = cloud.offers(template.family.os()).await?;
+        // Reservations come after the offers because their price and zone id follow from the
+        // on-demand offering.
         let offers = reserved::with_reservations(offers, class, cloud).await?;
         let group = placement_group(cloud, &class.spec).await?;
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
@@ -228,6 +230,8 @@ impl Market {
         {
             return None;
         }
+        // Each partition of a placement group is an offering of its own, so that topology spread
+        // can choose between them.
         let places = self.places(requirements);
         let placed = |offering| places.iter().map(move |place| (offering, place));
         let offerings: Vec<_> = self
@@ -276,6 +280,8 @@ impl Market {
         requests: &ResourceMap,
     ) -> Vec<LaunchOption> {
         let fixed = self.fixed_labels();
+        // The fleet request names one placement for all its options, so the place is chosen before
+        // the options.
         let Some(place) = self.launch_place(requirements) else {
             return Vec::new();
         };
@@ -306,6 +312,7 @@ impl Market {
                 }
             }
         }
+        // Ties are broken by the option itself, so the same input gives the same request.
         priced.sort();
         priced.truncate(MAX_LAUNCH_OPTIONS);
         priced.into_iter().map(|(_, option)| option).collect()
@@ -388,6 +395,8 @@ impl Market {
     fn is_too_small(&self, offer: &Offer, requirements: &[Requirement]) -> bool {
         let asks = |requirement: &Requirement| {
             let key = labels::normalized(&requirement.key);
+            // `NotIn t3.nano` is written to avoid a size; treating it as a wish for small types
+            // would buy others just as small.
             let excludes = matches!(
                 requirement.operator,
                 Operator::NotIn | Operator::DoesNotExist | Operator::Exists
@@ -412,6 +421,7 @@ impl Market {
                     .any(|own| allows_offering(requirements, own))
         });
         let mut small: Vec<_> = small.collect();
+        // Sorted by plain price: a premium for risk says nothing about the size of a type.
         small.sort_by_key(|offer| self.sold_here(offer).map(|own| own.price).min());
         small
             .into_iter()

@@ -1,6 +1,7 @@
 //! The markets of all node classes, and those of pools whose machines NodeOverlays change.
 //!
-//! Invariant: who asks for a pool or a claim gets the machines as that pool has them; only what is no pool's is asked for by class.
+//! Invariant: a question about a pool or a claim is answered from the pool's own market; the
+//! class's market answers only questions that concern no pool.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,7 +24,7 @@ pub struct Markets {
 }
 
 impl Markets {
-    /// Markets by class, without overlays.
+    /// Creates markets by class, without overlays.
     pub fn new(classes: BTreeMap<String, Market>) -> Self {
         Self {
             classes,
@@ -31,7 +32,8 @@ impl Markets {
         }
     }
 
-    /// The markets of all classes that pools and claims refer to, as overlays have them now.
+    /// Opens the markets of all classes that pools and claims refer to, with the NodeOverlays that
+    /// apply now.
     pub(crate) async fn now(karpenter: &KarpenterContext) -> Self {
         let markets = Self::of_classes(karpenter).await;
         let (pools, claims) = (karpenter.pools.list(), karpenter.claims.list());
@@ -42,7 +44,7 @@ impl Markets {
         )
     }
 
-    /// The same without overlays.
+    /// Opens the markets of all classes that pools and claims refer to, without NodeOverlays.
     pub(crate) async fn of_classes(karpenter: &KarpenterContext) -> Self {
         let mut markets = BTreeMap::new();
         let (pools, claims) = (karpenter.pools.list(), karpenter.claims.list());
@@ -51,6 +53,8 @@ impl Markets {
             .map(|pool| &pool.spec.template.spec.node_class_ref.name);
         let of_claims = claims.iter().map(|claim| &claim.spec.node_class_ref.name);
         for name in of_pools.chain(of_claims) {
+            // Pools and claims share classes; opening a market asks the cloud, so each class is
+            // opened once.
             if markets.contains_key(name) {
                 continue;
             }
@@ -61,13 +65,17 @@ impl Markets {
                 Ok(market) => {
                     markets.insert(name.clone(), market);
                 }
+                // One class without a market must not keep the others from buying; its status
+                // already names the reason.
                 Err(error) => tracing::debug!(class = name, %error, "node class has no market"),
             }
         }
+        // Claims that are not launched yet will still take from their reservations, though EC2
+        // counts it as free.
         Self::new(markets).without(&reserved::held(claims.iter().map(|claim| &**claim)))
     }
 
-    /// The markets as overlays have them for these pools and their claims.
+    /// Adds the markets that NodeOverlays change for these pools and their claims.
     pub fn with_overlays<'a>(
         mut self,
         pools: impl Iterator<Item = &'a NodePool>,
@@ -102,7 +110,7 @@ impl Markets {
         self
     }
 
-    /// The markets after a change of each.
+    /// Applies `change` to every market.
     pub(crate) fn map(self, change: impl Fn(Market) -> Market) -> Self {
         Self {
             classes: self
@@ -118,31 +126,32 @@ impl Markets {
         }
     }
 
-    /// The market of a class, whatever overlays say.
+    /// Returns the market of a class without NodeOverlays.
     pub fn of_class(&self, class: &str) -> Option<&Market> {
         self.classes.get(class)
     }
 
-    /// The market of a pool.
+    /// Returns the market of a pool, with its NodeOverlays.
     pub fn of_pool(&self, pool: &NodePool) -> Option<&Market> {
         let class = &pool.spec.template.spec.node_class_ref.name;
         self.of(&pool.name_any(), class)
     }
 
-    /// Whether overlays may have made a pool's market another than its class's.
+    /// Returns whether a pool has a market of its own, which NodeOverlays may have changed.
     pub fn is_overlaid(&self, pool: &NodePool) -> bool {
         let class = &pool.spec.template.spec.node_class_ref.name;
         let key = (pool.name_any(), class.clone());
         self.overlaid.contains_key(&key)
     }
 
-    /// The market that a claim is bought from.
+    /// Returns the market that a claim is bought from, with the NodeOverlays of its pool.
     pub fn of_claim(&self, claim: &NodeClaim) -> Option<&Market> {
         let pool = claim.node_pool().unwrap_or_default();
         self.of(pool, &claim.spec.node_class_ref.name)
     }
 
-    /// What a machine with these labels costs an hour in micro-dollars, if overlays may have changed that.
+    /// Returns the price of a node with these labels in micro-dollars per hour, if NodeOverlays
+    /// apply to its pool.
     pub fn price_of_node(&self, own: &StringMap) -> Option<u64> {
         let label = |key: &str| own.get(key).map(String::as_str);
         let pool = label(labels::NODEPOOL)?.to_owned();

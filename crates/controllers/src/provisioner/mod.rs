@@ -66,7 +66,7 @@ pub fn start(
     start_work(context, state, cloud, log, options, Work::ALL)
 }
 
-/// What of nodes-on-demand a process does.
+/// The parts of nodes-on-demand that a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Buys nodes and ends them, and keeps pools, classes and claims up to date.
@@ -83,7 +83,7 @@ impl Work {
     };
 }
 
-/// As [`start`], but only the controllers of that work. Other processes may do the rest.
+/// Starts only the controllers of `work`, as [`start`] starts all. Other processes may run the rest.
 pub fn start_work(
     context: &Context,
     state: &SharedState,

@@ -25,6 +25,7 @@ impl Nominations {
     pub fn nominate(&self, name: &str) {
         let now = Instant::now();
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else removes entries, so each nomination sweeps those that expired.
         until.retain(|_, end| *end > now);
         until.insert(name.to_owned(), now + WINDOW);
     }

@@ -125,12 +125,13 @@ pub(super) fn requests(spec: &v1::PodSpec) -> ResourceMap {
     sum
 }
 
-/// Whether a pod of this DaemonSet template would run on the node.
+/// Returns whether a pod of this DaemonSet template would run on the node.
 pub fn runs_on(spec: &v1::PodSpec, prospect: &Prospect) -> bool {
     prospect.meets_selector(spec)
         && prospect.meets_os(spec)
         && prospect.meets_affinity(spec)
         && prospect.taints.iter().all(|taint| {
+            // The DaemonSet controller ignores this effect when it decides where its pods run.
             taint.effect == "PreferNoSchedule"
                 || spec
                     .tolerations
@@ -168,7 +169,8 @@ impl Prospect {
         })
     }
 
-    /// A term on fields names existing nodes; one without anything matches nothing.
+    /// Returns whether the node can meet one term. A term with `matchFields` names an existing
+    /// node, and an empty term matches nothing, as in kube-scheduler.
     fn meets_term(&self, term: &NodeSelectorTerm) -> bool {
         let expressions = term.match_expressions.as_deref().unwrap_or_default();
         let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -180,7 +182,7 @@ impl Prospect {
             })
     }
 
-    /// Whether the node can still meet a requirement.
+    /// Returns whether the node can still meet a requirement.
     fn may_be(&self, wanted: &Requirement) -> bool {
         let key = labels::normalized(&wanted.key);
         if let Some(value) = self.labels.get(key) {
@@ -193,10 +195,13 @@ impl Prospect {
             .peekable();
         match on_key.peek() {
             Some(_) => on_key.all(|own| match own.operator {
+                // Any of the listed values may become the label, so one that is admitted is enough.
                 Operator::In => own.values.iter().any(|value| admits(wanted, Some(value))),
                 Operator::DoesNotExist => admits(wanted, None),
                 _ => true,
             }),
+            // The instance will bring these labels; any other label that nobody sets will be
+            // absent.
             None if labels::WELL_KNOWN.contains(&key) || key == labels::HOSTNAME => true,
             None => admits(wanted, None),
         }

@@ -8,21 +8,26 @@ use mullion_api::labels;
 
 use crate::{ownership, pods};
 
-/// Whether a node may be bought for this pod (Karpenter: `IsProvisionable`).
+/// Returns whether a node may be bought for this pod (Karpenter: `IsProvisionable`).
 pub fn is_provisionable(pod: &Pod) -> bool {
     pods::is_active(pod)
         && pods::node_name(pod).is_empty()
+        // Only the scheduler knows whether a pod fits an existing node; buying before its verdict
+        // would buy too much.
         && failed_to_schedule(pod)
+        // The scheduler evicts other pods for it, so room is coming without a new node.
         && !is_preempting(pod)
         && !comes_with_its_node(pod)
 }
 
-/// Whether a pod on a node that goes will need another place (Karpenter: `IsReschedulable`).
+/// Returns whether a pod on a node that is removed will need another place (Karpenter:
+/// `IsReschedulable`).
 pub fn is_reschedulable(pod: &Pod) -> bool {
     pods::is_active(pod) && !comes_with_its_node(pod)
 }
 
-/// Whether the pod asks for a node of no pool (Karpenter: `validateKarpenterManagedLabelCanExist`).
+/// Returns whether the pod requires a node that belongs to no pool (Karpenter:
+/// `validateKarpenterManagedLabelCanExist`).
 pub fn avoids_pools(pod: &Pod) -> bool {
     let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
     let affinity = affinity.and_then(|own| own.node_affinity.as_ref());
@@ -36,21 +41,24 @@ pub fn avoids_pools(pod: &Pod) -> bool {
     };
     required.is_some_and(|own| {
         let terms = &own.node_selector_terms;
+        // Terms are alternatives: a single term without the demand already lets the pod run on a
+        // pool's node.
         !terms.is_empty() && terms.iter().all(avoids)
     })
 }
 
-/// Daemons and static pods: they belong to a node and never move to another.
+/// Returns whether the pod is a daemon or a static pod, which belongs to its node and never moves
+/// to another.
 pub fn comes_with_its_node(pod: &Pod) -> bool {
     is_daemon(pod) || is_static(pod)
 }
 
-/// Whether a DaemonSet controls the pod.
+/// Returns whether a DaemonSet controls the pod.
 pub fn is_daemon(pod: &Pod) -> bool {
     ownership::controller_of(pod).is_some_and(|owner| owner.kind == "DaemonSet")
 }
 
-/// Whether the pod is a node's own (a mirror of a static pod).
+/// Returns whether the pod is the mirror of a static pod, which its node owns.
 pub fn is_static(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     let mut owners = owners.map(|owner| owner.kind.as_str());

@@ -15,6 +15,7 @@ use super::decision_log::Pass;
 /// Logs the pools that are not ready. Returns whether another pool can buy.
 pub(super) fn log_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
     let mut pools: Vec<_> = pools.iter().filter(|pool| !is_static(pool)).collect();
+    // The informer lists in no order; sorted names keep the log the same from pass to pass.
     pools.sort_by_key(|pool| pool.name_any());
     let mut any = false;
     for pool in pools {

@@ -24,6 +24,8 @@ pub(super) fn texts(
 ) -> BTreeMap<String, Arc<str>> {
     let mut known: FxHashMap<*const PoolRefusal, Arc<str>> = FxHashMap::default();
     let text = |unplaceable: &Unplaceable| -> Arc<str> {
+        // Pods refused together share one list, whose address finds the text again. An invalid pod
+        // has a text of its own, and an empty list need not have an address of its own.
         if unplaceable.invalid.is_some() || unplaceable.pools.is_empty() {
             return message(cluster, unplaceable, overheads).into();
         }
@@ -63,6 +65,8 @@ fn message(
 fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
     let pool = &refusal.pool;
     let why = match &refusal.reason {
+        // These three are returned at once: upstream's texts for them have no prefix with the pool
+        // and its overhead.
         PoolReason::LimitReached { resource, .. } if resource == "nodes" => {
             return format!("node limits have been exhausted for nodepool (NodePool={pool})");
         }
@@ -95,6 +99,7 @@ fn of_reason(cluster: &Cluster, reason: Reason) -> String {
     match reason {
         Reason::UntoleratedTaint { key, value, effect } => {
             let effect = effect.as_str();
+            // Kubernetes writes a taint without a value as `key:effect`, without the equals sign.
             let (key, value) = (cluster.text(key), cluster.text(value));
             match value {
                 "" => format!("did not tolerate taint (taint={key}:{effect})"),

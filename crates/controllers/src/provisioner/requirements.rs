@@ -9,7 +9,7 @@ use mullion_engine::{
     provision,
 };
 
-/// Whether a label value (or its absence) meets a requirement.
+/// Returns whether a label value (or its absence) meets a requirement.
 pub fn admits(requirement: &Requirement, value: Option<&str>) -> bool {
     let values = &requirement.values;
     let listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
@@ -32,7 +32,7 @@ pub fn admits(requirement: &Requirement, value: Option<&str>) -> bool {
     }
 }
 
-/// The requirement as the engine takes it.
+/// Converts a requirement of the API to the engine's form.
 pub fn to_engine(requirement: &Requirement) -> provision::Requirement {
     provision::Requirement {
         key: mullion_api::labels::normalized(&requirement.key).to_owned(),
@@ -62,7 +62,7 @@ pub(crate) fn decided_labels(requirements: &[Requirement]) -> StringMap {
     labels
 }
 
-/// The engine's requirement as a NodeClaim keeps it.
+/// Converts a requirement of the engine to the form in which a NodeClaim keeps it.
 pub fn from_engine(requirement: &provision::Requirement) -> Requirement {
     Requirement {
         key: requirement.key.clone(),
@@ -81,7 +81,8 @@ pub fn from_engine(requirement: &provision::Requirement) -> Requirement {
     }
 }
 
-/// The only value a label can have under these requirements, if they leave just one.
+/// Returns the only value that a label can have under these requirements; `None` if several are
+/// left.
 pub fn single_value<'a>(requirements: &'a [Requirement], key: &str) -> Option<&'a str> {
     requirements
         .iter()

@@ -1,6 +1,7 @@
 //! Reserved capacity as a way to buy machines.
 //!
-//! Invariant: what is planned for a reservation and what claims that are being launched may take of it is together no more than it has.
+//! Invariant: the nodes planned for a reservation, together with the claims that are being launched
+//! into it, never take more instances than it has.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,7 +23,8 @@ use super::{market::Market, markets::Markets};
 /// The state of a capacity block in the status of a class whose nodes are given up because it ends soon.
 pub(crate) const EXPIRING: &str = "expiring";
 
-/// Offers and the reservations that a class's status names, with what EC2 has left of them now.
+/// Adds to the offers the reservations that a class's status names, with the number of instances
+/// that EC2 has left in each.
 pub(super) async fn with_reservations(
     offers: Arc<[Offer]>,
     class: &EC2NodeClass,
@@ -53,11 +55,14 @@ pub(super) async fn with_reservations(
         let mut on_demand = offer.offerings.iter();
         let on_demand = on_demand.find(|sold| sold.capacity_type == CapacityType::OnDemand);
         let kind = own.reservation_type.as_deref().unwrap_or_default();
+        // A reservation that the class still lists and EC2 no longer shows is used up or gone.
         let left = left.get(&*own.id).copied().unwrap_or_default();
         offer.offerings.push(Offering {
             zone,
             zone_id,
             capacity_type: CapacityType::Reserved,
+            // A reservation is paid for already; the small price only orders reservations by the
+            // size of their machines.
             price: on_demand.map_or(Price(0), |sold| sold.price.as_reserved()),
             available: left > 0 && own.state.as_deref() != Some(EXPIRING),
             on_trial: false,
@@ -74,7 +79,7 @@ pub(super) async fn with_reservations(
     Ok(offers.into())
 }
 
-/// The term that selects one reservation.
+/// Returns the term that selects one reservation by its id.
 pub(crate) fn term(id: &str) -> CapacityReservationSelectorTerm {
     CapacityReservationSelectorTerm {
         id: Some(id.to_owned()),
@@ -82,13 +87,13 @@ pub(crate) fn term(id: &str) -> CapacityReservationSelectorTerm {
     }
 }
 
-/// The value of a label of nodes that run in a reservation.
+/// Returns the value of a label that nodes in a reservation have.
 pub(super) fn label(reservation: &Reservation, key: &str) -> Option<String> {
     let mut labels = reservation.labels().into_iter();
     labels.find_map(|(own, value)| (own == key).then_some(value))
 }
 
-/// A share of a reservation, for the engine.
+/// Converts a share of a reservation to the engine's form.
 pub(super) fn to_engine(share: &ReservedShare) -> provision::Reservation {
     provision::Reservation {
         id: share.reservation.id.to_string(),
@@ -96,10 +101,13 @@ pub(super) fn to_engine(share: &ReservedShare) -> provision::Reservation {
     }
 }
 
-/// How many machines of each reservation claims may still take that are not launched.
+/// Returns how many instances of each reservation the claims that are not launched yet may still
+/// take.
 pub(super) fn held<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> BTreeMap<String, u32> {
     let mut held = BTreeMap::new();
     for claim in claims {
+        // A launched claim is in EC2's own count already; counting it twice would leave capacity
+        // unused.
         if claim.is(condition::LAUNCHED) || claim.metadata.deletion_timestamp.is_some() {
             continue;
         }
@@ -107,6 +115,8 @@ pub(super) fn held<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> BTreeMap<
         let names = requirements
             .find(|own| own.key == labels::CAPACITY_RESERVATION_ID && own.operator == Operator::In);
         for id in names.into_iter().flat_map(|names| &names.values) {
+            // A claim may name several reservations and takes one; until its launch each of them
+            // has to hold room.
             *held.entry(id.clone()).or_default() += 1;
         }
     }
@@ -114,8 +124,8 @@ pub(super) fn held<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> BTreeMap<
 }
 
 impl Markets {
-    /// The markets without what claims hold of reservations. An offering of which nothing is left then can be had all the same: the claims may
-    /// turn out to run elsewhere.
+    /// Subtracts what claims hold from each reservation. An offering with nothing left stays
+    /// available, because the claims may still be launched elsewhere.
     pub(super) fn without(self, held: &BTreeMap<String, u32>) -> Self {
         match held.is_empty() {
             true => self,

@@ -109,6 +109,8 @@ impl SpotRisks {
                 REFUSED
             }
         };
+        // Points decay from the time of the last event, so the old ones are brought to now before
+        // the new ones are added.
         let own = Points {
             points: before.map_or(0.0, |own| own.now(now)) + worth,
             at: now,
@@ -146,6 +148,8 @@ impl SpotRisks {
         let kept = kept.known().clone();
         let mut known = self.known();
         for (place, points) in kept {
+            // This process counted its own events on top of nothing, but they are newer than what
+            // was kept.
             known.entry(place).or_insert(points);
         }
     }
@@ -170,7 +174,8 @@ impl SpotRisks {
     }
 }
 
-/// Whether a refusal is so recent that another one may have been asked for at the same time.
+/// Returns whether a refusal is so recent that another request may have been under way at the same
+/// time.
 fn is_recent(at: Timestamp, now: Timestamp) -> bool {
     now.duration_since(at).unsigned_abs() < UNAVAILABLE_FOR
 }
@@ -193,6 +198,8 @@ impl Premiums {
                     continue;
                 };
                 let premium = (spot.price.0 as f64 * points * PER_POINT / 100.0).round() as u64;
+                // The premium ends at the on-demand price: a risky spot machine is never worse than
+                // buying the same one on demand.
                 let on_demand = offer.offerings.iter().filter(|own| {
                     own.capacity_type == CapacityType::OnDemand && own.zone == spot.zone
                 });
@@ -256,7 +263,7 @@ mod tests {
         }]
     }
 
-    /// What the spot offering in zone a, the one in zone b, and the one on demand count for.
+    /// Returns what the spot offering in zone a, the one in zone b, and the one on demand count for.
     fn counted(risks: &SpotRisks, now: Timestamp) -> [u64; 3] {
         let offers = offers();
         let premiums = Premiums::of(&offers, risks, now);

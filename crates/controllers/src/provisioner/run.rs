@@ -71,6 +71,8 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 fn watch(karpenter: &KarpenterContext) {
     let batcher = karpenter.batcher.clone();
     karpenter.base.informers.pods.on_change(move |change| {
+        // A batch opens once per pod, when the scheduler gives up on it. Later updates of the same
+        // pod would keep the batch open without changing what is needed.
         let newly = match change {
             Change::Added(pod) => is_provisionable(pod),
             Change::Updated { old, new } => is_provisionable(new) && !is_provisionable(old),
@@ -111,6 +113,8 @@ fn watch(karpenter: &KarpenterContext) {
         let pool = change.object();
         let before = change.previous().is_some_and(|old| {
             old.is(node_pool_condition::READY)
+                // A pool that stays ready with a changed spec may fit pods that it did not fit
+                // before.
                 && old.metadata.generation == pool.metadata.generation
         });
         if pool.is(node_pool_condition::READY) && !before {
@@ -197,8 +201,12 @@ impl Provisioner {
     /// Makes one plan and orders its nodes. Returns whether pods need nodes.
     async fn provision(&mut self) -> bool {
         let start = self.karpenter.base.clock.now();
+        // Cleared before anything can fail: a plan that is not finished must not keep the shorter
+        // wait of the plan before.
         self.holds_back = false;
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
+            // Without waiting pods all that the last plan left must go, or metrics and buffers keep
+            // showing it.
             self.count_unschedulable(0);
             self.karpenter.metrics.set(Metric::IgnoredPods, &[], 0.0);
             self.recorded.clear();
@@ -224,6 +232,8 @@ impl Provisioner {
                 return true;
             }
         };
+        // Orders are chosen before anything is recorded, since the log counts only the nodes that
+        // are ordered now.
         let mut trials = Trials::new(&self.karpenter, demand.markets());
         let planned = answer.plan.nodes.iter();
         let orders: Vec<&PlannedNode> = planned.filter(|node| trials.may_order(node)).collect();
@@ -260,6 +270,8 @@ impl Provisioner {
                     .info("computed unready node(s) will fit pod(s)");
             }
         }
+        // A pod that got a place and waits again later is news, so only pods of this plan stay
+        // remembered.
         self.recorded.retain(|key, _| demand.pods.contains_key(key));
         let nowhere = answer.refusals.keys().filter(|key| {
             let pod = demand.pods.get(*key);
@@ -274,11 +286,13 @@ impl Provisioner {
             .metrics
             .set(Metric::IgnoredPods, &[], ignored as f64);
         self.count_plan(&answer, &demand.pods);
+        // Compares with the places of the plan before, so it must run before `places` is replaced.
         displaced::record_events(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
         self.nominate_existing(&answer, &demand.pods);
         self.record_refusals(&answer, &demand.pods, any_pool);
+        // A failed order does not stop the others; its pods are planned again after ten seconds.
         for planned in orders {
             if let Err(error) = self.order(planned, &demand.pods, &pass).await {
                 pass.error("creating nodeclaim", &error);
@@ -288,6 +302,8 @@ impl Provisioner {
             let pod = demand.pods.get(&pod.key());
             pod.is_none_or(|pod| buffers::buffer_of(pod).is_none())
         };
+        // Promised last, when `places` also names the claims that were created above. Chunks of
+        // buffers are no pods that the scheduler could bind.
         self.promise(demand.request.pods.into_iter().filter(is_real).collect());
         true
     }
@@ -339,7 +355,11 @@ impl Provisioner {
             };
             let node = nodes.get("", planned);
             let claim = node.as_ref().and_then(|node| self.karpenter.claim_of(node));
+            // A place keeps the claim's name from the order on, also once its node exists under
+            // another name.
             let place = claim.map_or_else(|| planned.clone(), |claim| claim.name_any());
+            // Nodes that are already ready are not in flight, so they have to be named as places
+            // here.
             if node.is_some() && !places.contains_key(&place) {
                 let ready = PlannedPlace {
                     name: place.clone(),
@@ -395,6 +415,8 @@ impl Provisioner {
             }
         }
         for (name, keys) in by_node {
+            // One nomination serves all pods of the node, but each pod gets its event (core:
+            // `Results.Record`).
             let place = self.place(name);
             for key in keys {
                 self.nominate(key, pods, &place);
@@ -450,6 +472,8 @@ impl Provisioner {
         if answer.plan.nodes.is_empty() {
             return;
         }
+        // The bound is unknown for some plans; a gauge of the plan before would then look like this
+        // plan's.
         for metric in [Metric::PlanPrice, Metric::PlanBound, Metric::PlanGap] {
             metrics.clear(metric);
         }

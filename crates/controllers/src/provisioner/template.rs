@@ -1,7 +1,8 @@
-//! What a pool can buy, as the engine sees it: its labels, taints and requirements, the machines of its class, what its limits leave.
+//! What a pool can buy, as the engine sees it: its labels, taints and requirements, the machines of
+//! its class, and what its limits leave.
 //!
-//! Plain functions of objects, so that a question about a pool ("what would it buy for this pod?") gets the provisioner's answer wherever
-//! it is asked.
+//! These are pure functions of objects, so that every command that asks what a pool would buy gets
+//! the provisioner's answer.
 
 use std::sync::Arc;
 
@@ -22,21 +23,23 @@ use super::{
 };
 use crate::{nodepool, state::convert};
 
-/// Whether a pool buys for pods: it is ready, stays, and has no fixed number of nodes.
+/// Returns whether a pool buys for pods: it is ready, is not being deleted, and has no fixed number
+/// of nodes.
 pub fn may_buy(pool: &NodePool) -> bool {
     pool.is(node_pool_condition::READY)
         && pool.metadata.deletion_timestamp.is_none()
         && pool.spec.replicas.is_none()
 }
 
-/// What each node of a pool costs beside its machine: its root volume, and what the pool's annotation `mullion.dev/node-price` adds. Micro-dollars an
-/// hour.
+/// Returns what each node of a pool costs besides its machine, in micro-dollars per hour: its root
+/// volume, and what the pool's annotation `mullion.dev/node-price` adds.
 pub fn node_price(pool: &NodePool, market: &Market) -> u64 {
     let added = nodepool::terms::node_price(pool).ok().flatten();
     market.volume_price() + added.map_or(0, |price| price.0)
 }
 
-/// A pool for the engine. `claims` are the pool's own; they count against its limits.
+/// Returns the template by which the engine buys for a pool. `claims` are the pool's own; they
+/// count against its limits.
 pub fn of<'a>(
     pool: &NodePool,
     market: &Market,
@@ -57,7 +60,8 @@ pub fn of<'a>(
     }
 }
 
-/// A pool for the engine that can buy these types, without limits. `labels` are those that its nodes have besides their types'.
+/// Returns the template of a pool that can buy these types, without limits. `labels` are those that
+/// its nodes have besides their types'.
 pub fn with_types(
     pool: &NodePool,
     labels: StringMap,
@@ -81,7 +85,8 @@ pub fn with_types(
     }
 }
 
-/// The pool's limits less what its claims have or, before they are launched, will have.
+/// Returns the pool's limits minus the capacity that its claims have or, before they are launched,
+/// will have.
 fn limits_remaining<'a>(
     pool: &NodePool,
     claims: impl Iterator<Item = &'a NodeClaim>,
@@ -94,6 +99,8 @@ fn limits_remaining<'a>(
     for claim in claims {
         let status = claim.status.as_ref();
         let used = match status.map(|status| amounts(&status.capacity)) {
+            // A claim counts from its order on; waiting for its launch would let one batch exceed
+            // the limit.
             Some(capacity) if !capacity.is_empty() => capacity,
             _ => likely_capacity(claim, market),
         };
@@ -102,12 +109,13 @@ fn limits_remaining<'a>(
     remaining
 }
 
-/// What an unlaunched claim will most likely have.
+/// Returns the capacity that an unlaunched claim will most likely have.
 fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
     likely_machine(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
 }
 
-/// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
+/// Returns the node that an unlaunched claim will most likely become: the cheapest machine that was
+/// planned for it.
 pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
     let requests = amounts(&claim.spec.resources.requests);
     let market = market.clone().for_requests(&requests);
@@ -118,6 +126,8 @@ pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
         .into_iter()
         .find(|m| m.name == first.instance_type)?;
     let mut own = machine.labels.clone();
+    // Each source overrides those before it: requirements narrow what the type says, and the
+    // claim's own labels are copied to the node.
     own.extend(decided_labels(&claim.spec.requirements));
     own.extend(claim.metadata.labels.clone().unwrap_or_default());
     let mut offerings = machine.offerings.iter();

@@ -1,6 +1,8 @@
-//! Nodes that only offerings on trial are left for: of those one is ordered, and the others once it is bought.
+//! Limits orders to offerings that EC2 refused lately: one node is ordered to try them, and the
+//! others once it is launched.
 //!
-//! Invariant: when EC2 has refused what 600 nodes want, one order finds out whether it has some now.
+//! Invariant: after EC2 has refused what 600 nodes want, one order finds out whether it has
+//! capacity again.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +21,7 @@ pub(super) struct Trials<'a> {
 }
 
 impl<'a> Trials<'a> {
-    /// Nothing is tried yet.
+    /// Creates the trials of one plan, in which nothing is tried yet.
     pub(super) fn new(karpenter: &'a KarpenterContext, markets: &'a Markets) -> Self {
         Self {
             karpenter,
@@ -28,7 +30,7 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Whether a planned node may be ordered now.
+    /// Returns whether a planned node may be ordered now.
     pub(super) fn may_order(&mut self, planned: &PlannedNode) -> bool {
         let Some(pool) = self.karpenter.pools.get("", &planned.pool) else {
             return true;
@@ -47,9 +49,11 @@ impl<'a> Trials<'a> {
             .collect();
         let is_on_trial =
             |(name, zone, kind): &(String, String, String)| market.is_on_trial(name, zone, kind);
+        // With one option that was not refused, the launch succeeds without the others.
         if !offerings.iter().all(is_on_trial) {
             return true;
         }
+        // A claim that is still being launched may be the trial of an earlier plan.
         let claims = self.karpenter.claims.by_index(BY_POOL, &pool.name_any());
         let mut under_way = claims.iter().filter(|claim| {
             claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::LAUNCHED)
@@ -64,7 +68,8 @@ impl<'a> Trials<'a> {
 }
 
 impl Market {
-    /// The market without what was refused lately and may be tried again, for those who would give something up for it.
+    /// Returns the market without offerings that were refused lately, for callers that would give
+    /// up a node for them.
     pub fn without_trials(mut self) -> Self {
         if self.has_trials() {
             let mut offers = self.offers.to_vec();
@@ -77,13 +82,14 @@ impl Market {
         self
     }
 
-    /// Whether anything was refused lately and may be tried again.
+    /// Returns whether any offering was refused lately and may be tried again.
     pub fn has_trials(&self) -> bool {
         let mut offerings = self.offers.iter().flat_map(|offer| &offer.offerings);
         offerings.any(|offering| offering.on_trial)
     }
 
-    /// Whether this was refused lately and may be tried again, by one launch at first.
+    /// Returns whether this offering was refused lately and may be tried again, by one launch at
+    /// first.
     pub fn is_on_trial(&self, instance_type: &str, zone: &str, capacity_type: &str) -> bool {
         let mut offers = self.offers.iter();
         let offer = offers.find(|offer| &*offer.instance_type.name == instance_type);

@@ -67,6 +67,7 @@ impl Extended {
             counted.pod(&pod, now);
         }
         for (name, amount) in extended {
+            // The pod was counted with the same resource already; only what the claim adds to it is new.
             let left = amount.saturating_sub(counted.of(&name));
             if left > 0 {
                 used.add(&name, left);

@@ -52,6 +52,8 @@ pub fn start(context: &Context) {
         move |change| {
             let quota = change.object();
             let same = change.previous().is_some_and(|old| {
+                // Every admission writes the status; recounting for each would undo the saving of counting
+                // there.
                 old.spec == quota.spec && (old.status == quota.status || quota.status.is_some())
             });
             if !change.is_deleted() && !same {
@@ -71,6 +73,7 @@ pub fn start(context: &Context) {
         let wake = wake.clone();
         move |change| {
             let ended = match change {
+                // New objects are added to the status by admission; only what ends has to be counted here.
                 Change::Added(_) => false,
                 Change::Updated { old, new } => !pods::is_finished(old) && pods::is_finished(new),
                 Change::Deleted(_) => true,
@@ -126,6 +129,7 @@ impl Controller {
             true => RECOUNT,
             false => RESYNC,
         };
+        // Scheduled before the write, so that a conflict does not end the series.
         self.queue.add_after(key.clone(), again);
         let status = ResourceQuotaStatus {
             hard: Some(hard),

@@ -176,6 +176,8 @@ impl Used {
         let allocates = spec.and_then(|spec| spec.allocate_load_balancer_node_ports) != Some(false);
         let node_ports = match kind {
             Some("NodePort") => ports.len(),
+            // Counted by what the API server will allocate, so that a quota cannot be passed by leaving ports
+            // unset.
             Some("LoadBalancer") if allocates => ports.len(),
             Some("LoadBalancer") => {
                 let set = |port: Option<i32>| port.is_some_and(|port| port != 0);
@@ -199,6 +201,7 @@ impl Used {
 fn runs(pod: &Pod, now: Timestamp) -> bool {
     let deleted = pod.metadata.deletion_timestamp.as_ref();
     let grace = pod.metadata.deletion_grace_period_seconds;
+    // A pod that is stuck on a lost node must not hold its quota for ever.
     let past = deleted.zip(grace).is_some_and(|(deleted, grace)| {
         now.duration_since(deleted.0) > SignedDuration::from_secs(grace)
     });

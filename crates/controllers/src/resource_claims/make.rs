@@ -57,6 +57,7 @@ impl Controller {
                     let message = format!("PodResourceClaim {}: {failure}", entry.name);
                     self.recorder
                         .warning(&*pod, "FailedResourceClaimCreation", message);
+                    // Names found so far are not lost: the retry finds their claims again.
                     return Err(failure);
                 }
             }
@@ -157,6 +158,8 @@ impl Controller {
             .await
             .map_err(|error| Failure::NotMade(api_error::message(&error)))?;
         let name = made.name_any();
+        // Remembered before anything else can fail: a retry must find this claim although no informer shows
+        // it yet.
         self.created.remember(pod, &entry.name, &name);
         let informers = &self.context.informers;
         // The events that forget an entry may have arrived before it was recorded.
@@ -185,6 +188,7 @@ impl Controller {
             ))
         });
         let mut all: BTreeMap<&str, String> = reported.collect();
+        // Applying replaces all entries of this manager, so those reported earlier are repeated.
         all.extend(new_names.iter().map(|(entry, name)| (*entry, name.clone())));
         let statuses: Vec<_> = all
             .iter()

@@ -142,6 +142,7 @@ impl Controller {
         if gone {
             self.created.forget_pod(pod);
         }
+        // The claims' consumers are checked one by one, since a claim may be shared with pods that still run.
         if gone || release::is_done(pod) {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
             let claimed = of_pod::entries(pod).filter_map(|entry| {

@@ -105,6 +105,8 @@ pub fn claimed<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Result<Claimed<
 /// # Errors
 /// Returns an error if the pod does not control the claim.
 pub fn must_be_of(pod: &Pod, claim: &ResourceClaim) -> Result<(), NotOwner> {
+    // The name alone proves nothing: a user may have created a claim of that name, which has devices for
+    // somebody else.
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     if claim.metadata.namespace == pod.metadata.namespace && ownership::is_controlled_by(claim, uid)
     {
@@ -132,6 +134,8 @@ pub fn is_allocated(claim: &ResourceClaim) -> bool {
 
 /// Indexes a pod by the claims that it uses ([`crate::informers::BY_RESOURCE_CLAIM`]).
 pub(crate) fn file_by_claim(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
+    // A claim that is not created yet has no name. The update of the pod's status that names it files the pod
+    // again.
     let names = entries(pod).filter_map(|entry| claimed(pod, entry).ok()?.name());
     for name in names {
         file_under(Key::new(namespace(pod), name).as_str());

@@ -47,6 +47,8 @@ impl Controller {
             let Some(written) = self.write_status(key, changed).await? else {
                 return Ok(());
             };
+            // The finalizer goes after the allocation, in a second write, because status and metadata are
+            // written apart.
             if !of_pod::is_allocated(&written) {
                 self.unprotect(key, written).await?;
             }
@@ -85,6 +87,7 @@ impl Controller {
         }
         let live: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
         let live = live.get_opt(&consumer.name).await?;
+        // The informer may not have a new pod yet, for which the scheduler has just reserved the claim.
         Ok(live.is_some_and(|pod| same(&pod)))
     }
 

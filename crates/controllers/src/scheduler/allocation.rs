@@ -50,6 +50,7 @@ fn asked<'a>(
     claim: &'a ResourceClaim,
     name: &str,
 ) -> Option<(&'a str, Option<&'a Vec<DeviceToleration>>)> {
+    // Results of a `firstAvailable` request are named `request/alternative`.
     let (name, alternative) = match name.split_once('/') {
         Some((name, alternative)) => (name, Some(alternative)),
         None => (name, None),
@@ -110,6 +111,7 @@ fn published(context: &Context, given: &AllocatedDevice) -> Option<Device> {
             .iter()
             .flatten()
             .any(|own| own.name == given.device);
+        // A driver that updates a pool leaves slices of the older generation for a while.
         (has_it, slice.spec.pool.generation)
     })?;
     let mut devices = newest.spec.devices.iter().flatten();
@@ -136,6 +138,7 @@ fn config_of(
         let Some((class, _)) = asked(claim, &given.request) else {
             continue;
         };
+        // The configuration of a class is listed once, with all requests that use the class.
         if let Some(range) = classes.get(class) {
             for own in &mut config[range.clone()] {
                 own.requests

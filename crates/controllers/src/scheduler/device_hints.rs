@@ -119,6 +119,7 @@ fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
 /// Returns the extended resources of a pod's requests that a DeviceClass provides.
 pub(super) fn stood_for(pod: &Pod, classes: &Informer<DeviceClass>) -> BTreeSet<String> {
     let mut asked = requests_of(pod);
+    // Only extended resources have a domain, and most pods ask for none; the classes are then not listed.
     asked.retain(|name| name.contains('/'));
     if asked.is_empty() {
         return asked;

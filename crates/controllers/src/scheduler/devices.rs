@@ -118,6 +118,7 @@ async fn reserve(
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);
     let mut tries = 1;
     loop {
+        // An earlier attempt may have reserved the claim and failed afterwards.
         if is_reserved_for(&claim, pod) {
             return Ok(claim);
         }
@@ -173,6 +174,8 @@ async fn reserve_once(
             )));
         }
         if !claim.finalizers().iter().any(|own| own == PROTECTION) {
+            // The finalizer is written before the allocation, or a deletion between the two would leak the
+            // devices.
             claim.finalizers_mut().push(PROTECTION.to_owned());
             let written = api.replace(&name, &PostParams::default(), &claim).await;
             claim = written.map_err(|error| refused("add finalizer", error))?;
@@ -182,6 +185,8 @@ async fn reserve_once(
     }
     let status = claim.status.get_or_insert_default();
     let consumers = status.reserved_for.get_or_insert_default();
+    // Allocation and reservation go into one write: a claim that is allocated but reserved by nobody may be
+    // freed.
     consumers.push(ResourceClaimConsumerReference {
         api_group: None,
         resource: "pods".to_owned(),
@@ -257,6 +262,7 @@ pub(super) async fn unreserve(context: &Context, pod: &Pod, decided: &Decided) {
             continue;
         };
         let patch = json!({
+            // A claim that was deleted and made anew under this name must not lose a reservation.
             "metadata": { "uid": claim.uid() },
             "status": { "reservedFor": [{ "$patch": "delete", "uid": pod.uid() }] },
         });
@@ -305,6 +311,7 @@ pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) -> Resu
     if let Some(status) = &mut claim.status {
         status.allocation = None;
         status.reserved_for = None;
+        // What drivers reported belongs to the old devices.
         status.devices = None;
     }
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);

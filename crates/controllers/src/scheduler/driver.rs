@@ -139,6 +139,8 @@ impl Scheduler {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
             // A pod that is refused later is decided with this event already in the cluster state.
+            // Most events meet an empty queue; dropping them here keeps the loop cheap in a cluster without
+            // waiting pods.
             Input::Event(event) if !self.queue.cares_for(&event) => {}
             // Events about equal pods wake the same waiting pods, so one of them is enough.
             Input::Event(event) => {
@@ -180,6 +182,8 @@ impl Scheduler {
             ) => {
                 let namespace = entry.pod.metadata.namespace.as_deref();
                 let namespace = namespace.unwrap_or_default();
+                // The room is given back before the event below wakes others, or they would be refused once
+                // more.
                 self.state.with(|state| {
                     state.forget(&key(&entry.pod));
                     state.release_volumes(namespace, &reserved.volumes);
@@ -234,6 +238,7 @@ impl Scheduler {
             .pop(BATCH)
             .into_iter()
             .partition(|entry| entry.pod.metadata.deletion_timestamp.is_none());
+        // kube-scheduler skips pods that are being deleted, since their binding would be refused.
         for entry in deleted {
             self.queue.placed(&entry);
             self.writers.send(Write::Skip(entry.pod));
@@ -289,6 +294,7 @@ impl Scheduler {
                     };
                     let wishes = self.wishes(&entry.pod, rejectors);
                     let evicting = !refusal.victims.is_empty() || awaited.is_some();
+                    // The queue has the pod before the writer can report its victims.
                     self.queue.refused(entry, rejectors, wishes, evicting, now);
                     if let Some(victim) = awaited {
                         self.queue.awaits(&key(&refusal.pod), &victim);

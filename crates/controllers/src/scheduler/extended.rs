@@ -63,6 +63,7 @@ pub(super) async fn make(
         kind: "Pod".to_owned(),
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
+        // Garbage collection removes the claim with its pod, also if this process ends before the binding.
         controller: Some(true),
         block_owner_deletion: None,
     };
@@ -153,6 +154,8 @@ pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) -> Result<(
         let Some(mut claim) = claim else {
             return Ok(());
         };
+        // The version in the informer may lack a finalizer that was just written, so only a fresh read proves
+        // its absence.
         if !claim.finalizers().iter().any(|own| own == PROTECTION) && tries > 0 {
             break;
         }

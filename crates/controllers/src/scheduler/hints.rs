@@ -110,6 +110,7 @@ pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
         let status = node.status.as_ref();
         requests::amounts(status.and_then(|status| status.allocatable.as_ref()))
     };
+    // The empty node is compared, since the room that is free now is decided by the engine anyway.
     let now = offered(new);
     let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     // A resource that the node itself does not have may be provided by devices.
@@ -148,6 +149,7 @@ pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
         return false;
     };
     let same = before.containers == after.containers && before.resources == after.resources;
+    // A resize in progress holds the larger of two requests, so its end frees room although the spec stays.
     if same && !is_resized(old) {
         return false;
     }
@@ -183,6 +185,7 @@ pub(super) fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
         let number = port.host_port.filter(|number| *number > 0)?;
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let address = port.host_ip.as_deref().unwrap_or_default();
+        // No address and the wildcard mean the same to kube-scheduler.
         let address = if address == "0.0.0.0" { "" } else { address };
         Some((address, protocol, number))
     })
@@ -263,6 +266,8 @@ pub(super) fn neighbourhood_changed(
         let (before, after) = domains(term);
         before.is_some() && before != after
     };
+    // Without terms of its own the pod was refused by the anti-affinity of others, whose domains are not
+    // known here.
     let only_others = wishes.near.is_empty() && wishes.far.is_empty();
     only_others || wishes.near.iter().any(joined) || wishes.far.iter().any(left)
 }

@@ -45,6 +45,7 @@ impl Backoff {
         let Some(doublings) = refusals.checked_sub(1) else {
             return 0;
         };
+        // Compared before shifting, so that many refusals cannot overflow.
         let halved = self.max_seconds.checked_shr(doublings).unwrap_or(0);
         if self.initial_seconds > halved {
             self.max_seconds
@@ -127,6 +128,7 @@ impl SchedulingQueue {
     pub fn set(&mut self, pod: Arc<Pod>, now: Timestamp) {
         let key = key(&pod);
         if let Some(newer) = self.out.get_mut(key) {
+            // The loop decides about the older version; the newer one is applied when the pod is given back.
             *newer = Some(pod);
             return;
         }
@@ -156,6 +158,7 @@ impl SchedulingQueue {
         let place = match place {
             Place::Gated if is_gated(&entry.pod) => Place::Gated,
             Place::Gated => Place::Active,
+            // Pods that back off are tried again anyway, and a pod with victims must wait for them.
             Place::Unschedulable if helped && !entry.evicting => entry.woken(now),
             place => place,
         };
@@ -176,6 +179,8 @@ impl SchedulingQueue {
     pub fn pop(&mut self, count: usize) -> Vec<Entry> {
         let mut keys: Vec<_> = self.active.values().take(count).cloned().collect();
         if keys.is_empty() {
+            // One at a time: with nothing else to do an early try costs nothing, but a new pod must not wait
+            // behind many.
             keys.extend(self.backing_off.first().map(|(_, _, key)| Arc::clone(key)));
         }
         let hand_out = |key: Arc<str>| {
@@ -210,6 +215,8 @@ impl SchedulingQueue {
         entry.rejectors = rejectors;
         entry.wishes = wishes;
         entry.evicting = evicting;
+        // The queue time counts from the last try, so among equal priorities refused pods go behind newer
+        // ones.
         entry.since = now;
         self.give_back(entry, Place::Unschedulable, now);
     }
@@ -351,6 +358,7 @@ impl SchedulingQueue {
 
     /// Moves pods whose back-off has ended to the active ones.
     pub fn flush_backoff(&mut self, now: Timestamp) {
+        // Pods that failed with an error are never taken early, because the error needs time to pass.
         for erring in [false, true] {
             loop {
                 let waiting = if erring {

@@ -81,6 +81,8 @@ impl Round<'_> {
                     ..PodClaims::default()
                 })
             });
+            // The claim of an earlier attempt whose deletion is not done yet still holds devices for this
+            // pod.
             claims.left = Some(left);
         }
         self.ask(&spec, seed).unwrap_or_else(|error| Verdict::Fail {
@@ -91,6 +93,8 @@ impl Round<'_> {
     fn ask(&mut self, spec: &PodSpec, seed: u64) -> Result<Verdict, ModelError> {
         let Round { state, refused, .. } = self;
         let class = state.cluster_mut().pod_class(&spec.template)?;
+        // kube-scheduler's PreEnqueue: the claims are made from templates after the pod, so this is no
+        // refusal.
         if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
             return Ok(Verdict::Hold);
         }
@@ -140,6 +144,8 @@ impl Round<'_> {
         };
         let rejectors: Plugins = refusal.plugins().into_iter().collect();
         let cluster = state.cluster_mut();
+        // Errors are retried after a back-off, while refusals wait for an event; preemption cannot mend
+        // either.
         if refusal.conflict.is_some_and(Veto::is_error) {
             let message = cluster.message(&refusal);
             return Ok(Verdict::Fail { message });
@@ -153,6 +159,7 @@ impl Round<'_> {
             Claims::Deleted { claim } => Some(Relief::Delete(cluster.text(claim).to_owned())),
             Claims::None | Claims::Kept => None,
         };
+        // The earlier victims are still leaving. Evicting others on a second node would kill pods in vain.
         if preemption.waits_for_victims() {
             refused.clear();
             let promised = cluster.nominated_node(&key);
@@ -173,6 +180,7 @@ impl Round<'_> {
                 cluster.nominate(spec, &node)?;
                 refused.clear();
                 let mut victims = chosen.victims;
+                // Another pod's preemption may have claimed a victim already; it is evicted once.
                 victims.retain(|uid| self.evictions.begin(uid, &node));
                 let awaited = match victims.is_empty() {
                     true => self.evictions.last_on(&node).map(str::to_owned),
@@ -194,6 +202,8 @@ impl Round<'_> {
                 Nomination::Clear
             }
         };
+        // The pod's nominated room was released, so pods of its class may fit now; otherwise they share its
+        // refusal.
         if spec.nominated_node_name.is_some() {
             refused.clear();
         } else {

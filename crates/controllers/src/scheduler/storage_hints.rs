@@ -137,6 +137,7 @@ fn binding(pod: &Pod, event: &StorageEvent) -> bool {
             old.as_ref()
                 .is_none_or(|old| migrated(old) != migrated(new))
         }
+        // A driver that stops to report capacity is assumed to have enough, so the pod may be scheduled now.
         StorageEvent::CsiDriver { old, new } => {
             let has_capacity = |driver: &CSIDriver| driver.spec.storage_capacity == Some(true);
             has_capacity(old) && !has_capacity(new)
@@ -162,6 +163,8 @@ fn zone(pod: &Pod, event: &StorageEvent) -> bool {
                 |volume: &PersistentVolume| PLACES.map(|place| volume.labels().get(place).cloned());
             old.as_ref().is_none_or(|old| places(old) != places(new))
         }
+        // Only such a class lets a claim without a volume pass the zone check; other changes of a class are
+        // immutable.
         StorageEvent::Class { old: None, new } => {
             new.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
         }

@@ -37,6 +37,7 @@ pub(super) async fn pre_bind(
 ) -> Result<(), String> {
     let namespace = pod.namespace().unwrap_or_default();
     let outcome = async {
+        // Both writes come before the wait, so that binding and provisioning run side by side.
         for (claim, volume) in &choices.matched {
             promise(context, &namespace, claim, volume).await?;
         }
@@ -73,6 +74,8 @@ async fn promise(
             ..claim.object_ref(&())
         });
     }
+    // The annotation tells the PersistentVolume controller that it may undo the binding if the claim
+    // vanishes.
     if by_controller {
         set_aside
             .annotations_mut()
@@ -131,6 +134,8 @@ async fn wait(
     let mut seen = vec![false; choices.provisioned.len()];
     loop {
         let latest = context.informers.pods.get(&namespace, &pod.name_any());
+        // Provisioning may take minutes; a pod that was deleted meanwhile must not hold the wait for all of
+        // them.
         if latest.is_none_or(|latest| latest.uid() != pod.uid() || pods::is_deleting(&latest)) {
             return Err(format!(
                 "pod does not exist any more: pod {:?} not found",

@@ -66,6 +66,8 @@ impl Event {
             fn volumes(pod: &Pod) -> Option<&[Volume]> {
                 pod.spec.as_ref()?.volumes.as_deref()
             }
+            // The fields that hints read; one that reads another field of the pod has to add it here, or
+            // wakes are lost.
             one.metadata.namespace == other.metadata.namespace
                 && one.metadata.labels == other.metadata.labels
                 && spec(one) == spec(other)
@@ -77,6 +79,7 @@ impl Event {
             (Self::PodAdded(one), Self::PodAdded(other))
             | (Self::PodDeleted(one), Self::PodDeleted(other))
             | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
+            // Two nodes differ in room and labels, so an event about a node never stands for another.
             (Self::Device(one), Self::Device(other)) => one.covers(other),
             _ => false,
         }
@@ -129,6 +132,7 @@ impl NodeChanges {
         Self {
             allocatable: allocatable(old) != allocatable(new),
             labels: old.metadata.labels != new.metadata.labels,
+            // Cordoning a node helps no pod, so only the other direction counts.
             taints: taints(old) != taints(new)
                 || (hints::is_cordoned(old) && !hints::is_cordoned(new)),
             features: hints::features(old) != hints::features(new),

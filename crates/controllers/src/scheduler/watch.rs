@@ -65,6 +65,7 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
         let gone = change.is_deleted() || convert::is_finished(pod);
         if convert::node_name(pod).is_some() {
             let was_pending = |old: &Arc<Pod>| convert::node_name(old).is_none();
+            // A pod that appears with a node was never in this queue.
             if change.previous().is_some_and(was_pending) && is_ours(pod) {
                 report(Input::Settled(Arc::clone(pod)));
             }
@@ -75,6 +76,8 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
         } else if is_ours(pod) {
             match change {
                 _ if gone => report(Input::Settled(Arc::clone(pod))),
+                // Without this check each refusal's own status write would come back as a change and cost a
+                // pass of the queue.
                 Change::Updated { old, new } if is_same_to_scheduler(old, new) => {}
                 _ => report(Input::Pending(Arc::clone(pod))),
             }

@@ -168,6 +168,7 @@ impl Wishes {
 impl Term {
     fn of(pod: &Pod, term: &PodAffinityTerm) -> Self {
         let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        // The API's default: a term without namespaces and selector is about the pod's own namespace.
         if namespaces.is_empty() && term.namespace_selector.is_none() {
             namespaces.extend(pod.metadata.namespace.clone());
         }
@@ -262,6 +263,7 @@ fn default_selector(pod: &Pod, informers: &Informers) -> Option<Selector> {
             .spec
             .as_ref()
             .and_then(|spec| spec.selector.as_ref());
+        // A service without a selector selects no pods, though an empty selector would match all.
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
             continue;
         };

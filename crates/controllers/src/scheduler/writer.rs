@@ -192,6 +192,7 @@ impl Writer {
                     entry,
                     node,
                     reserved,
+                    // Pods with volumes may wait for minutes, which must not delay the other pods of this writer.
                 } if reserved.is_empty() => self.bind(entry, &node, reserved).await,
                 Write::Bind {
                     entry,
@@ -264,6 +265,7 @@ impl Writer {
     async fn bind(&self, entry: Box<Entry>, node: &str, reserved: Reserved) {
         let pod = &entry.pod;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        // The uid in the binding makes the API server refuse it for a new pod of the same name.
         let outcome = match post_binding(
             &self.client,
             &namespace,
@@ -301,6 +303,8 @@ impl Writer {
 
     async fn refuse(&self, refusal: &Refusal) {
         let pod = &refusal.pod;
+        // The event is recorded even when the condition stays the same, as kube-scheduler does at every
+        // refusal.
         self.warn(pod, cut(&refusal.message));
         if let Some(patch) = self.refusal_patch(refusal) {
             let collection = format!(
@@ -322,6 +326,7 @@ impl Writer {
             Some(Relief::Delete(claim)) => devices::delete(&self.context, pod, claim).await,
             None => {}
         }
+        // The pod may be woken only when its last victim leaves; an earlier try would choose further victims.
         let Some((last, others)) = refusal.victims.split_last() else {
             return;
         };
@@ -378,6 +383,7 @@ impl Writer {
         if same && nominated == promised {
             return None;
         }
+        // The transition time belongs to the status, so a new reason or message keeps it.
         let since = known
             .filter(|known| known.status == "False")
             .and_then(|known| known.last_transition_time.clone());

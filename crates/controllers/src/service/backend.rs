@@ -67,6 +67,7 @@ pub(super) fn address(pod: &Pod, ipv6: bool) -> Option<&str> {
         .map(|ip| ip.ip.as_str())
         .chain(status.pod_ip.as_deref());
     all.filter(|ip| !ip.is_empty())
+        // Only IPv6 addresses contain a colon.
         .find(|ip| ip.contains(':') == ipv6)
 }
 

@@ -83,6 +83,7 @@ impl Controller {
                 .await;
         }
         let left = remaining(deleted.0, self.context.clock.now());
+        // The grace period starts with the deletion and is awaited last, when no address is left.
         if !left.is_zero() {
             self.queue.add_after(name.to_owned(), left);
             return Ok(());
@@ -143,6 +144,7 @@ impl Controller {
         let own = networks(range);
         if own
             .iter()
+            // Another range covers this one, so no address could be left without one; the list is not needed.
             .all(|own| others.iter().any(|other| other.covers(own)))
         {
             return Ok(false);
@@ -221,6 +223,7 @@ impl Network {
             (IpAddr::V6(own), IpAddr::V6(ip)) => (u128::from(own), u128::from(ip), 128),
             _ => return false,
         };
+        // Shifting by the whole width gives `None` on both sides, so a network of length 0 has every address.
         let rest = width - self.length.min(width);
         own.checked_shr(rest) == other.checked_shr(rest)
     }

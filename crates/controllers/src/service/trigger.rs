@@ -50,6 +50,8 @@ impl TriggerTimes {
             pods: members.iter().filter_map(ready_at).collect(),
         };
         let mut services = self.lock();
+        // The state is replaced at every sync, also when nothing is written, so that a cause is reported
+        // once.
         let before = services.remove(key);
         let now = services.entry(key.clone()).or_insert(state);
         // The Service is new here: only its creation can be the trigger.
@@ -78,6 +80,8 @@ impl TriggerTimes {
 /// Sets the annotation to the time, or removes it if the object is written for another reason.
 pub(super) fn annotate(annotations: &mut Option<BTreeMap<String, String>>, at: Option<Timestamp>) {
     match at {
+        // An older time must not stay when the object is written for another reason; the latency would be
+        // measured from it.
         Some(at) => {
             annotations
                 .get_or_insert_default()

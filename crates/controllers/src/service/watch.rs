@@ -37,6 +37,7 @@ fn pod_changed(
     {
         return;
     }
+    // A pod whose labels changed may have left a Service, which only its former labels still match.
     let former = change
         .previous()
         .filter(|old| old.metadata.labels != pod.metadata.labels);

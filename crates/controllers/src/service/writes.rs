@@ -87,8 +87,10 @@ impl Writes {
             return written == Written::Deleted;
         }
         match written {
+            // Only a version beyond the own write shows that someone else changed the object.
             Written::AtVersion(written) if version(object) <= written => true,
             Written::AtVersion(_) => false,
+            // Changes from before the deletion may still arrive.
             Written::Deleted => true,
         }
     }

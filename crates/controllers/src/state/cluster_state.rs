@@ -87,6 +87,8 @@ impl ClusterState {
             }
             return;
         }
+        // The watch shows the binding, so it no longer depends on an assumption that a failed request could
+        // undo.
         let spec = convert::pod(pod);
         self.assumed.remove(&key);
         self.promises.forget(&key);
@@ -98,6 +100,7 @@ impl ClusterState {
         let key = convert::key(pod);
         self.assumed.remove(&key);
         self.promises.forget(&key);
+        // A deleted pod must not keep the room that preemption or a promise held for it.
         self.cluster.denominate(&key);
         // A pending or finished pod is not in the cluster; that is no error.
         let _ = self.cluster.remove_pod(&key);
@@ -176,6 +179,7 @@ impl ClusterState {
     pub fn forget(&mut self, key: &str) {
         if self.assumed.remove(key).is_some() {
             report(self.cluster.remove_pod(key));
+            // The pod is pending again, and its place in the plan is still meant for it.
             self.hold_promised(key);
         }
     }

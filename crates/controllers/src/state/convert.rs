@@ -79,6 +79,8 @@ pub fn pod(pod: &Pod) -> PodSpec {
             .as_ref()
             .map(|spec| {
                 let mut template = template(&pod.metadata, spec);
+                // Both depend on the pod's status, so they are added after the part that pods of one template
+                // share.
                 template.claims = devices::of_pod(pod);
                 status_resources::hold(&mut template, pod);
                 template

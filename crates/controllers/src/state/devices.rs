@@ -30,6 +30,8 @@ pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
             Ok(Claimed::Named(name)) => Some(named(Some(name), false)),
             Ok(Claimed::Made(name)) => Some(named(Some(name), true)),
             Ok(Claimed::Nothing) => None,
+            // A claim that does not exist yet counts too, so that the pod waits instead of being placed
+            // without it.
             Err(_) => Some(named(None, true)),
         })
         .collect();
@@ -74,6 +76,7 @@ pub fn readiness(claim: &ResourceClaim) -> Readiness {
         if wanted.is_empty() {
             continue;
         }
+        // A driver that has not reported anything yet may still do so.
         let Some(status) = status_of(claim, given) else {
             return Readiness::Waits;
         };
@@ -117,6 +120,7 @@ pub fn is_overdue(claim: &ResourceClaim, now: Timestamp) -> bool {
         .and_then(|status| status.allocation.as_ref());
     let since = allocation.and_then(|allocation| allocation.allocation_timestamp.as_ref());
     has_conditions(claim)
+        // Devices without binding conditions are ready at once and cannot be late.
         && since.is_some_and(|since| {
             since
                 .0

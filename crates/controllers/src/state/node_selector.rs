@@ -37,6 +37,7 @@ fn fits(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) 
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     let field = |key: &str| (key == "metadata.name").then_some(name);
+    // An empty term matches no node, and terms are joined by OR (Kubernetes: NodeSelectorTerm).
     !(expressions.is_empty() && fields.is_empty())
         && expressions.iter().all(|requirement| {
             holds(

@@ -54,6 +54,8 @@ pub fn held_requests(pod: &Pod) -> Amounts {
     };
     let hold = |wanted: Option<&ResourceRequirements>, amounts_held: Option<[Option<_>; 2]>| {
         let wanted = amounts(wanted.and_then(|wanted| wanted.requests.as_ref()));
+        // The node cannot grant an infeasible resize, so only what the container holds is taken from the
+        // node.
         let mut sum = match amounts_held.is_some() && held.infeasible {
             true => Amounts::new(),
             false => wanted,
@@ -105,6 +107,8 @@ fn total_of(spec: &PodSpec, of: impl Fn(&Container) -> Amounts, own: Amounts) ->
     for container in spec.init_containers.iter().flatten() {
         let mut step = of(container);
         if container.restart_policy.as_deref() == Some("Always") {
+            // A sidecar keeps running, so it counts with every init container after it and with the app
+            // containers.
             add(&mut sidecars, &step);
             step = sidecars.clone();
         } else {
@@ -119,6 +123,7 @@ fn total_of(spec: &PodSpec, of: impl Fn(&Container) -> Amounts, own: Amounts) ->
     maximize(&mut total, &peak);
     // The pod-level requests replace the sums of the containers, resource by resource.
     total.extend(own);
+    // The overhead is the runtime's, so it comes on top of pod-level requests too.
     add(&mut total, &amounts(spec.overhead.as_ref()));
     total
 }

@@ -96,6 +96,8 @@ impl SharedState {
             ));
         });
         let tx = sender.clone();
+        // The generation changes with the spec only. Status updates, by far the most, do not affect how pods
+        // are spread.
         informers.replica_sets.on_change(move |change| {
             let generation = |set: &ReplicaSet| set.metadata.generation;
             let same = change
@@ -185,6 +187,8 @@ impl SharedState {
     /// for the lock.
     pub fn with<R>(&self, work: impl FnOnce(&mut ClusterState) -> R) -> R {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the same lock as the work, so that nothing decides with changes of which others have already
+        // made use.
         inner.catch_up();
         work(&mut inner.state)
     }
@@ -284,6 +288,8 @@ impl Inner {
                 Delta::Place(change) => state.change_place(&change, Instant::now()),
             }
         }
+        // After the changes, because one of them may have made a node ready and so set the end of its
+        // promises.
         state.end_promises(Instant::now());
     }
 }

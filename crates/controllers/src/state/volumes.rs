@@ -67,6 +67,7 @@ fn disk(volume: &Volume) -> Option<Disk> {
     }
     if let Some(disk) = &volume.azure_disk {
         let managed = |kind: &String| kind.eq_ignore_ascii_case("Managed");
+        // Only managed disks have a CSI driver, whose limit of attached disks they count against.
         let counts = disk.kind.as_ref().is_none_or(managed);
         return counts.then(|| Disk::AzureDisk {
             uri: disk.disk_uri.clone(),

@@ -1,4 +1,4 @@
-//! How many claims a static pool has, and how many more its limit lets it have.
+//! Counts the claims of a static pool, and how many more its limit allows.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::{
     provisioner::{KarpenterContext, market::amounts},
 };
 
-/// The claims of a pool by what becomes of them (core: `NodePoolState`).
+/// The claims of a pool by state (core: `NodePoolState`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// Those that stay, launched or not.
+    /// Claims that stay, launched or not.
     pub(crate) running: usize,
-    /// Those that a disruption replaces: they go once their replacement, which runs already, is ready.
+    /// Claims that a disruption replaces: they are deleted once their replacement, which counts as running, is ready.
     pub(crate) pending: usize,
-    /// Those that go.
+    /// Claims that are being deleted.
     pub(crate) deleting: usize,
 }
 
@@ -43,7 +43,7 @@ impl Census {
         census
     }
 
-    /// How many more claims the pool's limit on nodes lets it have.
+    /// Returns how many more claims the pool's limit on nodes lets it have.
     pub(crate) fn room(self, pool: &NodePool) -> usize {
         let limits = pool.spec.limits.iter();
         let limit = limits.map(amounts).find_map(|own| own.get(NODES).copied());
@@ -51,6 +51,7 @@ impl Census {
             return usize::MAX;
         };
         let limit = usize::try_from(limit.value()).unwrap_or(0);
+        // Instances that are being terminated still cost, so they count against the limit.
         limit.saturating_sub(self.running + self.pending + self.deleting)
     }
 }

@@ -89,6 +89,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Opt
     if !karpenter.synced().await {
         return Ok(None);
     }
+    // Held until the claims are created: drift also orders nodes for static pools, and counts them first.
     let _turn = karpenter.static_turn.take().await;
     let Some(pool) = karpenter.pools.get("", name) else {
         return Ok(None);
@@ -111,10 +112,12 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Opt
             pass.clone()
                 .with_ref("NodeClaim", &claim)
                 .debug("deleting nodeclaim");
+            // The next reconciliation would otherwise count this claim as running and delete another one.
             karpenter.wait_until_going(&claim).await;
         }
         return Ok(Some(AGAIN));
     }
+    // Surplus nodes go also from a pool that is not ready; only buying needs its class.
     if !pool.is(node_pool_condition::READY) {
         return Ok(None);
     }

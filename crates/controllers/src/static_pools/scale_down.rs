@@ -1,7 +1,7 @@
-//! Which nodes of a static pool go first when it has too many.
+//! Decides which nodes of a static pool are removed first when it has too many.
 //!
-//! Invariant: first claims that are not launched, then nodes with nothing but daemons, then the others by what it costs to move their pods
-//! (core: `ReschedulingCost`) and by how long they would still live; nodes with pods that do not want to be disturbed last.
+//! The order: claims that are not launched, then nodes with nothing but daemons, then the others by the cost of moving
+//! their pods (core: `ReschedulingCost`) and by how much of their life is left. Nodes with protected pods come last.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     provisioner::{KarpenterContext, pending::is_daemon},
 };
 
-/// Names of the `count` claims that go.
+/// Returns the names of the `count` claims to delete.
 pub(super) fn candidates(
     karpenter: &KarpenterContext,
     claims: &[Arc<NodeClaim>],
@@ -41,7 +41,7 @@ pub(super) fn candidates(
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How soon a node goes; lower ranks go first.
+/// The order of removal; lower ranks are removed first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rank {
     NotLaunched,
@@ -62,6 +62,7 @@ impl Rank {
         let cost: f64 = pods.map(|pod| eviction_cost(pod)).sum();
         Self::InUse {
             is_protected,
+            // A node that expires soon would be replaced anyway, so removing it costs less.
             cost: cost * life_left(claim, now),
         }
     }
@@ -79,7 +80,8 @@ impl Rank {
     }
 }
 
-/// How much of its life a claim has before it: 1 at its beginning, 0 when it expires (core: `LifetimeRemaining`).
+/// Returns the share of its life that a claim has left: 1 at its beginning, 0 when it expires (core:
+/// `LifetimeRemaining`).
 fn life_left(claim: &NodeClaim, now: Timestamp) -> f64 {
     let life = claim.spec.expire_after.as_ref();
     let life = life.and_then(|life| life.duration());

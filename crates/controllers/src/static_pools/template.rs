@@ -39,6 +39,7 @@ fn requirements(pool: &NodePool) -> Vec<Requirement> {
     let mut all: Vec<Requirement> = spec
         .requirements
         .iter()
+        // A label of the template decides its key, so a requirement on the same key could only contradict it.
         .filter(|own| !labels.contains_key(&own.key))
         .cloned()
         .map(decided)
@@ -52,6 +53,7 @@ fn requirements(pool: &NodePool) -> Vec<Requirement> {
 fn decided(mut requirement: Requirement) -> Requirement {
     let key = labels::normalized(&requirement.key);
     if requirement.operator == Operator::In && !labels::WELL_KNOWN.contains(&key) {
+        // Sorted before the first value is chosen, so that every claim of the pool gets the same one.
         requirement.values.sort();
         requirement.values.truncate(1);
     }

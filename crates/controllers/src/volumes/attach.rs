@@ -58,6 +58,8 @@ pub(super) fn start(context: &Context) {
         move |change| {
             let pod = change.object();
             let settled = |pod: &Pod| (pods::node_name(pod).to_owned(), pods::is_finished(pod));
+            // Only where a pod runs and whether it has finished matter to attachments; most updates change
+            // neither.
             let same = change
                 .previous()
                 .is_some_and(|old| settled(old) == settled(pod));
@@ -170,6 +172,8 @@ impl Attacher {
             if attachments.contains_key(node) {
                 continue;
             }
+            // An attachment counts until its object is gone: the driver removes its finalizer only after it
+            // has detached.
             let elsewhere = attachments.keys().find(|other| *other != node);
             if is_for_one_node(&volume) && elsewhere.is_some() {
                 self.record_in_use(&volume, pods, &users, node);
@@ -178,6 +182,8 @@ impl Attacher {
             }
             self.attach(&volume, &csi.driver, &csi.volume_handle, node)
                 .await?;
+            // The informer does not show the new attachment yet, so the loop would attach the volume to a
+            // second node.
             if is_for_one_node(&volume) {
                 return Ok(());
             }
@@ -196,6 +202,7 @@ impl Attacher {
         let claim = self.context.informers.claims.get(namespace, name);
         let bound = claim.is_some_and(|claim| {
             matching::volume_name(&claim) == volume.metadata.name.as_deref()
+                // Both sides must name each other; a claim of the same name created later is another claim.
                 && matching::claim_uid(volume) == claim.metadata.uid.as_deref()
         });
         if !bound {

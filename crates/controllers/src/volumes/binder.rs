@@ -63,6 +63,7 @@ pub(super) fn start(context: &Context) {
             }
             queue.add(Work::Volume(Key::of(&**volume)));
             // A claim may be waiting for a volume that has become available.
+            // Only the transition counts, because this wakes every unbound claim.
             let freed = matching::claim_ref(volume).is_none() && phase(volume) == "Available";
             let before = change.previous().map(|old| phase(old) == "Available");
             if freed && before != Some(true) {
@@ -149,9 +150,12 @@ impl Binder {
         if let Some(volume) = found {
             return self.bind(volume, claim).await;
         }
+        // The write wakes the claim again, now with a class.
         if self.gave_default_class(claim).await? {
             return Ok(());
         }
+        // kube-controller-manager syncs waiting claims periodically too; changes of nodes or pods do not wake
+        // them.
         self.queue.add_after(Work::Claim(key.clone()), RESYNC);
         let named = matching::claim_class(claim).is_some_and(|class| !class.is_empty());
         if delays && !claim.annotations().contains_key(matching::SELECTED_NODE) {
@@ -216,6 +220,7 @@ impl Binder {
             let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
             return self.lose(claim, "ClaimLost", message).await;
         };
+        // A volume without a reference lost only its side of the binding, which is written again.
         let own = matching::claim_uid(&volume) == claim.metadata.uid.as_deref();
         if matching::claim_ref(&volume).is_none() || own {
             return self.bind(&volume, claim).await;
@@ -230,6 +235,7 @@ impl Binder {
         reason: &str,
         message: &str,
     ) -> kube::Result<()> {
+        // The event is recorded once, not at every sync.
         if claim_phase(claim) == "Lost" {
             return Ok(());
         }
@@ -303,6 +309,7 @@ impl Binder {
         };
         let plugin = class.provisioner.as_str();
         let driver = matching::migrated_to(plugin);
+        // In-tree plugins without a CSI driver, for example `no-provisioner`, create nothing.
         if driver.is_none() && plugin.starts_with("kubernetes.io/") {
             let message = format!("no volume plugin matched name: {plugin}");
             self.recorder.warning(claim, "ProvisioningFailed", message);
@@ -319,6 +326,7 @@ impl Binder {
             annotations.insert(key.to_owned(), provisioner.to_owned());
         }
         let mut assigned = claim.clone();
+        // Resyncs come here repeatedly, and the annotations are usually there already.
         if changed.metadata.annotations != claim.metadata.annotations {
             let api: Api<PersistentVolumeClaim> = self.claims(claim);
             assigned = api

@@ -21,6 +21,7 @@ pub(super) fn start(context: &Context) {
         let queue = queue.clone();
         move |change| {
             let pod = change.object();
+            // A pod's volumes never change, so only its creation matters.
             let is_new = change.previous().is_none() && !change.is_deleted();
             if is_new && !pods::is_deleting(pod) && volumes_of(pod).next().is_some() {
                 queue.add(Key::of(&**pod));
@@ -66,6 +67,7 @@ async fn sync(context: &Context, recorder: &Recorder, key: &Key) -> kube::Result
         let name = format!("{}-{}", pod.name_any(), volume.name);
         if let Some(claim) = context.informers.claims.get(key.namespace(), &name) {
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            // Such a claim is left alone; the scheduler refuses the pod until it is gone.
             if !ownership::is_controlled_by(&*claim, uid) {
                 tracing::debug!(claim = name, pod = %key, "a claim of that name is not the pod's");
             }

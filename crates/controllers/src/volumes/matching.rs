@@ -126,6 +126,7 @@ pub fn default_class<'a>(
     let classes = classes.into_iter().filter(is_default);
     classes.min_by(|a, b| {
         let created = |class: &StorageClass| class.metadata.creation_timestamp.clone();
+        // The newest class first, so that an administrator replaces the default by adding another.
         (created(b), a.metadata.name.as_ref()).cmp(&(created(a), b.metadata.name.as_ref()))
     })
 }
@@ -210,6 +211,8 @@ pub fn best_match<'a>(
         let modes = volume_modes(volume);
         if wanted.is_subset(&modes) {
             by_modes
+                // kube-controller-manager's index groups volumes by their modes too, so the smallest volume
+                // wins only within a group.
                 .entry((modes.len(), modes))
                 .or_default()
                 .push(volume);

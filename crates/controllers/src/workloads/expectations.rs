@@ -42,6 +42,7 @@ impl Expectations {
             deletions: deletions.into_iter().collect(),
             since: Instant::now(),
         };
+        // Overwriting is safe, because a controller acts only while nothing is expected.
         self.owners().insert(owner.clone(), pending);
     }
 
@@ -49,6 +50,7 @@ impl Expectations {
     pub(super) fn created(&self, owner: &Key) -> bool {
         self.settle(owner, |pending| {
             let expected = pending.creations > 0;
+            // Pods created by others for this owner are observed, too, so the count may already be zero.
             pending.creations = pending.creations.saturating_sub(1);
             expected
         })

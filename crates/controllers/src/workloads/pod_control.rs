@@ -81,10 +81,12 @@ impl PodControl {
                                 format!("Error creating: {}", api_error::message(&failure));
                             self.recorder.warning(owner, "FailedCreate", message);
                         }
+                        // Every failure calls `failed`, but the sync is retried for the first one.
                         error.get_or_insert(failure);
                     }
                 }
             }
+            // Doubled only after a batch without errors, so a refused template costs few requests.
             (rest, batch_size) = (later, batch_size * 2);
         }
         // Bodies that were not tried any more must not stay expected.

@@ -64,6 +64,8 @@ pub(super) struct PodWatch<O> {
 impl<O: PodOwner> PodWatch<O> {
     pub(super) fn observe(&self, change: &Change<'_, Pod>) {
         match change {
+            // After a restart of the watch a terminating pod appears as new; as a creation it would meet an
+            // expectation.
             Change::Added(pod) if pods::is_deleting(pod) => self.deleted(pod),
             Change::Added(pod) => self.added(pod),
             Change::Updated { old, new } => self.updated(old, new),
@@ -90,6 +92,7 @@ impl<O: PodOwner> PodWatch<O> {
             // A terminating pod counts as deleted, so that its replacement need not wait for the end of the grace
             // period.
             self.deleted(new);
+            // The old labels may have belonged to another owner, for whom the pod is gone as well.
             if labels_changed {
                 self.deleted(old);
             }

@@ -101,9 +101,12 @@ impl Controller {
         let Some(selector) = PodOwner::selector(&*set) else {
             return Ok(());
         };
+        // An empty selector would adopt every pod of the namespace.
         if selector.selects_all() {
             return Ok(());
         }
+        // Read before the pods: an expectation that is met after the list was taken would allow a decision on
+        // an old list. The status may be written either way.
         let may_act = self.expectations.are_met(key);
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let active =
@@ -150,6 +153,7 @@ impl Controller {
                 reference,
                 |_| {},
             );
+            // Before the first request: its event may arrive before the response does.
             self.expectations.expect(key, missing, []);
             let failed = || {
                 self.expectations.created(key);

@@ -51,6 +51,7 @@ pub(super) fn new_revision<O: Resource<DynamicType = ()>>(
     let hash = hash.unwrap_or_default();
     let labels = template.and_then(|template| template.metadata.as_ref()?.labels.clone());
     let mut labels = labels.unwrap_or_default();
+    // The template's labels are copied so that the owner's selector finds its revisions.
     labels.insert(hash_label.to_owned(), hash.clone());
     ControllerRevision {
         metadata: ObjectMeta {

@@ -70,6 +70,7 @@ async fn sync(context: &Context, queue: &Queue<Key>, key: &Key) -> kube::Result<
         return Ok(());
     }
     let params = DeleteParams {
+        // kube-controller-manager deletes in the foreground: the Job disappears after its pods.
         propagation_policy: Some(PropagationPolicy::Foreground),
         preconditions: Some(Preconditions {
             uid: job.uid(),

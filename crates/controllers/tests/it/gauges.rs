@@ -11,10 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use kube::ResourceExt;
-use mullion_apiserver::{
-    http::ObjectQuery,
-    provided::{ObjectSource, Provided},
-};
+use mullion_apiserver::provided::{ObjectQuery, ObjectSource, Provided};
 use mullion_controllers::{
     Clock, Context, Informer,
     metrics::{self, ContainerMetrics, PodMetrics},

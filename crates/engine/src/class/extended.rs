@@ -115,6 +115,7 @@ impl ExtendedResource {
             if requests.len() <= MOST_REQUESTS {
                 let mut missing = ask.count;
                 for (other, request) in staying.iter().zip(&requests).skip(first) {
+                    // Later containers' devices are taken one after the other until the count is covered.
                     if missing > 0 {
                         uses.push(own(ask, request));
                         missing = missing.saturating_sub(other.count);
@@ -133,6 +134,7 @@ impl ExtendedResource {
                 }
             }
         }
+        // They run one after another, so all of them share the devices of the one that misses most.
         if let Some(largest) = &largest {
             for at in of_largest {
                 uses[at].request = largest.name.clone();
@@ -154,6 +156,7 @@ fn container_requests(template: &PodTemplate) -> BTreeMap<&str, Vec<ContainerReq
     for (container, own) in containers.enumerate() {
         for (place, (name, quantity)) in own.resources.requests.iter().enumerate() {
             let count = quantity.value();
+            // A fraction of a device cannot be allocated; such a request stays an ordinary resource.
             let is_whole = Quantity::from_units(count) == *quantity;
             if count > 0 && is_whole && is_extended(name) {
                 asks.entry(name).or_default().push(ContainerRequest {

@@ -16,6 +16,7 @@ pub(super) fn compile<'a>(
     wanted: impl Iterator<Item = &'a PreferredSchedulingTerm>,
     names: &mut Interner,
 ) -> Vec<(i64, NodeTerm)> {
+    // kube-scheduler skips terms of weight 0 before it parses them, so errors in those do not count either.
     let wanted = wanted.filter(|term| term.weight != 0);
     let compiled = wanted.filter_map(|term| {
         let preference = NodeTerm::compile(&term.preference, names)?;
@@ -30,6 +31,7 @@ pub(super) fn error(terms: &[PreferredSchedulingTerm], names: &mut Interner) -> 
     let terms = terms.iter().enumerate();
     let counting = terms.filter(|(_, term)| term.weight != 0);
     let requirements = counting.flat_map(|(index, term)| {
+        // Indices are those in the pod's spec, as in kube-scheduler's error.
         let own = term.preference.match_expressions.iter().enumerate();
         own.map(move |(own, requirement)| {
             (format!("[{index}].matchExpressions[{own}]"), requirement)

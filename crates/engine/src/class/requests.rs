@@ -50,6 +50,7 @@ impl Requests {
     pub(crate) fn of(template: &PodTemplate, names: &mut Interner) -> Result<Self, ModelError> {
         let containers = template.containers.iter().chain(&template.init_containers);
         let asked = containers.map(|container| &container.resources.requests);
+        // The API server refuses negative amounts; here they would free room on a node.
         for map in asked.chain([&template.resources.requests, &template.overhead]) {
             Amounts::refuse_negative(map, "pod")?;
         }
@@ -63,6 +64,7 @@ impl Requests {
             memory: true,
         };
         let own = sum(Level::Containers, all)?;
+        // Without pod-level requests the two sums are the same.
         let nonzero = match pod_level_set {
             false => own.clone(),
             true => sum(
@@ -140,9 +142,11 @@ fn sum(template: &PodTemplate, level: Level, defaults: Defaults) -> ResourceMap 
         }
         maximize(&mut starting, &step);
     }
+    // Per resource: the containers may need more cpu while an init container needs more memory.
     maximize(&mut total, &starting);
     let pod_level = template.resources.requests.iter();
     let pod_level = pod_level.filter(|_| level == Level::Pod);
+    // Only these resources may be requested at pod level; others stay the sum of the containers.
     for (name, quantity) in pod_level.filter(|(name, _)| is_pod_level(name)) {
         total.insert(name.clone(), *quantity);
     }

@@ -93,12 +93,15 @@ impl Shape {
         let added_terms = rules.added_affinity.required.as_ref().map(&mut terms);
         let own = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
         let wanted = || own.iter().chain(&rules.added_affinity.preferred);
+        // Terms that do not parse are left out here; `preference_error` ends the attempt where kube-scheduler would.
         let preferred_nodes = preference::compile(wanted(), names);
         // kube-scheduler parses preferences only for the scorer, so without that an error has no effect.
         let preference_error = match rules.weight(Plugin::NodeAffinity) {
             0 => None,
             _ => preference::error(own, names),
         };
+        // The hostname label differs from node to node, although it usually equals the name, so it counts as a name
+        // as well.
         let asks_for_name = template.node_selector.contains_key(label::HOSTNAME)
             || node_terms.iter().flatten().any(NodeTerm::asks_for_name)
             || added_terms.iter().flatten().any(NodeTerm::asks_for_name)
@@ -124,6 +127,7 @@ impl Shape {
             .chain(mounted)
             .map(|image| names.intern(&image_locality::normalized(image)))
             .collect();
+        // Narrowing the nodes is PreFilter's work, which a profile may take off while the filter stays on.
         let named_nodes = match rules.pre_filters_at(Plugin::NodeAffinity) {
             Some(_) => NamedNodes::of(required, names),
             None => NamedNodes::All,
@@ -184,6 +188,7 @@ impl Shape {
 
     /// Returns the label because of which a node is refused, if a single demand decides.
     pub(crate) fn mismatch(&self, labels: &LabelSet, names: &Interner) -> Option<LabelMismatch> {
+        // With several terms no single label is to blame, so nothing is reported then.
         first_mismatch(self.node_selector.iter(), labels, names).or_else(|| {
             match self.node_terms.as_deref() {
                 Some([term]) => first_mismatch(term.demands().iter(), labels, names),
@@ -226,6 +231,7 @@ fn host_ports(container: &Container, names: &mut Interner) -> Vec<HostPort> {
     let ports = container.ports.iter().filter(|port| port.host_port > 0);
     ports
         .map(|port| HostPort {
+            // Both mean every address of the node.
             ip: if port.host_ip == "0.0.0.0" {
                 Symbol::EMPTY
             } else {

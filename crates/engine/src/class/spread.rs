@@ -30,6 +30,7 @@ impl SpreadRule {
     ) -> Self {
         let mut query = LabelQuery::compile(constraint.label_selector.as_ref(), names);
         let mut more = Vec::new();
+        // A key that the pod does not have is ignored (Kubernetes: `matchLabelKeys`).
         for key in &constraint.match_label_keys {
             let key = names.intern(key);
             if let Some(value) = pod.value(key) {
@@ -45,6 +46,7 @@ impl SpreadRule {
             min_domains: i64::from(constraint.min_domains.unwrap_or(1)),
             query,
             honor_affinity: constraint.node_affinity_policy != Some(InclusionPolicy::Ignore),
+            // Unset means `Ignore` for taints and `Honor` for affinity.
             honor_taints: constraint.node_taints_policy == Some(InclusionPolicy::Honor),
             hard: constraint.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule,
         }

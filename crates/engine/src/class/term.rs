@@ -32,6 +32,8 @@ impl PodTerm {
         weight: i64,
         names: &mut Interner,
     ) -> Self {
+        // Without list and selector a term is about the pod's own namespace; an empty selector matches all
+        // namespaces.
         let namespaces = if term.namespaces.is_empty() && term.namespace_selector.is_none() {
             Box::from([own])
         } else {

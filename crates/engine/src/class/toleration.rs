@@ -26,6 +26,7 @@ impl CompiledToleration {
     }
 
     pub(crate) fn tolerates(self, taint: NodeTaint) -> bool {
+        // No effect matches every effect, and an empty key (with `Exists`) every key.
         self.effect.is_none_or(|effect| effect == taint.effect)
             && (self.key == Symbol::EMPTY || self.key == taint.key)
             && match self.operator {

@@ -55,6 +55,7 @@ impl StaticRules<'_> {
         names: &Interner,
     ) -> Option<Reason> {
         match plugin {
+            // In no profile, so it is asked before the check whether the profile has the plugin.
             Plugin::OperatingSystem if self.os_filter => {
                 filter::operating_system::check(pod, target.labels)
             }
@@ -133,6 +134,7 @@ impl ShapeVerdicts {
         names: &Interner,
     ) {
         self.fits.grow(classes.len());
+        // Node classes are only added, so the verdicts that exist stay valid.
         for class in classes.skip(self.verdicts.len()) {
             let verdict = StaticVerdict::of(pod, Target::any(class), static_rules, names);
             self.fits

@@ -77,6 +77,7 @@ impl Disk {
                 image: names.intern(image),
                 read_only: *read_only,
             },
+            // kube-scheduler's VolumeRestrictions knows no conflicts of these.
             model::Disk::AzureDisk { .. }
             | model::Disk::Cinder { .. }
             | model::Disk::Portworx { .. } => Disk::Shared,
@@ -85,6 +86,8 @@ impl Disk {
 
     /// Returns whether two pods with these disks cannot run on one node.
     pub(crate) fn clashes(&self, other: &Disk) -> bool {
+        // Google, iSCSI and RBD disks may be shared if both pods mount them read-only (kube-scheduler:
+        // `isVolumeConflict`).
         match (self, other) {
             (
                 Disk::Gce {
@@ -106,6 +109,7 @@ impl Disk {
                     read_only: y,
                 },
             ) => a == b && !(*x && *y),
+            // An EBS volume is never shared, not even for reading.
             (Disk::Ebs { id: a }, Disk::Ebs { id: b }) => a == b,
             (
                 Disk::Rbd {
@@ -121,6 +125,8 @@ impl Disk {
                     read_only: y,
                 },
             ) => {
+                // Two pods that reach the same image through different monitors still share a cluster if one monitor
+                // is common.
                 let meet = a.iter().any(|monitor| b.contains(monitor));
                 meet && own_pool == pool && own_image == image && !(*x && *y)
             }
@@ -194,6 +200,7 @@ fn ebs_handle(id: &str) -> Option<&str> {
     };
     let (_, path) = rest.split_once('/')?;
     let own = path.trim_matches('/');
+    // csi-translation-lib accepts only such ids; anything else is an error there.
     (own.starts_with("vol-") && !own.contains('/')).then_some(own)
 }
 
@@ -234,6 +241,7 @@ impl Volume {
             },
             PodVolume::Disk(disk) => Volume::Disk {
                 disk: Disk::compile(disk, names),
+                // A disk that the pod names itself has no PersistentVolume and so no zone labels.
                 attach: Attach::of_disk(disk, "", names),
             },
         }

@@ -56,6 +56,7 @@ impl Cluster {
 
     fn known_class(&mut self, template: &PodTemplate) -> Option<PodClassId> {
         let index = self.classes.find(template)?;
+        // Asked for again, so the next collection leaves it even if no pod has it yet.
         self.uses.classes[index].asked = self.uses.collections;
         Some(PodClassId(index as u32))
     }
@@ -71,6 +72,7 @@ impl Cluster {
         class.shape_id = self.shape(&class.shape);
         let index = self.classes.insert(template, class);
         let id = PodClassId(index as u32);
+        // The table reuses numbers of collected classes; only a new number needs a new entry.
         if index == self.affects.len() {
             self.affects.push(Vec::new());
             self.uses.classes.push(Use::default());
@@ -130,8 +132,10 @@ impl Cluster {
             gone.extend(self.views.leave(class));
             self.forget_class(class);
         }
+        // Views are shared by classes and go with the last one.
         self.forget_views(gone);
         self.uses.collections += 1;
+        // Half as many again, so that the cost of a collection is spread over the classes that made it necessary.
         self.uses.enough = self.classes.len() + self.classes.len() / 2 + LEAST_NEW;
     }
 

@@ -24,6 +24,7 @@ impl Cluster {
             return Err(ModelError::DuplicateNode(spec.name.clone()));
         }
         let id = self
+            // Numbers are used again, or every table by node would grow with each node that ever came.
             .free_nodes
             .last()
             .copied()
@@ -139,6 +140,7 @@ impl Cluster {
             return Err(ModelError::DuplicatePod(pod_key.key().to_owned()));
         }
         let node_name = there.fixed.name;
+        // A placed pod counts itself, so room must not be held for it as well.
         self.denominate(pod_key.key());
         self.put_pod_on(Some(node), Pod::new(pod_key, class, node_name));
         Ok(())
@@ -158,6 +160,7 @@ impl Cluster {
         if self.pods.find(pod_key.key()).is_some() {
             return Err(ModelError::DuplicatePod(pod_key.key().to_owned()));
         }
+        // After the check for duplicates: a pod that is known must be removed first, whatever its phase is.
         if lifecycle.finished {
             return Ok(());
         }
@@ -189,6 +192,8 @@ impl Cluster {
                 && known.preempted == lifecycle.preempted
                 && known.start_time == lifecycle.start_time
                 && !lifecycle.finished;
+            // Most updates change nothing that the model reads, and removing and adding a pod touches views and
+            // boards.
             if same {
                 return Ok(());
             }
@@ -219,6 +224,7 @@ impl Cluster {
         if spec.name.is_empty() {
             return Err(ModelError::NoName);
         }
+        // A node that does not report allocatable yet offers its capacity, as the API server's defaults have it.
         let offered = if spec.allocatable.is_empty() {
             &spec.capacity
         } else {
@@ -266,8 +272,10 @@ impl Cluster {
         if id.index() == self.nodes.len() {
             self.nodes.push(None);
         }
+        // Not only the last one: a rollback puts nodes back under the numbers that they had.
         self.free_nodes.retain(|free| *free != id);
         self.nodes[id.index()] = Some(Node::new(fixed));
+        // Last, because pods are counted through the views that the node has just joined.
         for pod in self.orphans.remove(&name).unwrap_or_default() {
             self.settle(pod, id);
         }
@@ -275,6 +283,7 @@ impl Cluster {
 
     pub(crate) fn take_node_out(&mut self, id: NodeId) {
         let pods = self.at(id).pods.to_vec();
+        // First, because views count pods by labels of a node that has to be there still.
         for pod in &pods {
             self.unsettle(*pod, id);
         }
@@ -373,6 +382,7 @@ impl Cluster {
         if let Some(node) = &mut self.nodes[at.index()]
             && let Some(index) = node.pods.iter().position(|pod| *pod == id)
         {
+            // The order of a node's pods carries no meaning; whoever needs one sorts.
             node.pods.swap_remove(index);
         }
     }
@@ -387,6 +397,7 @@ impl Cluster {
     /// Removes what [`Cluster::load`] counted.
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
+        // In the reverse order of `load`.
         self.views_count(class, at, -1, PodPresence::of(terminating));
         self.let_go(class, at, terminating);
     }
@@ -415,6 +426,7 @@ impl Cluster {
                     size_bytes,
                     nodes: 0,
                 });
+                // The size stays the one that the first node reported, as in kube-scheduler's cache.
                 holders.nodes += 1;
             } else if let Some(holders) = self.images.get_mut(&name) {
                 holders.nodes -= 1;

@@ -86,6 +86,7 @@ impl Cluster {
     pub(super) fn plan_devices(&mut self, id: PodClassId) {
         let version = self.devices.version();
         let holds = |(made, _): &(u64, Plan)| *made == version;
+        // By version and not by object: a plan reads classes, slices and claims alike.
         if !self.device_plans.get(&id).is_some_and(holds) {
             let class = &self.classes[id.index()];
             let plan = Plan::of(class, &mut self.devices, &mut self.names);
@@ -129,6 +130,7 @@ impl Cluster {
         let site = self.site(node);
         let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
         let extended_claim = extended.as_ref().and_then(|own| own.unallocated_claim());
+        // The same search succeeded when the node was chosen.
         for found in self.find_devices(plan, node).unwrap_or_default() {
             let Ok(allocation) = found.allocation(site) else {
                 continue;
@@ -164,6 +166,7 @@ impl Cluster {
             let claim = self.devices.claim(own.key)?;
             Some(UnallocatedClaim::of(own.key, claim))
         });
+        // Where the node lacks a resource altogether, the filter says so; here only devices are looked for.
         let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
         let claims = claims.chain(extended.and_then(|own| own.unallocated_claim()));
         Search::run(&self.devices, claims.collect(), self.site(node))

@@ -81,7 +81,9 @@ pub struct Cluster {
     /// The rules of each profile by scheduler name; the first also decides pods whose scheduler name has no profile.
     profiles: Vec<(Box<str>, Rules)>,
     names: Interner,
+    /// The nodes by id; `None` where a node was removed.
     nodes: Vec<Option<Node>>,
+    /// The ids of removed nodes, which are used again.
     free_nodes: Vec<NodeId>,
     node_by_name: FxHashMap<Symbol, NodeId>,
     node_classes: IndexSet<NodeClass, FxBuildHasher>,
@@ -102,6 +104,7 @@ pub struct Cluster {
     views: SharedViews,
     /// Classes with affinity terms about other pods, which may affect any view.
     termed: BTreeSet<usize>,
+    /// The effects that the pods of each class have on views.
     affects: Vec<Vec<ViewEffects>>,
     namespaces: Namespaces,
     objects: Objects,
@@ -113,7 +116,9 @@ pub struct Cluster {
     device_plans: FxHashMap<PodClassId, (u64, devices::Plan)>,
     /// Set while pods are added and removed in a trial.
     trial: Option<Trial>,
+    /// How to undo each change since the first open checkpoint; empty without one.
     log: Vec<Undo>,
+    /// The number of open checkpoints.
     checkpoints: u32,
 }
 
@@ -182,6 +187,7 @@ impl Cluster {
 
     /// Returns the index of the profile for a scheduler name; an empty name means the default scheduler.
     fn find_profile(&self, scheduler_name: &str) -> Option<usize> {
+        // The API server fills in the default name; specs that never went through it may leave the name out.
         let name = match scheduler_name {
             "" => DEFAULT_SCHEDULER,
             name => name,
@@ -344,9 +350,11 @@ impl Cluster {
             .iter()
             .map(|image| self.image(*image))
             .collect();
+        // Most clusters report no image of a given pod, and then the number of nodes must not make the facts differ.
         if facts.iter().all(|(_, holders)| *holders == 0) {
             facts.clear();
         } else {
+            // Scores divide by the number of nodes, so that is a fact as well.
             facts.push((self.node_count() as i64, 0));
         }
         facts

@@ -132,6 +132,7 @@ impl Node {
             .wrapping_add(class.shape.requests.nonzero_memory_bytes);
         self.volumes += class.volumes.len() as u32;
         match self.count_of(id, terminating) {
+            // The lowest bit says whether the pods are terminating, so pods are counted in steps of two.
             Some(count) => self.classes[count].pods += 2,
             None => self.classes.push(ClassCount {
                 class: id,
@@ -155,6 +156,7 @@ impl Node {
     pub(super) fn release(&mut self, id: PodClassId, class: &PodClass, terminating: bool) {
         self.used.subtract(&class.shape.requests.real);
         self.used.pods -= 1;
+        // A resource that nothing uses leaves the list, so that equal loads are equal values.
         self.used.scalars.retain(|scalar| scalar.1 != 0);
         self.nonzero_cpu_milli = self
             .nonzero_cpu_milli

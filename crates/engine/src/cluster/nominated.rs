@@ -17,6 +17,7 @@ impl Cluster {
     /// The pod requests a negative amount.
     pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
         let key = spec.key();
+        // A pod holds room on one node only.
         self.denominate(&key);
         if spec.finished || !self.knows_scheduler(&spec.template.scheduler_name) {
             return Ok(());
@@ -100,6 +101,7 @@ impl Cluster {
 
     pub(super) fn change_nominated(&mut self, node: Symbol, pods: Vec<(Box<str>, PodClassId)>) {
         if let Some(id) = self.node_by_name.get(&node) {
+            // For boards, held room is load: what the node has left for others changed.
             self.boards.loads.touch(*id);
         }
         // New pods are counted before old ones are released, so that a class in both lists never looks unused.

@@ -71,6 +71,7 @@ impl Objects {
             .range(from..)
             .take_while(|((own, _), _)| own == namespace)
         {
+            // A service without selector has endpoints of its own making and selects no pods.
             if !selector.is_empty() && LabelQuery::labels(selector, names).matches(&labels, names) {
                 merged.extend(selector.clone());
             }
@@ -142,6 +143,7 @@ impl Cluster {
                     .all(|(key, value)| pod.labels.get(key) == Some(value))
             })
         };
+        // Of the pods that it selected as well as of those that it selects now.
         self.drop_views_of(|pod| {
             pod.namespace == key.0 && (selects(&before, pod) || selects(&after, pod))
         });
@@ -200,6 +202,7 @@ impl Cluster {
     }
 
     pub(super) fn change_pdb(&mut self, key: Key, budget: Option<Budget>) {
+        // Budgets decide only about evictions, so nothing else has to be computed again.
         self.boards.budgets += 1;
         let before = exchange_ordered(&mut self.objects.pdbs, key.clone(), budget);
         self.log(Undo::Pdb(key, before));

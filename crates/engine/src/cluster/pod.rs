@@ -47,6 +47,7 @@ impl PodKey {
     /// Returns the key of a pod: its uid, or without one its namespace and name ([`crate::model::PodSpec::key`]).
     /// Lengths are stored in 32 bits, because names are far shorter than four billion bytes.
     pub(super) fn new(uid: &str, namespace: &str, name: &str) -> Self {
+        // With a uid the name follows the key; without one the key ends with it, so it is stored once either way.
         let parts = match uid {
             "" => [namespace, "/", name],
             uid => [uid, name, ""],
@@ -167,6 +168,7 @@ impl Pods {
             hash: hash(key),
             id: PodId(0),
         };
+        // The hash is compared first, because reading a key costs a cache miss.
         let same = |entry: &Entry| {
             entry.hash == wanted.hash
                 && self
@@ -196,6 +198,8 @@ impl Pods {
     /// Adds a pod with a new key.
     pub(super) fn put(&mut self, pod: Pod) -> PodId {
         let hash = hash(pod.key());
+        // The slot that was freed last: a rollback takes pods out and puts them back in reverse order, so each gets the
+        // id again by which the log names it.
         let id = match self.free.pop() {
             Some(id) => {
                 *self.slot_mut(id) = Some(pod);

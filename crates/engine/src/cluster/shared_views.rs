@@ -51,6 +51,8 @@ impl Viewpoint {
             profile: class.shape.profile,
             namespace: class.namespace,
             labels: class.labels.clone(),
+            // Node rules matter only to which nodes spread constraints count, so classes without constraints share
+            // views across them.
             nodes: (!spread.is_empty()).then(|| class.shape.node_rules()),
             spread,
             declares_spread,

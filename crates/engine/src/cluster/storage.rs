@@ -138,6 +138,7 @@ impl Cluster {
             .all(|volume| matches!(volume, Volume::Claim { .. }));
         let plan = self.volume_plans.get(&id).map(|(_, plan)| plan);
         claims
+            // Attach limits depend on what is on each node, which groups of boards do not know.
             && self.storage.is_far_from_limits(own.len())
             && plan.is_some_and(|plan| {
                 plan.keys.is_some() && plan.exclusive.is_empty() && plan.uncounted.is_none()

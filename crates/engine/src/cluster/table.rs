@@ -13,9 +13,11 @@ use rustc_hash::FxHasher;
 /// Values with their keys and numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Table<K, V> {
+    /// The values by number; `None` where a number is free.
     rows: Vec<Option<(K, V)>>,
     /// The hash table of numbers; `None` while there are few values.
     by_key: Option<HashTable<u32>>,
+    /// The numbers of removed values, which are used again before new ones.
     free: Vec<u32>,
 }
 
@@ -66,6 +68,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         if self.by_key.is_some() {
             self.index(number);
         } else if self.rows.len() > FEW {
+            // Kept from now on: a table around this size would otherwise be hashed again and again.
             self.by_key = Some(HashTable::new());
             (0..self.rows.len() as u32).for_each(|number| self.index(number));
         }
@@ -77,6 +80,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         let rows = &self.rows;
         let hash_of = |number: &u32| {
             let row = rows[*number as usize].as_ref();
+            // Only numbers in use are in the hash table, so the default is never taken.
             row.map_or(0, |(key, _)| hash(key))
         };
         if let Some(by_key) = &mut self.by_key

@@ -51,6 +51,7 @@ impl Cluster {
             labels: labels.clone(),
             taints: taints.into(),
             unschedulable: false,
+            // What its kubelet will declare is not known, and a refusal would keep the pod waiting for no reason.
             features: Features::ALL,
         };
         let (class, _) = self.node_classes.insert_full(class);
@@ -58,6 +59,7 @@ impl Cluster {
             id,
             name,
             class: NodeClassId(class as u32),
+            // A name of its own as hostname, because each new node is a domain of its own for rules about hosts.
             labels: labels.with(Symbol::HOSTNAME, name),
             taints: taints.into(),
             unschedulable: false,
@@ -72,6 +74,7 @@ impl Cluster {
         let mut fixed = self.at(id).fixed.clone();
         let cordon = self.names.intern(CORDON);
         let taints = fixed.taints.iter().copied();
+        // The node lifecycle controller would take the taint away too.
         fixed.taints = taints.filter(|taint| taint.key != cordon).collect();
         fixed.unschedulable = false;
         let class = NodeClass {
@@ -109,6 +112,7 @@ impl Cluster {
     /// Moves a pod to a node, or removes it for `None`, until the open checkpoint is rolled back.
     pub(crate) fn rehome(&mut self, id: PodId, to: Option<NodeId>) {
         let mut pod = self.pod(id).clone();
+        // Out and in again by the primitives, so that views and loads follow and a rollback undoes both.
         self.take_pod_out(id);
         if let Some(to) = to {
             pod.node_name = self.at(to).fixed.name;

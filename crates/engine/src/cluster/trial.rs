@@ -26,6 +26,7 @@ pub(crate) struct Trial {
 impl Trial {
     fn of(question: &Question<'_>) -> Self {
         let class = question.class;
+        // Decided once, before any pod is added or removed (kube-scheduler: PreFilter's Skip).
         let skips_affinity = class.affinity.is_empty()
             && class.anti_affinity.is_empty()
             && question.view.existing_anti.is_empty();
@@ -42,6 +43,7 @@ impl Trial {
             .volumes
             .iter()
             .any(|volume| matches!(volume, Volume::Disk { .. }));
+        // kube-scheduler's VolumeRestrictions skips the pod in this case, so corrections do not count either.
         if taken == 0 && !has_disks {
             claims.clear();
         }
@@ -65,6 +67,7 @@ impl Trial {
         for volume in volumes {
             if let Volume::Claim {
                 name,
+                // Only claims that the pod names: kube-scheduler's corrections do not look at ephemeral volumes.
                 made_for: None,
             } = volume
                 && self.exclusive.contains(name)
@@ -84,10 +87,13 @@ impl Cluster {
         node: NodeId,
         act: impl FnOnce(&mut Self) -> T,
     ) -> T {
+        // The inner trial of a nested one keeps the state of the attempt, as kube-scheduler's CycleState is cloned
+        // and not made anew.
         let outermost = self.trial.is_none();
         if outermost {
             self.trial = Some(Trial::of(&self.question(class)));
         }
+        // Freed ports do not come back by adding the pods again, because a port is freed for all its holders.
         let ports = self.at(node).ports.clone();
         let said = act(self);
         if let Some(node) = &mut self.nodes[node.index()] {

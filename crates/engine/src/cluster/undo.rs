@@ -68,6 +68,7 @@ impl Cluster {
 
     fn close(&mut self, checkpoint: &Checkpoint) {
         self.checkpoints = checkpoint.depth.saturating_sub(1).min(self.checkpoints);
+        // Without an open checkpoint nothing can be rolled back any more.
         if self.checkpoints == 0 {
             self.log.clear();
         }

@@ -33,6 +33,7 @@ impl Question<'_> {
     /// Returns the static verdict for a node.
     pub(crate) fn verdict(&self, id: NodeId) -> StaticVerdict {
         let shape = &self.class.shape;
+        // Nodes of one class differ in name, so their common verdict does not hold for this pod.
         if shape.asks_for_name {
             let static_rules = self.cluster.static_rules(shape);
             return StaticVerdict::of(shape, self.target(id), static_rules, &self.cluster.names);
@@ -141,6 +142,8 @@ impl Cluster {
     fn make_view(&mut self, id: PodClassId, viewpoint: Viewpoint) {
         let class = &self.classes[id.index()];
         let rules = &self.profiles[class.shape.profile.0 as usize].1;
+        // Of an empty list this is true too, which does not matter: without terms the affinity filter lets every node
+        // pass.
         let self_affine = class
             .affinity
             .iter()
@@ -187,6 +190,7 @@ impl Cluster {
         let view = self.views.get_mut(view_id).expect("inserted above");
         for node in self.nodes.iter().flatten().filter(|_| is_affected) {
             for count in &node.classes {
+                // The new view's effects were pushed last, so no other entry has to be looked at.
                 let affects = &self.affects[count.class.index()];
                 let Some(affects) = affects.last().filter(|affects| affects.view == view_id) else {
                     continue;
@@ -206,6 +210,8 @@ impl Cluster {
     pub(super) fn introduce(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
         let concerned: Vec<ViewId> = if class.has_pod_terms() {
+            // Its terms may be about pods of any class, so it can change any view; a class without terms only those
+            // that count pods.
             self.termed.insert(id.index());
             self.views.all().collect()
         } else {
@@ -243,6 +249,7 @@ impl Cluster {
         for (index, template, _) in self.classes.iter() {
             let declares = !template.topology_spread_constraints.is_empty();
             let class = PodClassId(index as u32);
+            // Defaults apply only to pods without constraints of their own.
             if declares || self.views.id(class).is_none() || !concerns(template) {
                 continue;
             }
@@ -369,6 +376,7 @@ impl Cluster {
         }
         keys.sort_unstable();
         keys.dedup();
+        // Every new node is a host of its own, so its name decides nothing before it exists.
         keys.retain(|key| *key != Symbol::HOSTNAME);
         keys
     }

@@ -119,6 +119,7 @@ impl CandidateAllocation<'_> {
     /// Returns the score of the chosen alternatives: earlier alternatives of a list score higher (kube-scheduler:
     /// DynamicResources' `computeScore`).
     pub(crate) fn score(&self, claim: &Claim) -> i64 {
+        // Kubernetes' `FirstAvailableDeviceRequestMaxSize`, so that the last alternative still scores.
         const MOST_ALTERNATIVES: i64 = 8;
         let lists = claim.requests.iter().filter(|request| request.is_list);
         let scores = lists.flat_map(|request| {

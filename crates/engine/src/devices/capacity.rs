@@ -69,6 +69,7 @@ pub(super) fn suffices(
 fn part(wanted: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
     let policy = capacity.request_policy.as_ref();
     let Some(wanted) = wanted.copied() else {
+        // Without a request the policy's default is taken, or the whole capacity if there is none.
         return policy
             .and_then(|policy| policy.default)
             .unwrap_or(capacity.value);
@@ -79,6 +80,7 @@ fn part(wanted: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
             ..
         }) => in_range(wanted, *min, range),
         Some(policy) if !policy.valid_values.is_empty() => {
+            // The API server requires the values in ascending order, so the first that suffices is the smallest.
             let mut values = policy.valid_values.iter();
             values
                 .find(|value| wanted <= **value)
@@ -105,6 +107,7 @@ fn in_range(wanted: Quantity, min: Quantity, range: &ValidRange) -> Quantity {
 /// Returns whether the request policy permits an amount.
 fn is_given(part: Quantity, policy: Option<&RequestPolicy>) -> bool {
     let Some(policy) = policy else { return true };
+    // The default need not be one of the permitted values.
     if policy.default == Some(part) {
         return true;
     }

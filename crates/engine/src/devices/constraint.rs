@@ -15,6 +15,8 @@ impl<'a> Constraint<'a> {
             let rest = name.strip_prefix(request);
             match rest.map(|rest| rest.strip_prefix('/')) {
                 Some(None) => name == request,
+                // A constraint may name one alternative (`request/alternative`) or, by the request alone, all of
+                // them.
                 Some(Some(rest)) => !alternative.is_empty() && rest == alternative,
                 None => false,
             }
@@ -38,6 +40,7 @@ impl<'a> Constraint<'a> {
             (Some(name), _) => (name, true),
             (None, name) => (name.as_ref()?, false),
         };
+        // A device without the attribute violates the constraint.
         let value = attribute(device, driver, name)?;
         let fits = match same {
             true => self.values.first().is_none_or(|first| *first == value),
@@ -49,6 +52,7 @@ impl<'a> Constraint<'a> {
 
 /// Returns an attribute by its full name, or by its short name if the domain is the driver's.
 fn attribute<'a>(device: &'a DeviceSpec, driver: &str, name: &str) -> Option<&'a DeviceAttribute> {
+    // Drivers leave out their own domain in attribute names.
     device.attributes.get(name).or_else(|| {
         let (domain, short) = name.split_once('/')?;
         (domain == driver).then(|| device.attributes.get(short))?

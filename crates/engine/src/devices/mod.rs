@@ -60,23 +60,23 @@ pub(crate) struct Devices {
     judge: Option<Arc<dyn DeviceJudge>>,
     claims: FxHashMap<Key, Claim>,
     classes: FxHashMap<Symbol, Class>,
-    /// By extended resource: the DeviceClasses that provide it.
+    /// The DeviceClasses that provide each extended resource.
     standing: FxHashMap<Symbol, Vec<Symbol>>,
-    /// By name of the slice, so that the order of a search is reproducible.
+    /// The slices by name, so that the order of a search is reproducible.
     slices: BTreeMap<Box<str>, Slice>,
-    /// By node: the names of the slices that are for this node only.
+    /// The names of the slices that are for one node only, by node.
     local: FxHashMap<Symbol, Vec<Box<str>>>,
     /// The names of all other slices, sorted.
     shared: Vec<Box<str>>,
-    /// By pool: the names of the slices with counters that are for one node only.
+    /// The names of the slices with counters that are for one node only, by pool.
     counting: BTreeMap<PoolId, Vec<Box<str>>>,
-    /// Those of these pools that are incomplete or invalid, which other nodes notice too.
+    /// The pools among these that are incomplete or invalid, which other nodes notice too.
     unsound: BTreeSet<PoolId>,
     /// Devices that are allocated as a whole, with the number of claims that have them.
     taken: FxHashMap<DeviceId, u32>,
     /// Shared devices: the number of claims that have a share, and the sum of the shares.
     parts: FxHashMap<DeviceId, (u32, Portions)>,
-    /// By expression and slice: the cached results.
+    /// The cached results of each expression for each slice.
     verdicts: FxHashMap<Symbol, FxHashMap<Box<str>, Verdicts>>,
 }
 
@@ -174,6 +174,7 @@ impl Devices {
                 Some(node) => self.local.entry(node).or_default(),
                 None => &mut self.shared,
             };
+            // Sorted, so that a search looks at slices in the same order whatever order they arrived in.
             let place = list.partition_point(|own| **own < *name);
             list.insert(place, name.into());
             if slice.only_node().is_some() && !slice.counters.is_empty() {
@@ -182,6 +183,7 @@ impl Devices {
             }
             self.slices.insert(name.into(), slice);
         }
+        // The slice may have moved to another pool, so both are checked.
         for pool in pools.into_iter().flatten() {
             self.check_counters(pool);
         }
@@ -207,6 +209,7 @@ impl Devices {
     /// Adds an allocation to the allocated devices (`sign` 1), or removes it (-1).
     fn count(&mut self, allocation: Option<&Allocation>, sign: i32) {
         let devices = allocation.into_iter().flat_map(|own| &own.devices);
+        // Admin access looks at devices that others have and takes nothing from them.
         for device in devices.filter(|device| !device.admin_access) {
             match &device.portions {
                 None => {

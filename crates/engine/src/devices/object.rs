@@ -30,15 +30,20 @@ impl DeviceId {
 /// A ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
+    /// The UID of the controlling owner: the pod, if the claim was made for one.
     pub(crate) owner: Option<Symbol>,
     /// Whether the claim was created for extended resources of its owner.
     pub(crate) is_extended: bool,
+    /// Whether the claim is being deleted, so that no pod can be placed with it.
     pub(crate) deleting: bool,
     pub(crate) requests: Box<[Request]>,
     pub(crate) constraints: Box<[DeviceConstraint]>,
+    /// The UIDs of the pods that use the claim.
     pub(crate) reserved_for: Box<[Symbol]>,
     pub(crate) allocation: Option<Allocation>,
+    /// Whether the allocation is decided but not written yet.
     pub(crate) pending: bool,
+    /// Whether the allocated devices failed to become ready, or took too long.
     pub(crate) unready: bool,
 }
 
@@ -170,6 +175,7 @@ impl Class {
     pub(crate) fn compile(spec: &DeviceClassSpec, names: &mut Interner) -> Self {
         let implicit = format!("{CLASS_PREFIX}{}", spec.name);
         let explicit = spec.extended_resource_name.as_deref();
+        // The implicit name always stands for the class, so naming it again adds nothing.
         let explicit = explicit.filter(|own| is_extended(own) && **own != *implicit);
         let resources = explicit.into_iter().chain([implicit.as_str()]);
         Class {
@@ -224,6 +230,7 @@ impl Reach {
             Reach::Node(own) => *own == name,
             Reach::All => true,
             Reach::Terms(terms) => terms.iter().any(|term| term.matches(labels, name, names)),
+            // Where each device has its own reach, callers ask that one.
             Reach::Unknown | Reach::PerDevice => false,
         }
     }

@@ -102,10 +102,12 @@ impl Plan {
             plan.conflict = plan.gather(claimed, pod.namespace, devices);
         }
         plan.extended = ExtendedResources::of(pod, devices, names);
+        // In kube-scheduler's order: what PreEnqueue finds comes before what PreFilter finds.
         if plan.conflict.is_none() {
             plan.conflict = plan.wait(pod.namespace, devices, names);
         }
         if plan.conflict.is_none() {
+            // Evaluated once for all devices here, because the search itself only reads and may run for every node.
             let expressions = plan.expressions(devices);
             if !devices.judge_all(&expressions, names) {
                 let why = "the claims have more selectors than can be tried on all devices";
@@ -149,6 +151,7 @@ impl Plan {
             self.claims.push(PlannedClaim {
                 key,
                 allocated: found.allocation.is_some(),
+                // Reservations by the pod itself, left by an earlier attempt, do not keep the claim.
                 idle: found.reserved_for.iter().all(|uid| *uid == claimed.uid),
             });
         }
@@ -170,6 +173,7 @@ impl Plan {
                     claim: own.key.1,
                 });
             }
+            // An allocated claim needs its class no more.
             if own.allocated {
                 continue;
             }

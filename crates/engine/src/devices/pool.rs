@@ -41,6 +41,7 @@ pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> 
     for slice in own.filter(|slice| concerns(slice, site)) {
         let id = (site.names.text(slice.driver), site.names.text(slice.pool));
         let slices = pools.entry(id).or_default();
+        // A newer generation replaces what was gathered; drivers publish all slices of a pool anew with it.
         let known = slices.first().map_or(i64::MIN, |first| first.generation);
         if slice.generation > known {
             slices.clear();
@@ -94,10 +95,12 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
         pool.state = State::Incomplete;
         return Some(pool);
     }
+    // A slice has either counters or devices.
     let own = slices.iter().filter(|slice| slice.counters.is_empty());
     let own: Vec<&Slice> = own.copied().collect();
     let mut seen = FxHashSet::default();
     let mut places = own.iter().flat_map(|slice| &slice.places);
+    // A device's name must be unique in its pool, because allocations name devices by it.
     let is_sound = places.all(|(name, _)| seen.insert(*name)) && pool.count(&all, devices);
     match is_sound {
         true => pool.slices = own,
@@ -122,6 +125,7 @@ impl<'a> Pool<'a> {
         }
         for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
             for (index, device) in slice.devices.iter().enumerate() {
+                // Counters are worked out from allocations each time, as kube-scheduler does, and are stored nowhere.
                 let takes = devices.is_allocated(slice.id(index));
                 for (key, amount) in consumption(&device.consumes_counters) {
                     let Some(left) = self.counters.get_mut(&key) else {

@@ -129,6 +129,7 @@ impl<'a> Search<'a> {
             search.prepared.push(prepared);
             search.candidates.push(Vec::new());
         }
+        // Checked before the search, because running out of stack could not be handled.
         search.is_shallow()?;
         match search.go_on(SearchPosition::default(), DeviceIndex::default()) {
             Ok(true) => {
@@ -181,7 +182,9 @@ impl<'a> Search<'a> {
                     Some(_) => None,
                     None => Some(self.all_of(key, named, own)?),
                 };
+                // Negative counts never pass the API server; taken as very large, they find nothing.
                 let count = usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
+                // Of a list of alternatives the smallest counts, because any of them may be chosen.
                 least_of = least_of.min(spots.as_ref().map_or(count, Vec::len));
                 all.push(spots);
             }
@@ -221,6 +224,8 @@ impl<'a> Search<'a> {
                 State::Incomplete => Some("being updated"),
                 State::Invalid => Some("invalid"),
             };
+            // While slices are missing it is not known what all devices are, so the attempt fails instead of allocating
+            // some.
             if let Some(state) = state {
                 return Err(Failure::Error(format!(
                     "claim {}, request {request}: asks for all devices, but resource pool {} is currently {state}",
@@ -278,6 +283,7 @@ impl<'a> Search<'a> {
         slice: &Slice,
         device: usize,
     ) -> Result<bool, Failure> {
+        // The class's selectors first, as in kube-scheduler, so that its errors are the ones reported.
         let class = self.devices.class(own.class);
         let of_class = class.into_iter().flat_map(|class| class.selectors.iter());
         let whose = |is_class: bool| match is_class {
@@ -363,6 +369,7 @@ impl<'a> Search<'a> {
             };
             return self.go_on(next, DeviceIndex::default());
         }
+        // Counts the devices that this request still needs, so the branch ends before any of them is tried.
         let will_be = self.candidates[at.claim]
             .len()
             .saturating_add(count - at.device);
@@ -374,6 +381,7 @@ impl<'a> Search<'a> {
             alternative: Some(index),
             ..at
         };
+        // The devices are fixed, so there is nothing to choose, and one that cannot be taken ends the branch.
         if let Some(spots) = all {
             let spot = spots[at.device];
             if !self.take(at, &request.name, own, spot, true)? {
@@ -387,6 +395,7 @@ impl<'a> Search<'a> {
                 let of = self.pools[pool].slices[slice];
                 let is_start = pool == start.0 && slice == start.1;
                 for device in if is_start { start.2 } else { 0 }..of.devices.len() {
+                    // Each device examined is a step, so a long list of unsuitable devices ends the search too.
                     self.step()?;
                     let usable = self.is_free(at.claim, own, of, device)
                         && self
@@ -424,6 +433,7 @@ impl<'a> Search<'a> {
             }
         }
         match all_too_many {
+            // Only if every alternative is too large is the request; one that merely found nothing may fit elsewhere.
             true => Err(Stop::TooMany),
             false => Ok(false),
         }

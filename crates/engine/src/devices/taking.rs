@@ -23,6 +23,7 @@ impl<'a> Search<'a> {
         let id = slice.id(device);
         let taking = self.taking.get(&id);
         match own.exact.admin_access {
+            // Admin access may share a device with others, but one claim cannot have it twice.
             true => taking.is_none_or(|claims| !claims.contains(&claim)),
             false => !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty),
         }
@@ -52,6 +53,7 @@ impl<'a> Search<'a> {
         let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
         let is_counted = shares && is_shared;
         let counts = !is_counted && !device.consumes_counters.is_empty();
+        // A shared device uses its counters once, with the first share.
         if counts && !self.count(pool, device) {
             return Ok(false);
         }
@@ -72,6 +74,8 @@ impl<'a> Search<'a> {
         }
         let driver = self.site.names.text(slice.driver);
         let constraints = &mut self.prepared[at.claim].constraints;
+        // Collected first and recorded only when every constraint accepts the device, so that a refusal changes
+        // nothing.
         let mut values = Vec::with_capacity(constraints.len());
         for constraint in constraints.iter() {
             match constraint.value(request, &own.name, device, driver) {
@@ -149,6 +153,7 @@ impl<'a> Search<'a> {
             return;
         };
         let (id, device) = (candidate.id(), candidate.device());
+        // Values were pushed in the order of devices, so the last one is this device's.
         for constraint in &mut self.prepared[claim].constraints {
             if constraint.applies(candidate.request, candidate.alternative) {
                 constraint.values.pop();

@@ -42,6 +42,7 @@ impl Cluster {
 }
 
 fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves, ModelError> {
+    // Waiting pods first: room that they will take is not there for pods that move.
     question.make_room_for_pending(cluster)?;
     let moved = question.classes(cluster);
     let pools = Pools::compile(&question.market, &moved, cluster)?;
@@ -51,6 +52,7 @@ fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves,
             left.push((id, candidate));
         }
     }
+    // By name, because ids depend on the order in which nodes arrived, and the same cluster must get the same moves.
     left.sort_by(|(_, a), (_, b)| a.node.cmp(&b.node));
     let budgets = question.pools.iter();
     let mut round = Round {
@@ -63,7 +65,9 @@ fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves,
         stuck: FxHashMap::default(),
         moves: Moves::default(),
     };
+    // Before anything is removed, so that the bound is about all candidates.
     let values = round.values(&left);
+    // Deletions first: they cost nothing, and they use the free room that replacements would otherwise be planned on.
     let left = round.delete(left);
     round.replace(left, &values);
     Ok(round.moves)
@@ -116,6 +120,7 @@ impl<'a> Round<'a> {
         if let Some(budget) = self.budgets.get_mut(candidate.pool.as_str()) {
             *budget = budget.saturating_sub(1);
         }
+        // A replacement may use what the removed node took of its pool's limits.
         self.pools.give_back(&candidate.pool, &candidate.capacity);
     }
 
@@ -139,6 +144,7 @@ impl<'a> Round<'a> {
         for (id, candidate) in candidates {
             let nodes = [candidate];
             let removed = RemovedNodes::new(&nodes, &self.question.pools);
+            // Budget and balance are cheap to check; emptying a node asks the scheduler for each of its pods.
             if !self.is_within_budget(&nodes) || !removed.is_balanced(candidate.price_micro_usd) {
                 left.push((id, candidate));
                 continue;
@@ -184,6 +190,8 @@ impl<'a> Round<'a> {
             let beyond = candidate.price_micro_usd as f64 - self.worth(id, values);
             order.push((id, candidate, beyond));
         }
+        // The nodes that are most overpaid for their pods have the most to save, and sets are always the first ones
+        // of this list.
         order.sort_by(|a, b| b.2.total_cmp(&a.2).then_with(|| a.1.node.cmp(&b.1.node)));
         let mut looked_at = 0;
         while let Some((_, worst, _)) = order.first().copied() {
@@ -192,7 +200,8 @@ impl<'a> Round<'a> {
             if looked_at >= MOST_SETS {
                 return;
             }
-            // All sizes are tried and the best ratio wins, because some nodes can be replaced only together.
+            // All sizes are tried and the best saving per disruption wins, because some nodes can be replaced only
+            // together.
             for size in SIZES {
                 if size > order.len() {
                     break;
@@ -207,6 +216,8 @@ impl<'a> Round<'a> {
                             best = Some(replacement);
                         }
                     }
+                    // The reason is about the first node alone; a larger set fails for reasons of other nodes
+                    // too.
                     Err(stays) if size == 1 => why = stays,
                     Err(_) => {}
                 }
@@ -235,6 +246,7 @@ impl<'a> Round<'a> {
         }
         let counts: Vec<_> = counts.into_iter().collect();
         let checkpoint = self.cluster.checkpoint();
+        // Preparing pods' constraints may add to the model, so it is rolled back.
         let (values, bound) = self.pools.values(&counts, self.cluster);
         self.cluster.rollback(checkpoint);
         self.moves.bound_micro_usd = bound;
@@ -274,6 +286,7 @@ impl<'a> Round<'a> {
             self.pools.take(&node.pool, &node.capacity);
         }
         self.cluster.rollback(checkpoint);
+        // The scheduler's reasons are known only for a node that could not be emptied before.
         let replacement = replacement.map_err(|why| match (why, self.stuck.get(&set[0].0)) {
             (NoReplacement::NoPlace, Some((pod, why))) => Stays::PodStuck {
                 pod: pod.clone(),
@@ -281,10 +294,12 @@ impl<'a> Round<'a> {
             },
             _ => Stays::NoneCheaper,
         })?;
+        // Karpenter's feature gate `SpotToSpotConsolidation`, which is off by default.
         let is_spot_to_spot = removed.is_spot() && replacement.nodes.iter().any(worth::is_spot);
         if is_spot_to_spot && !self.question.spot_to_spot {
             return Err(Stays::SpotToSpot);
         }
+        // The plan cost no more than the ceiling, which is below the price.
         let saving = price - replacement.price;
         if !removed.pays(&replacement.nodes, saving, is_spot_to_spot) {
             return Err(Stays::NotWorthIt);
@@ -302,6 +317,7 @@ impl<'a> Round<'a> {
     fn accept(&mut self, replacement: NodeReplacement, set: &[Priced<'_>]) {
         let mut pods: FxHashMap<String, PodId> = FxHashMap::default();
         for (id, candidate, _) in set {
+            // Noted before the node goes, because the model then no longer lists its pods.
             for pod in self.cluster.movable(*id) {
                 pods.insert(self.cluster.pod(pod).key().to_owned(), pod);
             }
@@ -348,6 +364,7 @@ impl Cluster {
         let pods = self.movable(id);
         let checkpoint = self.checkpoint();
         self.take_node_out(id);
+        // The largest first, as `movable` returns them: small pods find a place in what is left.
         for pod in pods {
             let (class, key) = (self.pod(pod).class, self.pod(pod).key().to_owned());
             match self.schedule_key(class, &key, seed) {
@@ -358,6 +375,7 @@ impl Cluster {
                 }
             }
         }
+        // Committed into the outer checkpoint: later candidates are examined in the cluster without this node.
         self.commit(checkpoint);
         Ok(())
     }

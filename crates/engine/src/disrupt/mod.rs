@@ -60,6 +60,7 @@ impl Cluster {
         let mut stuck = Vec::new();
         for (key, class) in pods {
             match self.schedule_key(class, &key, seed) {
+                // The pod counts on its new node for the pods after it; two must not be promised the same room.
                 Decision::Node(to) => {
                     self.load_logged(class, to);
                     moved.push((key, self.node_name(to).to_owned()));
@@ -97,6 +98,7 @@ impl Cluster {
 
     /// Returns the ids of the pods that need another place, the largest first.
     fn movable(&self, id: NodeId) -> Vec<PodId> {
+        // Pods of DaemonSets and mirror pods of static ones (owner `Node`) go with the node and are not moved.
         let comes_with_its_node = |class| {
             let owner = self.template(class).owner.as_ref();
             owner.is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
@@ -105,6 +107,7 @@ impl Cluster {
         let mut pods: Vec<PodId> = pods
             .filter(|pod| {
                 let pod = self.pod(*pod);
+                // A terminating pod leaves anyway, and whatever replaces it is a pod of its own.
                 !pod.terminating && !comes_with_its_node(pod.class)
             })
             .collect();

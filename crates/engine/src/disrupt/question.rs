@@ -57,6 +57,7 @@ impl Consolidation {
                 }
             }
         }
+        // Only after the plan: pods that wait may use closed nodes, pods that move may not.
         for name in &self.closed {
             if let Some(id) = cluster.node(name) {
                 cluster.cordon(id);

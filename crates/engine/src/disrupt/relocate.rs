@@ -38,6 +38,7 @@ fn relocate(
         ids.extend(cluster.node(&candidate.node));
     }
     let pods = cluster.take_out(ids.into_iter());
+    // Without values and ceiling: these nodes go at any price.
     let found = pools.replace(&pods, None, &Values::default(), cluster);
     Ok(match found {
         Ok(found) => Ok(Move {

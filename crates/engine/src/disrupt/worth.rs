@@ -37,6 +37,8 @@ impl<'a> RemovedNodes<'a> {
     }
 
     pub(super) fn is_spot(&self) -> bool {
+        // All of them: with one on-demand node in the set, a spot node saves by its capacity type and needs no
+        // margin.
         self.nodes.iter().all(|node| node.is_spot)
     }
 
@@ -47,16 +49,19 @@ impl<'a> RemovedNodes<'a> {
             .iter()
             .filter_map(|node| self.pools.get(&node.pool));
         let least = pools.map(|pool| u64::from(pool.least_saving_per_mille));
+        // The strictest pool's terms hold for a set of several pools.
         let least = least.max().unwrap_or(0).max(match self.is_spot() {
             true => SPOT_TO_SPOT_PER_MILLE,
             false => 0,
         });
+        // At least 1, so that every move lowers the price and moves come to an end.
         let saving = (self.price().saturating_mul(least)).div_ceil(1000).max(1);
         self.price().saturating_sub(saving)
     }
 
     /// Returns whether buying `bought` in place of the nodes is worth the double payment and the disruption.
     pub(super) fn pays(&self, bought: &[PlannedNode], saving: u64, is_spot_to_spot: bool) -> bool {
+        // Only for a single node, as in Karpenter: several spot nodes that become one save by their number.
         if is_spot_to_spot && self.nodes.len() == 1 {
             let types: usize = bought
                 .iter()

@@ -61,6 +61,7 @@ impl Cluster {
         let never = demands.all();
         let never = never.filter(|demand| !own.iter().any(|machine| met(demand, machine)));
         let never: Vec<&Demand> = never.collect();
+        // With several terms a machine may fail each of them by another demand, so no single demand is to blame.
         if demands.has_choice() {
             let words = "no machine meets any of the terms of the pod's required node affinity";
             return Ok(Some(words.to_owned()));
@@ -72,6 +73,7 @@ impl Cluster {
         };
         let mut words: Vec<String> = never.iter().map(|demand| market.about(demand)).collect();
         words.dedup();
+        // Each demand is met by some machine, so two of them exclude each other; the first such pair is named.
         if words.is_empty() {
             let all: Vec<&Demand> = demands.all().collect();
             let both = |a: &Demand, b: &Demand| {
@@ -103,6 +105,7 @@ impl Cluster {
         });
         let fit: Vec<&Machine> = fit.collect();
         let requests = &self.class(class).shape.requests.real;
+        // The number of pods is left out: a machine that holds none at all is no matter of the pod's request.
         let wanted = requests.iter().filter(|(name, _)| *name != Symbol::PODS);
         let mut never = Vec::new();
         let mut together = Vec::new();
@@ -113,6 +116,7 @@ impl Cluster {
             };
             let most = largest.room.amount(name).max(0);
             let needs = at_least(resource, requested);
+            // A resource of which every machine has enough is not part of what is missing together.
             if fit
                 .iter()
                 .any(|machine| requested > machine.room.amount(name))
@@ -170,6 +174,7 @@ impl PoolMachines<'_> {
         }
         let first = &demand.wanted()[0];
         let near = nearest(first, sold.iter().map(String::as_str));
+        // A pool's name is never a slip of this pool: the pod may mean another one.
         let slip = near.filter(|near| key != label::NODE_POOL && is_misspelt(first, near));
         let exists =
             |value: &String| sold.contains(value) || known_values(key).contains(&value.as_str());

@@ -52,8 +52,8 @@ impl Cluster {
             let there = sold.iter().filter_map(of_machine);
             let there: BTreeSet<&str> = there.chain(self.nodes().filter_map(of_node)).collect();
             let known = known_values(key);
-            // If no machine is known to be on sale, the values of existing nodes are only some of the possible ones, so nothing
-            // can be called wrong.
+            // If nothing is known to be on sale, the values of existing nodes are only some of the possible ones, so
+            // nothing can be called wrong.
             if known.is_empty() && sold.is_empty() {
                 continue;
             }
@@ -84,6 +84,7 @@ pub(super) fn unmet_requirements(
     let mut words = Vec::new();
     for own in pool.decided() {
         let values: BTreeSet<String> = sold.iter().filter_map(|m| value(m, &own.key)).collect();
+        // Requirements that some machine meets may still exclude each other; that is not reported here.
         if values.iter().any(|value| own.is_met_by(Some(value))) {
             continue;
         }

@@ -8,6 +8,7 @@ use crate::reason::Reason;
 pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: NodeId) -> Option<Reason> {
     let cluster = question.cluster;
     let site = cluster.site(node);
+    // The pod got a claim for extended resources in an earlier attempt, which has to be deleted first.
     if plan.extended.left.is_some() {
         return Some(Reason::ExtendedClaimLeft);
     }
@@ -15,6 +16,8 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: NodeId) -> Optio
         Ok(extended) => extended.unallocated_claim(),
         Err(reason) => return Some(reason),
     };
+    // The search is the costly part, so it is skipped when every claim is allocated and no extended resource needs
+    // devices.
     if plan.wants_devices() || extended.is_some() {
         let found = cluster.find_devices(plan, node);
         let found = found.and_then(|found| {

@@ -16,8 +16,11 @@ pub(crate) fn check(pod: &PodClass, view: &View, node: &Node) -> Option<Reason> 
         let Some(value) = labels.value(term.key) else {
             return Some(Reason::Affinity);
         };
+        // Not returned at once: a later key may be missing on the node, which refuses even the first pod of a group.
         near &= view.affinity.count(term.key, value) > 0;
     }
+    // kube-scheduler's exception for a group that must be near itself: without it the first pod could never be
+    // placed.
     let first_of_its_group = view.affinity.is_empty() && view.self_affine;
     if !(near || first_of_its_group) {
         return Some(Reason::Affinity);

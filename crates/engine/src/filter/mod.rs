@@ -37,6 +37,7 @@ impl Question<'_> {
     }
 
     fn first_veto(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
+        // PreFilter ends at the first plugin that refuses, so the profile's order decides which conflict is reported.
         let vetoes = conflicts.filter_map(|(plugin, conflict)| {
             let at = self.rules.pre_filters_at(plugin)?;
             Some((at, Veto { plugin, conflict }))
@@ -61,10 +62,12 @@ impl Question<'_> {
 
     /// Returns the refusal of the first filter that refuses a node.
     pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
+        // In an ordinary attempt conflicts ended it before; this is for questions about single nodes.
         if let Some(refusal) = self.check_claims() {
             return Some(refusal);
         }
         match self.rules.order() {
+            // Default order: static verdicts are cached, so they come as one block, which is also upstream's order.
             None => self.check_static(id).or_else(|| self.check_load(id)),
             Some(order) => self
                 .check_name(id)
@@ -86,6 +89,7 @@ impl Question<'_> {
 
     /// Refuses a node that the pod's affinity to node names excludes.
     fn check_name(&self, id: NodeId) -> Option<Refusal> {
+        // PreFilter restricts the nodes before any filter runs, so this comes first whatever the profile's order.
         let NamedNodes::Only(named) = &self.class.shape.named_nodes else {
             return None;
         };
@@ -122,6 +126,8 @@ impl Question<'_> {
         self.check_static(id).or_else(|| {
             let node = self.cluster.at(id);
             let mut used = node.used.clone();
+            // Nominated pods count as if they ran there already, but only their room: others do not matter to this
+            // pod.
             for pod in pods {
                 used.add(&self.cluster.class(*pod).shape.requests.real);
                 used.pods += 1;
@@ -137,6 +143,7 @@ impl Question<'_> {
         if held.is_empty() {
             return None;
         }
+        // Compared in general (without amounts), because that is what the counts of a message are kept by.
         let refusal = self.check_with_nominated(id, &held)?.in_general();
         let alone = self.check(id).map(|refusal| refusal.in_general());
         (alone.as_ref() != Some(&refusal)).then_some(refusal)
@@ -153,6 +160,7 @@ impl Question<'_> {
 
     /// Runs the filters about volumes.
     pub(crate) fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
+        // Pods without volumes skip four plugins, as kube-scheduler's PreFilter lets it skip them.
         self.volumes?;
         self.ask(Plugin::VolumeRestrictions, id)
             .or_else(|| self.ask(Plugin::NodeVolumeLimits, id))
@@ -189,6 +197,7 @@ impl Question<'_> {
     /// Runs one filter on a node, if it is enabled.
     #[inline]
     fn ask(&self, plugin: Plugin, id: NodeId) -> Option<Refusal> {
+        // Only a profile with an order of its own can enable a plugin as a filter and not as a pre-filter.
         if self.rules.order().is_some()
             && let Some(refusal) = self.not_asked_before(plugin)
         {
@@ -211,6 +220,8 @@ impl Question<'_> {
             Plugin::NodeVolumeLimits => node_volume_limits::check(self, self.volumes?, node),
             Plugin::PodTopologySpread => pod_topology_spread::check(self.view, node),
             Plugin::InterPodAffinity => {
+                // In a trial, kube-scheduler does not ask a plugin again whose PreFilter said Skip, whoever comes
+                // (see `Trial`).
                 if self.cluster.trial().is_some_and(Trial::skips_affinity) {
                     return None;
                 }

@@ -16,11 +16,14 @@ pub(crate) fn check(
     extended: Option<&ExtendedResources>,
 ) -> Option<Refusal> {
     let is_for_devices = |resource: Symbol| {
+        // A node that has the resource itself serves it as an ordinary one (a device plugin), even if a class stands
+        // for it too.
         let class = extended.and_then(|own| own.class_for(resource));
         class.is_some() && allocatable.scalar(resource) <= 0
     };
     let request = pod.demands();
     let allowed = allocatable.pods;
+    // Wraps as Go's int64 does, so that absurd amounts give kube-scheduler's answer.
     let full = used.pods.wrapping_add(1) > allowed;
     if !full && fits(request, allocatable, used, &is_for_devices) {
         return None;
@@ -56,6 +59,7 @@ fn fits(
     is_for_devices: &impl Fn(Symbol) -> bool,
 ) -> bool {
     let fits = |request: i64, allocatable: i64, used: i64| {
+        // What is not asked for is not compared: such a pod fits even where others hold more than there is.
         request <= 0 || request <= allocatable.wrapping_sub(used)
     };
     fits(request.cpu_milli, allocatable.cpu_milli, used.cpu_milli)

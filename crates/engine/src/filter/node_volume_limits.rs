@@ -22,10 +22,12 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
     let mut new: Vec<Attach> = Vec::new();
     let own = own.filter_map(|volume| storage.attach(question.class, volume));
     for attach in own {
+        // A pod may mount one claim several times; the volume is attached once.
         if !new.contains(&attach) {
             new.push(attach);
         }
     }
+    // Drivers without a limit on this node need no count of what is attached, which asks every pod there.
     if new
         .iter()
         .all(|attach| csi_node.limit(attach.driver).is_none())
@@ -39,6 +41,7 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
         let theirs = theirs.filter_map(|volume| storage.attach(class, volume));
         attached.extend(theirs);
     }
+    // A volume that a pod on the node has already is not attached again.
     new.retain(|attach| !attached.contains(attach));
     attached.extend(storage.attached_to(node.fixed.name));
     let of = |driver| move |attach: &&Attach| attach.driver == driver;

@@ -62,16 +62,20 @@ pub(crate) fn choose<'a>(plan: &'a Plan, site: Site<'_>) -> Option<Choice<'a>> {
     let mut to_match: Vec<&Unbound> = Vec::new();
     for claim in &plan.unbound {
         match claim.selected_node {
+            // Another pod's decision (annotation `selected-node`) has the volume provisioned there.
             Some(node) if node != site.name => return None,
             Some(_) => choice.provisioned.push(claim),
             None => to_match.push(claim),
         }
     }
+    // Stable, and in kube-scheduler's order: small claims take small volumes, so that large ones are left for large
+    // claims.
     to_match.sort_by_key(|claim| claim.request);
     let mut chosen: Vec<Symbol> = Vec::new();
     for claim in to_match {
         match matching(claim, &chosen, site) {
             Some(volume) => {
+                // Not yet bound anywhere, so only this list keeps a second claim of the pod from the same volume.
                 chosen.push(volume);
                 choice.matched.push((claim, volume));
             }
@@ -87,6 +91,7 @@ fn matching(claim: &Unbound, chosen: &[Symbol], site: Site<'_>) -> Option<Symbol
     let is_reached = |own: &&Candidate| reaches(own.terms.as_deref(), site.labels, site.names);
     let mut set_aside = claim.set_aside.iter().filter(is_open);
     let mut candidates = claim.candidates.iter().filter(is_open);
+    // A volume that names the claim is its only choice, even if it cannot be reached from here and others could.
     let found = match set_aside.next() {
         Some(first) => Some(first).filter(is_reached),
         None => candidates.find(is_reached),
@@ -100,6 +105,7 @@ fn refuses(provision: &Provision, site: Site<'_>) -> Option<Reason> {
         term.iter()
             .all(|demand| demand.matches(site.labels, site.names))
     };
+    // No `allowedTopologies` means every node.
     let allowed = match &provision.topologies {
         None => true,
         Some(terms) => terms.iter().any(meets),

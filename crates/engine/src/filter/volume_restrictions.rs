@@ -27,6 +27,8 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
         }
     }
     let storage = question.cluster.storage();
+    // In a trial only the number of claims still in use is corrected, as in kube-scheduler, which does not work out
+    // again which one.
     let taken = match question.cluster.trial() {
         Some(trial) => plan.exclusive.first().filter(|_| trial.has_taken_claims()),
         None => plan.exclusive.iter().find(|key| storage.is_used(**key)),

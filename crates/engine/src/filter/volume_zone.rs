@@ -13,6 +13,7 @@ pub(crate) fn check(plan: &Plan, labels: &LabelSet) -> Option<Reason> {
         return None;
     }
     let elsewhere = plan.zones.iter().find(|demand| {
+        // Nodes may have the old label, the new one or both; the volume's own key comes first.
         let value = labels.value(demand.key).or(labels.value(demand.modern));
         value.is_none_or(|value| !demand.values.contains(&value))
     });

@@ -52,9 +52,13 @@ pub(super) const LINUX_TAG_PARTS: [&str; 22] = [
 ];
 
 const MB: u64 = 1_000_000;
+/// The size of a Linux image that no row covers.
 pub(super) const DEFAULT_LINUX_BYTES: u64 = 90 * MB;
+/// The size of a Windows image that no row covers.
 pub(super) const DEFAULT_WINDOWS_BYTES: u64 = 2_000 * MB;
+/// The size of the base image Nano Server.
 const NANO: u64 = 120 * MB;
+/// The size of the base image Server Core.
 const CORE: u64 = 1_750 * MB;
 
 const fn row(

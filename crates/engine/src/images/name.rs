@@ -54,6 +54,8 @@ impl ImageRef {
             Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
             _ => (rest, None),
         };
+        // Docker's rule: a first part with a dot, a colon or the name `localhost` is a registry, anything else a path
+        // on Docker Hub.
         let registry = path
             .split_once('/')
             .filter(|(head, _)| head.contains(['.', ':']) || *head == "localhost");
@@ -66,6 +68,7 @@ impl ImageRef {
             None if path.contains('/') => ("docker.io", Cow::Borrowed(path)),
             None => ("docker.io", Cow::Owned(format!("library/{path}"))),
         };
+        // Told apart from other errors because Docker does, and because it is the most frequent one.
         if repository.chars().any(|c| c.is_ascii_uppercase()) {
             return Err(InvalidImage::Uppercase {
                 name: name.to_owned(),
@@ -101,6 +104,7 @@ impl ImageRef {
         if !tag.is_none_or(tag_is_valid) || !digest.is_none_or(digest_is_valid) {
             return Err(format());
         }
+        // A digest names the image alone, so no tag is assumed.
         let tag = tag.or(digest.is_none().then_some("latest"));
         Ok(Self {
             repository: format!("{registry}/{repository}"),

@@ -186,6 +186,7 @@ impl Runs {
         if self.platforms.iter().any(|known| known.covers(&platform)) {
             return;
         }
+        // Platforms that the new one covers go, so that equal sets are equal values.
         self.platforms.retain(|known| !platform.covers(known));
         self.platforms.insert(platform);
     }
@@ -243,6 +244,8 @@ impl Runs {
         self.of(host.system).any(|platform| {
             let architecture = platform.architecture.as_deref();
             let fits = |(ours, theirs)| ours == theirs;
+            // An unknown property of the host excludes nothing: better an image that may not run than a node refused
+            // in error.
             architecture.zip(host.architecture).is_none_or(fits)
                 && platform
                     .builds
@@ -265,6 +268,7 @@ impl Runs {
         let architectures: BTreeSet<_> = self.of(system).map(|p| p.architecture.clone()).collect();
         for architecture in architectures {
             let of = || self.of(system).filter(|p| p.architecture == architecture);
+            // If one platform has no bound, hosts of any build will do for the architecture.
             let bound = of().all(|platform| platform.builds.is_some());
             let hosts = bound.then(|| {
                 let known = builds.releases().iter().map(|release| release.build);
@@ -275,6 +279,8 @@ impl Runs {
                 let hosts: BTreeSet<Build> = known.chain(own).filter(runs).collect();
                 hosts.into_iter().collect::<Vec<_>>()
             });
+            // Architectures with the same hosts become one shape, because a node selector can then list them
+            // together.
             match shapes.iter_mut().find(|shape| shape.hosts == hosts) {
                 Some(shape) => match (&mut shape.architectures, architecture) {
                     (Some(known), Some(one)) => known.push(one),
@@ -301,6 +307,7 @@ impl Runs {
                 System::Linux => "Linux".to_owned(),
                 System::Windows => "Windows".to_owned(),
             };
+            // A platform without architecture means all of them, so listing some would mislead.
             if self.of(system).all(|p| p.architecture.is_some()) {
                 let list: Vec<_> = architectures.into_iter().collect();
                 text += &format!(" ({})", list.join(", "));

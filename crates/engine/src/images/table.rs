@@ -138,6 +138,7 @@ impl ImageTable {
 
     fn row(&self, repository: &str) -> Option<&ImageRow> {
         let find = |repository: &str| {
+            // The user's rows first: they correct the built-in ones.
             let mut rows = self.own.iter().chain(&KNOWN);
             rows.find(|row| row.covers(repository))
         };
@@ -148,6 +149,7 @@ impl ImageTable {
             };
             MIRRORS.iter().find_map(original)
         };
+        // A mirror's own row, if there is one, says more than that of what it mirrors.
         find(repository).or_else(|| find(&mirrored()?))
     }
 
@@ -156,6 +158,7 @@ impl ImageTable {
         let has = |wanted: &str| tag.split(['-', '_']).any(|part| part == wanted);
         let build = self.builds.of_image(&image.full_name());
         let has_year = |&(year, release): &(&str, &'static str)| has(year).then_some(release);
+        // A year is an ordinary version elsewhere, so it is only asked once the tag says Windows otherwise.
         let by_year = || {
             let release = WINDOWS_YEARS.iter().find_map(has_year)?;
             self.builds.of_image(&format!("x:{release}"))
@@ -164,6 +167,7 @@ impl ImageTable {
             || tag
                 .split(['-', '_'])
                 .any(|part| part.starts_with("ltsc") && build.is_some());
+        // Numbers like 1809 are builds only where Windows images are published.
         let publishes_windows = matches!(published, Some(Published::Windows(_) | Published::Both));
         if is_windows || (publishes_windows && build.is_some()) {
             return Some(Named::Windows(build.or_else(by_year)));

@@ -49,6 +49,7 @@ impl Absent {
         let times = self.resting.iter().filter(|(resting, _)| *resting == ip);
         times
             .map(|(_, until)| *until)
+            // An address may have been released more than once; the longest rest counts.
             .max()
             .filter(|until| *until > now)
     }

@@ -25,6 +25,7 @@ impl Backoff {
             Failure::Throttled => (600, MAX_THROTTLED_MS),
             Failure::Other | Failure::NoAnswer => (600, MAX_MS),
         };
+        // The clamp applies the minimum after the first failure, when the wait is still 0, and the maximum later.
         self.wait_ms = (self.wait_ms * 2).clamp(first_ms, max_ms);
         self.until = now + self.wait_ms;
     }

@@ -57,12 +57,14 @@ impl Retries {
     /// the subnet has too few. Returns whether the subnet has not even one.
     pub(super) fn not_assigned(&mut self, asked: u32, failure: Failure, now: u64) -> bool {
         let short = matches!(failure, Failure::NoAddress | Failure::NoPrefix);
+        // The caller halves and waits for all interfaces of the subnet together.
         if short && self.subnet_waits_elsewhere {
             return asked <= 1;
         }
         if short {
             self.most = Some((asked / 2).max(1));
         }
+        // No wait yet: half as many may be there right now.
         if short && asked > 1 {
             return false;
         }
@@ -101,9 +103,11 @@ impl Interface {
             self.calls.list = Some(now);
             return Some(Call::List);
         }
+        // Assigning comes before giving back, because pods wait for it.
         if let Some((at, kind, count)) = due_calls.assign
             && at <= now
         {
+            // EC2 may still carry out a release that had no answer, after it assigned the same block anew.
             let doubtful = self.recent.doubted(kind, now).collect();
             self.calls.assign = Some(Assign {
                 kind,
@@ -158,6 +162,7 @@ impl Interface {
     pub fn wake_at(&self) -> Option<u64> {
         let rested = Kind::ALL.map(|kind| self.pool(kind).next_warm());
         let rested = rested.into_iter().flatten().min();
+        // Before that, resting addresses do not become warm, so waking for them would do nothing, again and again.
         let rested = rested.filter(|_| self.recent.is_confirmed());
         let call = self.due_calls(self.last_time()).first();
         let at = rested.into_iter().chain(call).min()?;
@@ -205,6 +210,7 @@ impl Interface {
             let (capacity, _) = self.room_for(kind);
             match self.pool(kind).plan(goal, waiting, capacity) {
                 Some(Step::Create(count)) if self.calls.assign.is_none() => {
+                    // Fewer at a time while the subnet is short, because EC2 assigns all or nothing.
                     let count = self.retries.most.map_or(count, |most| count.min(most));
                     due_calls.assign = Some((self.retries.assign.until, kind, count));
                 }

@@ -52,6 +52,7 @@ impl FromStr for Cidr {
         let error = || CidrError(text.to_owned());
         let (ip, bits) = text.split_once('/').ok_or_else(error)?;
         let ip = ip.parse().map_err(|_| error())?;
+        // `parse` alone would accept a sign.
         let digits = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
         match bits.parse() {
             Ok(bits) if digits && bits <= 32 => Ok(Cidr { ip, bits }),

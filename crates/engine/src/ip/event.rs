@@ -179,6 +179,7 @@ impl WaitReason {
 
     /// Returns whether both reasons have the same text.
     pub(super) fn sounds_like(self, other: WaitReason) -> bool {
+        // VRC has one text for both of these.
         let empty = |why| matches!(why, WaitReason::Creating | WaitReason::Empty);
         self == other || (empty(self) && empty(other))
     }

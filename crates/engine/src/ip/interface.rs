@@ -61,6 +61,7 @@ struct Clock {
 
 impl Clock {
     fn read(&mut self, now: u64) -> u64 {
+        // Time stands still instead of going back, so no wait is measured twice.
         self.added = self.added.max(self.now.saturating_sub(now));
         self.now = now + self.added;
         self.now
@@ -106,6 +107,7 @@ impl Interface {
             Event::Recheck => self.recheck(now),
             Event::Wake => {}
         }
+        // After every event, because any of them may have made an address free or a reason to wait obsolete.
         self.warm_up(now);
         self.serve(answers);
     }
@@ -113,6 +115,7 @@ impl Interface {
     fn pod_needs(&mut self, pod: PodUid, now: u64, answers: &mut Vec<Answer>) {
         if let Some(address) = self.address_of(&pod) {
             answers.push(Answer::Give { pod, address });
+        // A pod may ask again while it waits; it keeps its place in the line.
         } else if !self.waiting.iter().any(|waiting| waiting.pod == pod) {
             let (since, why) = (now, None);
             self.waiting.push_back(Waiting { pod, since, why });
@@ -122,6 +125,7 @@ impl Interface {
     fn pod_gone(&mut self, pod: &PodUid, now: u64) {
         self.waiting.retain(|waiting| waiting.pod != *pod);
         let until = now + COOL_DOWN_MS;
+        // The pod may have an address of the draining kind.
         for kind in Kind::ALL {
             let (pool, absent) = self.pool_and_absent(kind);
             if let Some(address) = pool.address_of(pod) {
@@ -137,24 +141,30 @@ impl Interface {
             return;
         }
         self.waiting.retain(|waiting| waiting.pod != pod);
+        // First as lost, so that the pool can take it from there if it has the address, and the pod keeps it either
+        // way.
         self.absent.lose(pod, address);
         let adopted = Kind::ALL.into_iter().any(|kind| {
             let (pool, absent) = self.pool_and_absent(kind);
             pool.adopt(address.ip, absent)
         });
         if !adopted {
+            // The address may have been assigned by the process before this one, so recently that a listing misses
+            // it.
             self.recent.doubt_until(now + SETTLE_MS);
             self.addresses.require_listing();
         }
     }
 
     fn created(&mut self, blocks: &[Cidr], now: u64) {
+        // An answer to a call that is not known: the pools may be wrong, so EC2 is asked.
         let Some(assign) = self.calls.assign.take() else {
             return self.recheck(now);
         };
         let (kind, asked) = (assign.kind, assign.count);
         let mut blocks = blocks.to_vec();
         blocks.retain(|block| kind.accepts(*block));
+        // EC2 gives each address to one block only, so what overlaps in the other pool cannot be there any more.
         self.lose_overlapping(kind, &blocks, now);
         let doubtful = |block: &&Cidr| assign.doubtful.contains(&block.ip);
         for block in blocks.iter().filter(doubtful) {
@@ -166,6 +176,7 @@ impl Interface {
         let count = blocks.len();
         blocks.retain(|block| !self.pool(kind).is_giving_back(block.ip));
         self.recent.arrived(kind, &blocks, now);
+        // Fewer than asked for means that the subnet is empty now, so the next call waits as after a failure.
         if count < asked as usize {
             let none_left = match kind {
                 Kind::Address => Failure::NoAddress,
@@ -213,6 +224,7 @@ impl Interface {
             }
             _ => self.pool_mut(kind).not_created(asked, failure),
         }
+        // EC2 may have assigned the blocks, and only a listing that began later can show it.
         if failure == Failure::NoAnswer {
             self.recent.doubt_until(now + SETTLE_MS);
         }
@@ -236,6 +248,7 @@ impl Interface {
             assign.doubtful.extend(gone.iter().map(|block| block.ip));
         }
         self.retries.give_back.end();
+        // What was given back is free in the subnet now, so a wait for room can end.
         self.room();
     }
 
@@ -244,8 +257,10 @@ impl Interface {
             return self.recheck(now);
         };
         self.retries.give_back.fail(failure, now);
+        // The call has ended; what it may have released all the same is noted as doubtful below.
         self.calls.unclear.clear();
         let blocks = self.still_giving_back(kind, blocks);
+        // A throttled call did nothing for certain; all other failures leave that open.
         if failure == Failure::Throttled {
             let (pool, absent) = self.pool_and_absent(kind);
             return pool.kept(&blocks, now, absent);
@@ -265,6 +280,7 @@ impl Interface {
     }
 
     fn configured(&mut self, kind: Kind, targets: Targets) {
+        // A subnet without prefixes may have addresses, and the other way round.
         if self.active != kind {
             self.retries.assign.end();
             self.retries.most = None;
@@ -306,6 +322,7 @@ impl Interface {
                     pod: first.pod,
                     address,
                 }),
+                // Pods are served strictly in turn: what the first cannot get, the others cannot either.
                 Err(_) => {
                     self.waiting.push_front(first);
                     break;
@@ -320,6 +337,7 @@ impl Interface {
         };
         for waiting in &mut self.waiting {
             let heard = waiting.why.replace(why);
+            // Compared by text, because the pod's event would say the same again.
             if !heard.is_some_and(|heard| heard.sounds_like(why)) {
                 let pod = waiting.pod.clone();
                 answers.push(Answer::Wait { pod, why });
@@ -329,6 +347,7 @@ impl Interface {
 
     /// Tells pods that they lost their address, once the last listing needs no repetition.
     pub(super) fn tell_losses(&mut self, answers: &mut Vec<Answer>) {
+        // A listing may be outdated, and a pod that was told cannot be told otherwise.
         if self.recent.list_at().is_none() {
             let losses = self.absent.take_unreported();
             answers.extend(losses.map(|(pod, address)| Answer::Lost { pod, address }));

@@ -75,6 +75,7 @@ impl Recent {
         let until = now + SETTLE_MS;
         self.changes.retain(|change| {
             let again = change.kind == kind && blocks.iter().any(|block| block.ip == change.ip);
+            // A block's newest change replaces earlier ones; what has settled is shown by listings.
             change.until > now && !again
         });
         self.changes.extend(blocks.iter().map(|block| Change {
@@ -134,6 +135,7 @@ impl Interface {
             known_warm: &[],
         };
         let unconfirmed = self.unconfirmed(listing, begun);
+        // Both kinds are compared before any pool changes, because each comparison reads both pools.
         let mut compared = Kind::ALL.map(|kind| self.compare(kind, listing.of(kind), begun, now));
         self.drop_excess(&mut compared);
         // A block may come back as the other kind, so both pools first drop what is gone.
@@ -223,12 +225,14 @@ impl Interface {
             let there = blocks.iter().any(|block| block.ip == change.ip);
             let known = self.pool(kind).block(change.ip);
             match (change.event, known) {
+                // The change stands against the listing until it has settled.
                 (BlockEvent::Arrived | BlockEvent::Seen, Some(block)) if !there => {
                     blocks.push(block);
                 }
                 (BlockEvent::Departed, None) if there => {
                     blocks.retain(|block| block.ip != change.ip);
                 }
+                // Neither side is believed; the next listing decides.
                 (BlockEvent::Doubtful, Some(_)) => {}
                 _ => continue,
             }
@@ -238,6 +242,8 @@ impl Interface {
             let mut doubted = self.recent.doubted(kind, begun);
             doubted.any(|ip| ip == block.ip)
         };
+        // Blocks that were being given back and about which no doubt is left: either EC2 still has them, or they are
+        // gone.
         let decided = self.pool(kind).blocks().filter(|(_, giving)| *giving);
         let decided = decided
             .map(|(block, _)| block)

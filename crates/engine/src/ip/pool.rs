@@ -84,6 +84,7 @@ impl Pool {
             ..Counts::default()
         };
         for block in &self.blocks {
+            // None of its addresses can be given to a pod, whatever their seats say.
             if block.giving_back {
                 counts.deleting += size;
                 continue;
@@ -193,6 +194,7 @@ impl Pool {
     pub fn check(&self, capacity: usize, freeing: usize) -> Result<(), WaitReason> {
         let counts = self.counts();
         let size = self.kind.size();
+        // The order of these checks is VRC's, because each reason has its own text and retry time.
         let all = (capacity + freeing) * size;
         // Slots that the other pool still holds cannot be used yet, so the pod waits as for a creation.
         let taken = counts.used + freeing * size;
@@ -226,6 +228,7 @@ impl Pool {
         }
         self.order += 1;
         let order = self.order;
+        // Another pod may hold the same address by its annotation; it gets the seat and the address does not rest.
         self.blocks[block].seats[index] = match absent.reclaim(ip) {
             Some(pod) => Seat::Used(pod),
             None => Seat::Cooling { until, order },
@@ -245,6 +248,7 @@ impl Pool {
                 }
             }
         }
+        // By the time and order of release, so that the address that rested longest is used first.
         rested.sort_unstable();
         for (_, _, at, index) in rested {
             self.order += 1;
@@ -320,6 +324,7 @@ impl Pool {
 
     /// Removes blocks that were being given back and that EC2 has released.
     pub fn given_back(&mut self, blocks: &[Cidr]) {
+        // What was given back may make up a free prefix again.
         self.no_prefix = false;
         for block in blocks {
             if let Ok(at) = self.find(block.ip)
@@ -336,6 +341,7 @@ impl Pool {
             if let Ok(at) = self.find(block.ip)
                 && self.blocks[at].giving_back
             {
+                // Anew and not as before: pods may have come to hold its addresses by annotation in the meantime.
                 self.seat_anew(at, Arrival::new(now), absent);
             }
         }
@@ -380,6 +386,7 @@ impl Pool {
     /// must have released them before, so the pool then requests a listing.
     pub(super) fn lose_overlapping(&mut self, other: Cidr, absent: &mut Absent) -> Vec<Cidr> {
         let (kind, base) = (self.kind, self.kind.other().base(other.ip));
+        // Either block may be the larger one, so both are compared by the start of what would hold them.
         let overlaps = |ip| ip == kind.base(other.ip) || kind.other().base(ip) == base;
         let blocks = self.blocks.iter().map(|block| block.cidr);
         let overlapping: Vec<_> = blocks.filter(|block| overlaps(block.ip)).collect();
@@ -398,6 +405,7 @@ impl Pool {
             }
             for (index, seat) in block.seats.iter().enumerate() {
                 match seat {
+                    // The pod keeps the address; it comes back to the pod if a later listing shows it.
                     Seat::Used(pod) => absent.lose(pod.clone(), block.address(index)),
                     Seat::Cooling { until, .. } => absent.rest(block.address(index).ip, *until),
                     Seat::Warm { .. } => {}

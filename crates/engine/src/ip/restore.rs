@@ -40,6 +40,7 @@ impl Interface {
     ) -> Self {
         let mut interface = Interface::new(slots, active, targets);
         let now = interface.time(now);
+        // First as lost: when the blocks arrive below, their addresses go to the pods that hold them.
         for (pod, address) in state.pods {
             interface.absent.lose(pod.clone(), *address);
         }
@@ -54,6 +55,7 @@ impl Interface {
             let (pool, absent) = interface.pool_and_absent(kind);
             pool.listed_as(&blocks, arrival, absent);
             let doubtful = state.giving_back.iter().filter(|(of, _)| *of == kind);
+            // Only the address of the block is compared, so the mask does not matter.
             let doubtful: Vec<_> = doubtful.map(|(_, ip)| Cidr::new(*ip, 32)).collect();
             interface.recent.doubtful(kind, &doubtful, now);
         }

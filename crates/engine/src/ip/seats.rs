@@ -109,6 +109,7 @@ impl Arrival<'_> {
             return Seat::Used(pod);
         }
         let unknown = self.rest_until.filter(|_| !self.known_warm.contains(&ip));
+        // The later of the two: a rest that is known must not be cut short.
         match absent.resting(ip, self.now).max(unknown) {
             Some(until) => Seat::Cooling { until, order },
             None => Seat::Warm { order },

@@ -90,10 +90,13 @@ impl Goal {
             Goal::Keep(targets) => (or_3(targets.warm_ip), or_3(targets.min_ip)),
             Goal::Drain => (0, 0),
         };
+        // Addresses on their way count as available, or each event would ask for them again.
         let available = (counts.warm + counts.creating) as i64;
         let all = (counts.used + counts.cooling) as i64 + available;
+        // Waiting pods are demand too, whatever the targets say; VRC's formula does not count them.
         let ready_target = warm_target.max(waiting);
         let short = (ready_target - available).max(min_target - all).max(0);
+        // Never below the minimum, even if more is warm than wanted.
         let over = (available - ready_target).min(all - min_target).max(0);
         short - over
     }
@@ -137,5 +140,6 @@ impl Goal {
 
 /// Returns the number of prefixes needed for this many addresses.
 fn prefixes(addresses: i64) -> i64 {
+    // Rounded up; for negative numbers Rust rounds towards zero, which is what is wanted here.
     addresses / PREFIX_SIZE as i64 + i64::from(addresses % PREFIX_SIZE as i64 > 0)
 }

@@ -157,6 +157,7 @@ impl From<Exact> for ExactRequest {
         ExactRequest {
             device_class: exact.device_class_name,
             selectors: expressions(exact.selectors),
+            // The API server's default is one device; "All" has no count.
             count: (exact.allocation_mode != "All").then(|| exact.count.unwrap_or(1)),
             admin_access: exact.admin_access.unwrap_or_default(),
             tolerations: exact.tolerations,
@@ -228,6 +229,7 @@ struct Nodes {
 impl From<Nodes> for DeviceNodes {
     fn from(nodes: Nodes) -> Self {
         match (nodes.node_name, nodes.all_nodes, nodes.node_selector) {
+            // Exactly one of the three is set; the order only matters for objects that validation never saw.
             (Some(name), _, _) if !name.is_empty() => DeviceNodes::Node(name),
             (_, Some(true), _) => DeviceNodes::All,
             (_, _, Some(selector)) => DeviceNodes::Selected(selector),

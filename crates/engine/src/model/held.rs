@@ -11,6 +11,7 @@ pub fn hold<'a>(
     held: impl IntoIterator<Item = &'a ResourceMap>,
 ) {
     if infeasible {
+        // The kubelet will never give what the spec asks for, so only what the container has counts.
         requests.clear();
     }
     for (name, amount) in held.into_iter().flatten() {
@@ -37,6 +38,7 @@ pub fn hold_as_whole<'a>(
     if infeasible {
         requests
             .values_mut()
+            // Set to zero and not removed: which resources have a pod-level request is what the spec says.
             .for_each(|own| *own = Quantity::default());
     }
     for (name, amount) in held.into_iter().flatten() {

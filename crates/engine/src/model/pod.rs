@@ -92,6 +92,7 @@ pub struct OwnerRef {
 impl OwnerRef {
     /// Creates an owner from the fields of `metadata.ownerReferences`.
     pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
+        // Without this, a kind of the same name from another API would own pods in the place of Kubernetes' own.
         let usual = match kind {
             "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
             "ReplicationController" => "v1",

@@ -240,6 +240,7 @@ impl From<Claim> for PersistentVolumeClaimSpec {
             volume: claim.spec.volume_name,
             bind_completed: annotations.contains_key(BIND_COMPLETED),
             selected_node: annotations.remove(SELECTED_NODE),
+            // The beta annotation wins over the field, as in `GetPersistentVolumeClaimClass`.
             class: annotations
                 .remove(BETA_CLASS)
                 .or(claim.spec.storage_class_name)
@@ -299,6 +300,7 @@ impl From<Volume> for PersistentVolumeSpec {
                 .unwrap_or_default(),
             access_modes: volume.spec.access_modes,
             block: is_block(volume.spec.volume_mode.as_deref()),
+            // As for claims: `GetPersistentVolumeClass`.
             class: annotations
                 .remove(BETA_CLASS)
                 .unwrap_or(volume.spec.storage_class_name),
@@ -436,6 +438,8 @@ impl From<CsiStorageCapacity> for CsiStorageCapacitySpec {
             name: own.metadata.name,
             class: own.storage_class_name,
             nodes: own.node_topology,
+            // kube-scheduler's `capacitySufficient`: the maximum size of one volume says more than what is free in
+            // all.
             largest_volume: own.maximum_volume_size.or(own.capacity),
         }
     }

@@ -171,6 +171,7 @@ impl PodStatus {
         let pending = conditions
             .filter(|condition| condition.r#type == RESIZE_PENDING.0)
             .map(|condition| condition.reason == RESIZE_PENDING.1);
+        // kube-scheduler looks at the first condition of this type only.
         let infeasible = pending.take(1).any(|infeasible| infeasible);
         // Of the init containers kube-scheduler counts only sidecars here.
         let sidecars = spec.init_containers.iter_mut().flatten();
@@ -198,6 +199,7 @@ impl PodStatus {
 
 impl From<Pod> for PodSpec {
     fn from(mut pod: Pod) -> Self {
+        // Before anything is taken out of the spec, because it changes the containers' requests.
         pod.status.hold(&mut pod.spec);
         let preempted = pod.status.is_preempted();
         let containers = |bodies: Vec<ContainerBody>| bodies.into_iter().map(Into::into).collect();

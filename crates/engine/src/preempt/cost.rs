@@ -30,6 +30,8 @@ impl Cost {
         Cost {
             pdb_violations,
             highest_priority: highest,
+            // Shifted to be positive, as in kube-scheduler: otherwise more victims of negative priority would cost
+            // less.
             sum_of_priorities: victims
                 .clone()
                 .map(|(priority, _)| i128::from(priority) + (1 << 31))

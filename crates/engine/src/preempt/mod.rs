@@ -184,6 +184,7 @@ impl Cluster {
     ) -> Option<Preemption> {
         let rules = self.rules(self.class(class).shape.profile);
         let asks_claims = rules.post_filters(Plugin::DynamicResources);
+        // After an error kube-scheduler runs no PostFilter plugin at all.
         if refused.conflict.is_some_and(Veto::is_error) {
             return Some(Preemption::Off);
         }
@@ -201,6 +202,7 @@ impl Cluster {
         if !rules.post_filters(Plugin::DefaultPreemption) {
             return Some(Preemption::Off);
         }
+        // kube-scheduler's `PodEligibleToPreemptOthers`: the policy first, then the nominated node.
         if self.template(class).preemption_policy == PreemptionPolicy::Never {
             return Some(Preemption::PolicyNever);
         }
@@ -212,6 +214,7 @@ impl Cluster {
                 nodes: self.node_count(),
             }]));
         }
+        // Evicting more while earlier victims still terminate would empty a second node for one pod.
         let waits = self.waits_for_victims(class, key, evicting);
         waits.then_some(Preemption::VictimsTerminating)
     }
@@ -228,6 +231,7 @@ impl Cluster {
             Ok(mut candidates) => {
                 let rank =
                     |candidate: &Candidate| tie(seed, self.node_name(candidate.eviction.node));
+                // The same tie as for scheduling: a hash of the seed and the node's name, so arrival does not matter.
                 let chosen = (0..candidates.len())
                     .max_by_key(|index| rank(&candidates[*index]))
                     .expect("the best of some is not nothing");
@@ -268,6 +272,7 @@ impl Cluster {
             count(hopeless.clone(), others);
         }
         for (node, refusal) in self.refusals_among(named, class, key) {
+            // `UnschedulableAndUnresolvable`: no eviction changes a taint or a label.
             if refusal.is_unresolvable() {
                 count(hopeless.clone(), 1);
                 continue;
@@ -280,6 +285,7 @@ impl Cluster {
         if candidates.is_empty() {
             return Err(Unschedulable::in_order(self, tallies));
         }
+        // All candidates are compared, where kube-scheduler stops after a sample of nodes.
         let least = candidates.iter().map(Candidate::cost).min();
         candidates.retain(|candidate| Some(candidate.cost()) == least);
         Ok(candidates)
@@ -296,6 +302,7 @@ impl Cluster {
         let Some(node) = self.nominated_node(key) else {
             return false;
         };
+        // If the node refuses the pod for good by now, its victims free nothing that the pod could use.
         let nominated = self.nominated_pods(class, key, node);
         let refusal = self.refuses(class, node, &nominated);
         let hopeless = refusal.is_some_and(|refusal| refusal.is_unresolvable());
@@ -337,6 +344,8 @@ impl Cluster {
     ) -> Option<Eviction> {
         let nominated = self.nominated_pods(class, key, node);
         let (shape, priority) = (&self.class(class).shape, self.class(class).priority);
+        // The cost was worked out from sums if they suffice, so the victims are named in the same way; otherwise by a
+        // trial.
         if !matches!(
             self.plan_eviction(shape, priority, node, &nominated),
             Plan::Evict(_)
@@ -370,6 +379,7 @@ impl Cluster {
     ) -> Result<Candidate, Refusal> {
         let priority = self.class(class).priority;
         let mut lower = self.lower_pods(node, priority);
+        // Before anything is tried, as in kube-scheduler: that is a reason of its own in the message.
         if lower.is_empty() {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
@@ -378,10 +388,13 @@ impl Cluster {
         let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
         order::sort(&mut lower, |a, b| rank(a) < rank(b));
         let nominated = self.nominated_pods(class, key, node);
+        // Within a trial, corrections follow kube-scheduler's AddPod and RemovePod and not the model's own counts
+        // (decision 14).
         let tried = self.in_thought(class, node, |own| {
             own.reprieve(class, node, &nominated, &lower)
         });
         let (mut victims, pdb_violations) = tried?;
+        // Violating pods were looked at first, so the victims are not in order of importance yet.
         victims.sort_by(by_importance);
         let keys = |terminating| {
             let keys = victims
@@ -407,6 +420,7 @@ impl Cluster {
         nominated: &[PodClassId],
         lower: &[Victim],
     ) -> Result<(Vec<Victim>, usize), Refusal> {
+        // All of them first: if the pod does not fit even then, no selection of victims helps.
         for victim in lower {
             self.take_off(victim.class, node, victim.terminating);
         }
@@ -429,6 +443,7 @@ impl Cluster {
                 victims.push(victim);
             }
         }
+        // Put back on the model: what happens to victims is the caller's decision.
         for victim in &victims {
             self.try_on(victim.class, node, victim.terminating);
         }
@@ -484,8 +499,11 @@ impl Cluster {
             let class = self.class(victim.class);
             let name = self.pod(victim.pod).name();
             let mut violates = false;
+            // Every budget that covers the pod is charged, not only the first one that is broken.
             for (budget, allowed) in budgets.values().zip(&mut allowed) {
                 if budget.covers(class, name, self.names()) {
+                    // Counted in order of importance, so the most important pods use up what a budget allows; the
+                    // rest violate it.
                     *allowed = allowed.saturating_sub(1);
                     violates |= *allowed < 0;
                 }

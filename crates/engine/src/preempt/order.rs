@@ -13,9 +13,11 @@ const MENDS: usize = 5;
 /// The number of swaps that choosing a pivot from nine elements makes if all of them are in descending order.
 const ALL_FALLING: usize = 12;
 
-/// Sorts exactly as Go's `sort.Slice` does, including the order of equal elements.
+/// Sorts exactly as Go's `sort.Slice` does, including the order of equal elements. Constants and the order of
+/// comparisons are Go's; changing one changes which pods stay.
 pub(super) fn sort<T>(all: &mut [T], less: impl Fn(&T, &T) -> bool) {
     let end = all.len();
+    // Go's `bits.Len`: so many bad partitions are allowed before heapsort takes over.
     let limit = usize::BITS - end.leading_zeros();
     Sort { all, less: &less }.quick(0, end, limit);
 }
@@ -48,11 +50,13 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             if limit == 0 {
                 return self.heap(start, end);
             }
+            // The last partition was lopsided, which hints at a pattern that defeats the choice of pivots.
             if !balanced {
                 self.scatter(start, end);
                 limit -= 1;
             }
             let (mut pivot, mut hint) = self.pivot(start, end);
+            // A descending part becomes ascending, and the pivot's index is mirrored with it.
             if hint == Hint::Falling {
                 self.all[start..end].reverse();
                 pivot = end - 1 - (pivot - start);
@@ -71,6 +75,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             (middle, partitioned) = self.partition(start, end, pivot);
             let (left, right) = (middle - start, end - middle);
             balanced = left.min(right) >= len / 8;
+            // Recursion into the smaller side keeps the stack short; the larger one is the next turn of the loop.
             if left < right {
                 self.quick(start, middle, limit);
                 start = middle + 1;
@@ -130,6 +135,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             random ^= random >> 7;
             random ^= random << 17;
             let other = (random & mask) as usize;
+            // The mask is a power of two less one, so one subtraction brings the number into the part.
             let other = if other >= len { other - len } else { other };
             self.all.swap(at, start + other);
         }
@@ -180,6 +186,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
             self.all.swap(at, at - 1);
             if at - start >= 2 {
                 let mut low = at - 1;
+                // As in Go, not bounded by the start of the part: what is before it is never larger.
                 while low >= 1 && self.less(low, low - 1) {
                     self.all.swap(low, low - 1);
                     low -= 1;
@@ -200,6 +207,7 @@ impl<T, L: Fn(&T, &T) -> bool> Sort<'_, T, L> {
     fn partition(&mut self, start: usize, end: usize, pivot: usize) -> (usize, bool) {
         self.all.swap(start, pivot);
         let (mut low, mut high) = self.meet(start, start + 1, end - 1);
+        // Nothing had to be swapped: the part may be sorted already, which `mend` checks the next time.
         let in_place = low > high;
         while low <= high {
             self.all.swap(low, high);

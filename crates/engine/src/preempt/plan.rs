@@ -46,6 +46,7 @@ struct Room {
 }
 
 impl Room {
+    // Wraps as Go's int64 does, like the fit filter whose result the sums must equal.
     fn change(&mut self, by: &Amounts, times: i64) {
         let add = |left: &mut i64, by: i64| *left = left.wrapping_add(by.wrapping_mul(times));
         add(&mut self.cpu_milli, by.cpu_milli);
@@ -79,6 +80,7 @@ impl Cluster {
         nominated: &[PodClassId],
     ) -> Plan {
         let lower = |class: PodClassId| self.class(class).priority < priority;
+        // Asked by class, of which a node has few, before its pods are gone through.
         if !self.at(node).classes.iter().any(|count| lower(count.class)) {
             return Plan::NoVictims;
         }
@@ -108,6 +110,8 @@ impl Cluster {
             .unwrap_or_default();
         let by_key = |a: &PodId, b: &PodId| self.pod(*a).key().cmp(self.pod(*b).key());
         let pods: usize = runs.iter().map(|run| run.pods.len()).sum();
+        // Beyond the stable length, Go's sort decides which equals stay. Within one run nothing is less than
+        // anything, so their order is kept.
         if runs.len() > 1 && pods > order::STABLE {
             self.order_for_trial(&mut runs);
         } else {
@@ -115,6 +119,7 @@ impl Cluster {
             for run in runs.iter_mut().filter(|run| run.evicted > 0) {
                 let kept = run.pods.len() - run.evicted;
                 if kept > 0 {
+                    // Only which pods are evicted matters, so the rest need not be sorted.
                     run.pods.select_nth_unstable_by(kept, by_key);
                 }
             }
@@ -169,6 +174,7 @@ impl Cluster {
         lower
             .iter()
             .for_each(|pod| room.change(asked(pod.class), 1));
+        // Nominated pods hold their room throughout; no eviction frees it.
         nominated
             .iter()
             .for_each(|class| room.change(asked(*class), -1));
@@ -192,6 +198,8 @@ impl Cluster {
                 room.change(size, -1);
                 if !room.holds(request) {
                     room.change(size, 1);
+                    // The run's other pods ask for as much, so none of them fits either. Smaller ones of later runs
+                    // still may.
                     break;
                 }
                 back += 1;
@@ -217,6 +225,7 @@ impl Cluster {
         };
         let node = self.at(node);
         let mut classes = node.classes.iter().map(|count| count.class);
+        // Budgets reprieve pods in another order, which a trial follows; sums only know importance.
         if !budgets.is_empty()
             && classes.any(|class| self.class(class).priority < priority && covered(class))
         {

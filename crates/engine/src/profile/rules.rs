@@ -74,6 +74,7 @@ impl Rules {
         for (plugin, weight) in &profile.scores {
             weights[*plugin as usize] = (*weight).clamp(0, MOST_WEIGHT);
         }
+        // The usual pair has a faster path, which gives the same numbers.
         let native = profile.balanced_resources == ["cpu", "memory"];
         let balanced = profile.balanced_resources.iter();
         Rules {
@@ -148,6 +149,7 @@ impl Rules {
         let Some((group, _)) = resource.split_once('/') else {
             return false;
         };
+        // kube-scheduler's `IsExtendedResourceName`: names in Kubernetes' own domains are not extended resources.
         let native = resource.contains("kubernetes.io/");
         !native
             && (self.ignored.ignored_resources.contains(resource)
@@ -180,6 +182,7 @@ fn order(profile: &Profile) -> Option<Box<[Plugin]>> {
         return None;
     }
     let mut order = filters.clone();
+    // The first four are about the node alone, and a pod's operating system is too.
     let of_the_node = |own: &Plugin| Profile::FILTERS[..4].contains(own);
     let behind = order.iter().rposition(of_the_node).map_or(0, |at| at + 1);
     order.insert(behind, Plugin::OperatingSystem);

@@ -42,7 +42,7 @@ pub(super) struct Catalog {
     undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
-    /// By how many thousandths preferences may raise the price of its nodes.
+    /// The number of thousandths by which preferences may raise the price of its nodes.
     pub(super) preference_price: u32,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
@@ -52,7 +52,7 @@ pub(super) struct Catalog {
     relaxes_min_values: bool,
     /// Instance types.
     pub(super) types: Vec<Arc<InstanceType>>,
-    /// What options have for pods, apart from their labels; options of one type usually share a room.
+    /// The rooms that options have for pods, apart from their labels; options of one type usually share one.
     pub(super) rooms: Vec<Room>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
@@ -62,11 +62,11 @@ pub(super) struct Catalog {
     by_type: Vec<Vec<usize>>,
     /// The options that can be bought now.
     pub(super) available: FixedBitSet,
-    /// How many nodes may still be planned for each reservation.
+    /// The number of nodes that may still be planned for each reservation.
     pub(super) reservations: FxHashMap<Symbol, u32>,
     /// The options with a value of a label, or without the label, by key and value.
     by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
-    /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
+    /// The verdicts by kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<Kind, usize>,
     kind_of: FxHashMap<ShapeId, usize>,
@@ -95,6 +95,8 @@ pub(super) struct Verdicts {
 }
 
 impl Catalog {
+    /// Compiles what a pool can buy for pods that request these labels.
+    ///
     /// # Errors
     /// An amount of a type or of the DaemonSets is below zero.
     pub(super) fn compile(
@@ -139,11 +141,13 @@ impl Catalog {
         for pod in &template.daemons {
             daemons.push(cluster.pod_class(pod)?);
         }
+        // Rooms need all options, and the sort below moves options, so the order of these steps matters.
         for spec in &template.instance_types {
             catalog.add_type(template, Arc::clone(spec), requested, cluster);
         }
         catalog.make_rooms(&daemons, cluster)?;
         let types = &catalog.types;
+        // Names break ties of price, so that equal catalogs give equal plans in every process.
         catalog.options.sort_by(|a, b| {
             let key = |option: &Choice| {
                 let spec = &types[option.type_index];
@@ -177,6 +181,7 @@ impl Catalog {
         requested: &RequestedLabels,
         cluster: &mut Cluster,
     ) {
+        // The pool's own labels pin values, so types and offerings with other values cannot become its nodes.
         let contradicts =
             |(key, value): (&String, &String)| spec.labels.get(key).is_some_and(|own| own != value);
         if template.labels.iter().any(contradicts) {
@@ -187,6 +192,7 @@ impl Catalog {
         labels.extend(spec.labels.clone());
         labels.insert(label::INSTANCE_TYPE.to_owned(), spec.name.clone());
         labels.insert(label::NODE_POOL.to_owned(), template.pool.clone());
+        // Pods may still select by the deprecated names of these labels, for example `beta.kubernetes.io/arch`.
         add_former_names(&mut labels);
         let common = LabelSet::intern(&labels, cluster.names_mut());
         for (offering, sold) in spec.offerings.iter().enumerate() {
@@ -204,10 +210,14 @@ impl Catalog {
             all.extend(place.clone());
             let reservation = sold.reservation.as_ref().map(|own| {
                 let id = cluster.names_mut().intern(&own.id);
+                // Several offerings may name one reservation; the smallest count that any of them states is the safe
+                // one.
                 let left = self.reservations.entry(id).or_insert(own.left);
                 *left = own.left.min(*left);
                 id
             });
+            // A label that the pool leaves open multiplies options, so only values that pods ask for are tried
+            // (`open_labels`).
             for choice in choices(&all, &template.requirements, requested) {
                 let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
@@ -303,6 +313,7 @@ impl Catalog {
         if let Some(kind) = self.kind_of.get(&class.shape_id) {
             return *kind;
         }
+        // Host ports matter to verdicts only where DaemonSets hold some; leaving them out makes fewer kinds.
         let ports = match self.daemons_hold_ports {
             true => class.shape.host_ports.clone(),
             false => Vec::new(),
@@ -386,6 +397,7 @@ impl Catalog {
         if cluster.class(class).volumes.is_empty() {
             return Ok(options);
         }
+        // An EBS volume asks for the driver's zone label, which a node gets only when the driver runs on it.
         let driver_zone = cluster.names_mut().intern(DRIVER_ZONE);
         let question = cluster.question(class);
         let mut refusal = question.conflict().map(|veto| {
@@ -409,6 +421,7 @@ impl Catalog {
 
     /// Returns the amounts that every one of the options has at least; zero if there are no options.
     pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
+        // Thousands of options share a few rooms, so rooms are compared and not options.
         let rooms: FixedBitSet = options
             .ones()
             .map(|option| self.options[option].room)
@@ -421,6 +434,7 @@ impl Catalog {
 
     /// Returns those of the options that have room for `requests` beside their DaemonSets' pods.
     pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
+        // Once for each room: options of one type usually share theirs.
         let holds: Vec<bool> = self
             .rooms
             .iter()
@@ -445,6 +459,7 @@ impl Catalog {
         options: Vec<(usize, Load, FixedBitSet)>,
         cluster: &Cluster,
     ) -> Vec<(usize, Load, FixedBitSet)> {
+        // Options with equal room and equal pods have the same alternatives; each verdict compares with all options.
         let mut verdicts: FxHashMap<(Load, Vec<usize>), bool> = FxHashMap::default();
         let has_choice = |room: &Load, held: &FixedBitSet| {
             let does = |other: &&(usize, Load, FixedBitSet)| {
@@ -492,6 +507,7 @@ impl Catalog {
             .iter()
             .filter_map(|requirement| Some((requirement, requirement.min_values?)));
         for (requirement, wanted) in demands {
+            // A label that was never interned is on no option and on no pod, so nothing can be counted.
             let Some(key) = cluster.names().find(&requirement.key) else {
                 continue;
             };

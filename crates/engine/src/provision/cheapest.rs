@@ -39,13 +39,16 @@ impl Solver<'_> {
         let rest = self.place_on_nodes(pending, &mut existing);
         let mut best = self.buy(&rest, &[]);
         best.existing.extend(existing);
+        // The other ways start from the cluster as it is; this plan is kept as data.
         self.cluster.rollback(checkpoint);
+        // If everything fits on existing nodes at no price, no other way can be better.
         let is_bought = !best.nodes.is_empty() || best.is_open();
         let mut classes: FxHashMap<PodClassId, i64> = FxHashMap::default();
         for pod in pending {
             *classes.entry(pod.class).or_default() += 1;
         }
         let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
+        // Held room is promised to certain pods, which numbers of pods cannot express.
         let is_asked = is_bought && is_small && !self.cluster.holds_room();
         if is_asked && self.has_room(nodes, &classes) {
             let together = self.buy(pending, nodes);
@@ -80,6 +83,7 @@ impl Solver<'_> {
                 let amount = free.amount(*resource).max(0);
                 *room.entry(*resource).or_default() += i128::from(amount);
             }
+            // Checked besides the sums: much free room in total may be in pieces too small for any pod.
             has_some = has_some
                 || requests
                     .iter()
@@ -103,6 +107,7 @@ impl Solver<'_> {
             .iter()
             .map(|pod| Pending::new(pod.index, pod.own))
             .collect();
+        // The second plan uses the same solver, so the policy is switched for it and put back.
         let policy = std::mem::replace(&mut self.preferences.policy, PreferencePolicy::Ignore);
         let mut without = self.buy_as(&plain, nodes);
         self.preferences.policy = policy;
@@ -134,12 +139,15 @@ impl Solver<'_> {
         let packed = self.attempt(pending, PlacementMode::Packed(nodes));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
         let is_optimal = !packed.is_open() && packed.bound == Some(packed.price);
+        // One by one is skipped where it cannot win (the price is the bound) or where it would take long and every
+        // pod was packed.
         if !nodes.is_empty() || is_optimal || (is_sure && pending.len() > MOST_TWICE) {
             return packed;
         }
         let first_fit = self.first_fit(pending, PlacementMode::OneByOne);
         let bound = packed.bound;
         Attempt {
+            // The bound holds for any plan of these pods, so it stays when first-fit wins.
             bound,
             ..packed.or(first_fit)
         }

@@ -23,10 +23,10 @@ use super::solve::Pending;
 use super::units;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
-/// What planned nodes list, by catalog and remaining options, so that it is worked out once for nodes with equal options.
+/// The lists of planned nodes by catalog and remaining options, so that nodes with equal options share one.
 pub(super) type Lists = FxHashMap<(usize, FixedBitSet), Listed>;
 
-/// What a planned node lists of the options that remain for it.
+/// The part of a planned node that follows from the options that remain for it.
 pub(super) struct Listed {
     options: Arc<[InstanceTypeOption]>,
     requirements: Arc<[Requirement]>,
@@ -72,7 +72,7 @@ pub(super) struct Topology {
     pub(super) keys: Vec<Symbol>,
     /// Whether declared soft spread constraints count as hard ones.
     pub(super) strict: bool,
-    /// Which of several places with equally few of its pods the class goes to: 0 for the one with the cheapest option, other
+    /// The choice among several places with equally few of its pods: 0 for the one with the cheapest option, other
     /// numbers for arbitrary ones.
     pub(super) variant: u64,
 }
@@ -91,6 +91,7 @@ impl Claim {
         cluster: &mut Cluster,
     ) -> Option<Self> {
         let (index, catalog) = catalog;
+        // Options are numbered by price, so the first one is the cheapest.
         let shown = options.minimum()?;
         let allocatable = catalog.room_of(shown).free.clone();
         let node = cluster.add_virtual(
@@ -124,6 +125,8 @@ impl Claim {
         requests.add(&cluster.class(class).shape.requests.real);
         requests.pods += 1;
         let holding = catalog.holding(options, &requests);
+        // Only types that would hold the pod matter: a limit that excludes smaller ones is not what keeps the pod
+        // waiting.
         let mut types = holding
             .ones()
             .map(|option| &catalog.type_of(option).capacity);
@@ -150,6 +153,7 @@ impl Claim {
         self.reserved.clear();
         self.options.clear();
         let labels = &catalog.options[self.shown].labels;
+        // Reshaped and not removed: names and indices of claims count on every claim staying where it is.
         cluster.reshape_virtual(self.node, labels, Amounts::default());
     }
 
@@ -180,7 +184,9 @@ impl Claim {
                 None => PoolReason::NoInstanceTypes,
             });
         }
+        // Per class and not per kind like the verdicts: which volumes a pod has is no part of its shape.
         let options = catalog.reaching(class, options, cluster)?;
+        // `room` is what every option has, so most pods are accepted without a look at each type.
         let holding = if requests.exceeds(&self.room).is_none() {
             options
         } else {
@@ -192,6 +198,7 @@ impl Claim {
             }
             holding
         };
+        // `place` tries domains by giving the virtual node their labels; a refusal puts the former ones back.
         let before = self.shown;
         let chosen = self
             .place(&pod, catalog, holding, topology, cluster)
@@ -209,6 +216,8 @@ impl Claim {
                     self.room = catalog.least(&options);
                     self.options = options;
                 }
+                // `class` decides where the pod may go, `own` is what it counts as for others: its preferences keep
+                // nobody away.
                 self.requests = requests;
                 self.pods.push(index);
                 cluster.load_logged(own, self.node);
@@ -236,6 +245,7 @@ impl Claim {
             true => options.minimum().unwrap_or(self.shown),
             false => self.shown,
         };
+        // Each part agrees on the topology labels, so the virtual node can stand for all of it in the filters.
         let mut places = split(catalog, options, &topology.keys, near);
         if topology.variant > 0 {
             shuffle(&mut places, pod.class, topology, catalog, cluster);
@@ -246,6 +256,8 @@ impl Claim {
             let Some(first) = part.minimum() else {
                 continue;
             };
+            // Showing another option moves the node in all counts by domain, so it is avoided where the part is shown
+            // already.
             let look = if part.contains(self.shown) {
                 self.shown
             } else {
@@ -255,6 +267,8 @@ impl Claim {
             match check(pod, self.node, topology.strict, cluster) {
                 Some(refused) => refusal = refusal.or(Some(refused)),
                 None => {
+                    // As in Karpenter, a spread pod goes to the domain with the fewest matching pods, not to the
+                    // cheapest one.
                     let crowd = crowd(pod.class, self.node, cluster);
                     if best.as_ref().is_none_or(|(least, _)| crowd < *least) {
                         best = Some((crowd, part));
@@ -298,6 +312,7 @@ impl Claim {
             .ones()
             .filter(|option| catalog.is_spot(*option))
             .collect();
+        // A node that holds a reserved machine has paid for it already, so it does not give way to spot.
         if !spot.is_clear() && self.held.is_empty() {
             keep.intersect_with(&spot);
         }
@@ -331,6 +346,7 @@ impl Claim {
         let Some(cheapest) = self.options.minimum() else {
             return;
         };
+        // The cheapest and not the smallest type: the plan's price was compared with others at that type.
         let bound = &catalog.type_of(cheapest).capacity;
         let takes_no_more = |option: &usize| {
             let own = &catalog.type_of(*option).capacity;
@@ -353,6 +369,7 @@ impl Claim {
         let listed = entry.or_insert_with_key(|(_, own)| Listed::of(own, catalog, cluster));
         let cheapest = self.options.minimum();
         let daemons = cheapest.map(|option| &catalog.room_of(option).daemons);
+        // A NodeClaim's requests include its DaemonSets' pods, as Karpenter's do.
         let mut requests = self.requests.clone();
         if let Some(daemons) = daemons {
             requests.add(daemons);
@@ -417,6 +434,7 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
         label::OS,
         label::NODE_POOL,
     ];
+    // These labels are written on every claim, whether the pool says something about them or not.
     let mut keys: BTreeMap<&str, Option<u32>> = decided.iter().map(|key| (*key, None)).collect();
     if !catalog.ids_of(options, cluster).is_empty() {
         keys.insert(label::RESERVATION_ID, None);
@@ -442,6 +460,7 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
             let new = found.filter(|value| seen.insert(*value));
             values.extend(new.map(|value| cluster.text(value).to_owned()));
         }
+        // No option has the label, so the pool's own requirement (`NotIn`, `DoesNotExist`) is all there is to say.
         if values.is_empty() {
             requirements.extend(
                 catalog
@@ -451,6 +470,7 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
                     .cloned(),
             );
         } else {
+            // Instance types keep the order of price: a launch that has to shorten the list keeps the first ones.
             if key != label::INSTANCE_TYPE {
                 values.sort();
             }
@@ -459,6 +479,8 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
                 key: key.to_owned(),
                 operator: Operator::In,
                 values,
+                // Where `minValues` is relaxed, the claim must not demand more values than it lists, or no launch
+                // could satisfy it.
                 min_values: min_values.map(|wanted| wanted.min(found)),
             });
         }
@@ -476,6 +498,7 @@ pub(super) fn check(
     strict: bool,
     cluster: &mut Cluster,
 ) -> Option<Refusal> {
+    // The stricter class first: it refuses more often.
     let refusal = check_as(pod.class, node, strict, cluster);
     match refusal.is_none() && pod.own != pod.class {
         true => check_as(pod.own, node, false, cluster),
@@ -517,6 +540,7 @@ fn lacking(
             .ones()
             .find_map(|option| requests.exceeds(&catalog.room_of(option).free))
     };
+    // If each resource fits some type but no type has all of them, the first shortage of any type is named.
     let resource = requests.exceeds(&largest).or_else(on_any);
     cluster.text(resource.unwrap_or(Symbol::CPU)).to_owned()
 }

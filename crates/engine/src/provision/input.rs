@@ -58,12 +58,13 @@ pub enum MinValuesPolicy {
 /// soft spread constraints, and avoiding PreferNoSchedule taints. The scheduler follows preferences in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreferencePolicy {
-    /// As long as the plan costs no more than the pools allow ([`NodeTemplate::preference_price`]).
+    /// They count as long as the plan costs no more than the pools allow ([`NodeTemplate::preference_price`]).
     #[default]
     WithinPrice,
-    /// As long as suitable nodes can be bought, whatever their price (Karpenter: `PREFERENCE_POLICY=Respect`).
+    /// They count as long as suitable nodes can be bought, whatever their price (Karpenter:
+    /// `PREFERENCE_POLICY=Respect`).
     Respect,
-    /// Not at all (Karpenter: `PREFERENCE_POLICY=Ignore`).
+    /// They do not count (Karpenter: `PREFERENCE_POLICY=Ignore`).
     Ignore,
 }
 
@@ -101,7 +102,8 @@ pub struct NodeTemplate {
     pub limits_remaining: ResourceMap,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
-    /// By how many thousandths preferences may raise the price; `None` means [`NodeTemplate::PREFERENCE_PRICE`].
+    /// The number of thousandths by which preferences may raise the price; `None` means
+    /// [`NodeTemplate::PREFERENCE_PRICE`].
     pub preference_price: Option<u32>,
     /// The pods of DaemonSets. Each takes resources and host ports of the machines that the static filters let it run on.
     pub daemons: Vec<PodTemplate>,
@@ -138,6 +140,7 @@ pub struct Requirement {
 impl Requirement {
     /// Returns whether a label's value, or its absence, satisfies the requirement.
     pub fn is_met_by(&self, value: Option<&String>) -> bool {
+        // As in Karpenter, a value that is no number satisfies no comparison.
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         let bound = || {
             let bound = self.values.first();

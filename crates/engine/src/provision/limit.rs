@@ -96,6 +96,7 @@ impl Limits {
     }
 
     pub(super) fn take(&mut self, amounts: &ResourceMap) {
+        // Saturating, so that `give_back` after a limit that was overdrawn cannot wrap around.
         for (name, left) in &mut self.remaining {
             *left = left.saturating_sub(amounts.get(name).copied().unwrap_or_default());
         }

@@ -1,6 +1,7 @@
 //! Which of its options a planned node lists for its launch.
 //!
-//! Who launches chooses among them by what capacity there is, so a list is a promise: nothing on it costs much more than what the plan counts.
+//! The launch chooses from the list by available capacity, so a list is a promise: nothing on it costs much more than
+//! what the plan counts.
 
 use fixedbitset::FixedBitSet;
 
@@ -8,13 +9,15 @@ use crate::cluster::Cluster;
 
 use super::catalog::Catalog;
 
-/// A node lists so many types, the cheapest. Karpenter's AWS provider sends as many to EC2 Fleet.
+/// The maximum number of types that a node lists, the cheapest ones. Karpenter's AWS provider sends as many to EC2
+/// Fleet.
 const MOST_TYPES: usize = 60;
-/// Percent of the cheapest price up to which offerings are listed that cannot be taken back.
+/// The most that an on-demand offering may cost to be listed, in percent of the cheapest.
 const CAP_PERCENT: u64 = 125;
-/// The same for spot capacity.
+/// The most that a spot offering may cost to be listed, in percent of the cheapest.
 const SPOT_CAP_PERCENT: u64 = 150;
-/// So many spot types are listed at any price: the more there are, the less often capacity is taken back.
+/// The number of spot types that are listed at any price: the more pools of spot capacity there are, the less often
+/// it is interrupted. Karpenter wants as many for spot-to-spot consolidation.
 const LEAST_SPOT_TYPES: usize = 15;
 
 impl Catalog {
@@ -28,7 +31,8 @@ impl Catalog {
         self.with_values(listed, options, cluster)
     }
 
-    /// Returns those of some options that serve which a node may still become while pods are planned on it: of the cheapest types, whatever they cost.
+    /// Returns the options that serve and that a node may still become while pods are planned on it: those of the
+    /// cheapest types, whatever they cost.
     pub(super) fn candidates_that(
         &self,
         options: &FixedBitSet,
@@ -46,6 +50,8 @@ impl Catalog {
             let kind = self.options[option].type_index;
             if !types.put(kind) {
                 if cheapest.len() == MOST_TYPES {
+                    // Options are sorted by price, so every further type is dearer than these; `serves` is costly and
+                    // is not asked again.
                     break;
                 }
                 cheapest.push(kind);
@@ -75,7 +81,7 @@ impl Catalog {
         listed
     }
 
-    /// Of some options those whose price is within the cap of their capacity type.
+    /// Returns the options whose price is within the cap of their capacity type.
     fn capped(&self, options: &FixedBitSet) -> FixedBitSet {
         // What is reserved costs next to nothing.
         let (reserved, bought): (Vec<usize>, Vec<usize>) = options
@@ -107,7 +113,8 @@ impl Catalog {
         kept
     }
 
-    /// A list with the cheapest of the other options, as few as give it the choice of values that the pool demands; itself where none do.
+    /// Returns the list with as few of the cheapest other options as the pool's `minValues` need; unchanged if it has
+    /// enough values.
     pub(super) fn with_values(
         &self,
         listed: FixedBitSet,
@@ -129,6 +136,7 @@ impl Catalog {
         };
         let counts: Vec<usize> = (0..=others.len()).collect();
         let too_few =
+            // More options never have fewer values, so a binary search finds the shortest list.
             counts.partition_point(|count| self.missing_values(&with(*count), cluster).is_some());
         with(too_few.min(others.len()))
     }

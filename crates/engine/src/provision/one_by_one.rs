@@ -24,10 +24,13 @@ impl Solver<'_> {
             ..topology.clone()
         };
         let prefers = topology.strict && self.preferences.policy != PreferencePolicy::Ignore;
+        // A reservation may have been released since this class was last tried.
         self.reservations.waiting.remove(&pod.class);
         if prefers && self.place_with(pod, &topology) {
             return true;
         }
+        // A pod that waits for reserved capacity is not relaxed, as in Karpenter: it would be bought elsewhere only
+        // because the machine is taken at this moment.
         !self.reservations.waiting.contains_key(&pod.class) && self.place_with(pod, &relaxed)
     }
 
@@ -36,6 +39,7 @@ impl Solver<'_> {
         let closed = self.closed.get(&pod.class);
         let open = |claim: &usize| closed.is_none_or(|closed| !closed.contains(*claim));
         let mut order: Vec<_> = self.fewest_first.iter().copied().filter(open).collect();
+        // The first pod of a unit decides for all, so it starts only where all of them have room.
         if let Some(all) = self.whole_unit(pod.own) {
             order.retain(|claim| {
                 let claim = &self.claims[*claim];
@@ -53,7 +57,9 @@ impl Solver<'_> {
                     self.release(index);
                     return true;
                 }
+                // Not closed: which domains are allowed changes with every pod that is placed.
                 Err(PoolReason::Topology { .. }) => {}
+                // Any other refusal lasts, because a claim only loses options and room.
                 Err(_) => self
                     .closed
                     .entry(pod.class)
@@ -86,6 +92,7 @@ impl Solver<'_> {
     /// Puts planned nodes that are new into `fewest_first`, behind those with as many pods.
     fn line_up_new(&mut self) {
         let claims = &self.claims;
+        // Packed machines come with pods, so a new node does not always belong at the front.
         for new in self.fewest_first.len()..claims.len() {
             let count = claims[new].pods.len();
             let line = &self.fewest_first;
@@ -113,11 +120,14 @@ impl Solver<'_> {
         if let Some(topology) = self.topologies.get(&class) {
             return topology.clone();
         }
+        // `keys` are the labels whose value must be fixed when a pod of the class joins, because other pods are
+        // counted by them.
         let mut topology = Topology {
             keys: self.cluster.sensitive_keys(class),
             ..Topology::default()
         };
         let view = self.cluster.question(class).view;
+        // Every new node is a new host, so a soft spread over hosts decides nothing.
         for counts in view
             .soft
             .iter()
@@ -145,12 +155,14 @@ impl Solver<'_> {
             return Err(PoolReason::NoInstanceTypes);
         }
         let verdicts = catalog.verdicts(pod.class, self.cluster).clone();
+        // Asked before limits, so that a pod which no type admits gets that reason and not a limit that is reached.
         if let (true, Some((plugin, reason))) = (verdicts.fits.is_clear(), verdicts.refusal) {
             return Err(PoolReason::Incompatible { plugin, reason });
         }
         let fits = verdicts.fits.clone();
         let within = within_limits(catalog, verdicts.fits)?;
         let mut options = within.clone();
+        // Separate from the limits, because "sold out" and "limit reached" are different answers.
         options.intersect_with(&catalog.available);
         self.reservations.leave_out(&mut options, catalog);
         if let Some(all) = unit {
@@ -172,6 +184,8 @@ impl Solver<'_> {
             false => added.and_then(|()| self.reservations.hold(&mut claim, catalog, self.cluster)),
         };
         if let Err(mut reason) = added {
+            // Types that are large enough may have been left out by limits, and then those are what the user can
+            // change.
             if let PoolReason::TooLarge { .. } = reason {
                 let limit = claim.limit_in_the_way(&fits, pod.class, catalog, self.cluster);
                 reason = limit.unwrap_or(reason);
@@ -181,6 +195,8 @@ impl Solver<'_> {
         }
         self.cluster.commit(checkpoint);
         reserve(&mut claim, catalog);
+        // The pod is on the claim already, so its place in `fewest_first` is found by its count of pods
+        // (`line_up_new`).
         self.claims.push(claim);
         Ok(())
     }
@@ -199,6 +215,7 @@ impl Solver<'_> {
             .filter(|claim| claim.catalog == index)
         {
             claim.tighten(catalog, self.cluster);
+            // Give back first: the claim's own reservation must not stand in its way when the smaller one is taken.
             catalog.limits.give_back(&claim.reserved);
             reserve(claim, catalog);
             self.reservations.release(claim, catalog);
@@ -225,6 +242,8 @@ impl Solver<'_> {
     }
 }
 
+/// Returns the options that the pool's remaining limits allow; an error that names the first broken limit if there
+/// is none. As in Karpenter, a limit is about a type's whole capacity, not about what pods ask for.
 fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet, PoolReason> {
     if catalog.limits.is_unlimited() {
         return Ok(options);
@@ -252,6 +271,7 @@ pub(super) fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
         .options
         .ones()
         .map(|option| &catalog.type_of(option).capacity);
+    // The largest, because the cloud may launch any option of the list (Karpenter: `subtractMax`).
     claim.reserved = catalog.limits.largest(capacities);
     catalog.limits.take(&claim.reserved);
 }

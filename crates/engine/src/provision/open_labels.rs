@@ -19,7 +19,8 @@ use crate::model::{NodeSelectorRequirement, Operator, PodTemplate, StringMap, la
 
 use super::{NodeTemplate, Requirement};
 
-/// The maximum number of combinations of values that the pods of one round ask for.
+/// The maximum number of combinations of values that the pods of one round ask for. Each multiplies the options of a
+/// pool, of which there may be thousands already.
 const MAX_REQUESTED: usize = 64;
 
 /// The maximum number of combinations that the pods of one class are tried with.
@@ -96,10 +97,13 @@ impl RequestedLabels {
                 let own = bounds.entry(&requirement.key).or_default();
                 own.push(requirement.clone());
             }
+            // Bounds are kept pool by pool: a value is worth trying if one pool allows it, even if another pool
+            // forbids it.
             for (key, own) in bounds {
                 requested.bounds.entry(key.clone()).or_default().push(own);
             }
         }
+        // Without open labels no pod can ask for a value of one, which is so in most clusters.
         if !requested.values.is_empty() {
             for class in classes {
                 requested.add(class, cluster.template(class));
@@ -143,6 +147,8 @@ impl RequestedLabels {
         let of_turn = |turn: usize| {
             let mut combinations = BTreeSet::new();
             for own in &sorted {
+                // `turn % count` starts a class over that has fewer parts than others: its pods wait for the same
+                // turns.
                 let part = own.chunks(MAX_REQUESTED).nth(turn % count(own));
                 let part = part.unwrap_or_default().iter();
                 combinations.extend(part.copied().cloned());
@@ -171,6 +177,7 @@ impl RequestedLabels {
             sorted.push((*turn, own));
             *turn += 1;
         }
+        // By turn first: one combination of every kind, then the second of every kind, and so on.
         sorted.sort();
         sorted.into_iter().map(|(_, own)| own).collect()
     }
@@ -200,6 +207,8 @@ impl RequestedLabels {
         let Some(excluded) = self.combinations.iter().nth(MAX_REQUESTED) else {
             return true;
         };
+        // Both sets are sorted alike, so a class has all of its combinations in `first` if its last one precedes the
+        // first that is left out.
         let last = self.by_class.get(&class).and_then(BTreeSet::last);
         last.is_none_or(|last| last < excluded)
     }
@@ -216,6 +225,7 @@ impl RequestedLabels {
         let terms = affinity.flat_map(|affinity| {
             let required = affinity.required.iter();
             let required = required.flat_map(|selector| &selector.node_selector_terms);
+            // Preferences count too: they may be planned as requirements (`preferences`).
             required.chain(affinity.preferred.iter().map(|own| &own.preference))
         });
         let named = |demand: &&NodeSelectorRequirement| demand.operator == Operator::In;
@@ -241,6 +251,7 @@ impl RequestedLabels {
                     one.insert(key.to_owned(), value.clone());
                     one
                 });
+                // Cut at every label, because the product of several labels with many values would not fit in memory.
                 combinations = each.take(MAX_TRIED).collect();
             }
         }
@@ -268,6 +279,7 @@ impl RequestedLabels {
                 None => return Vec::new(),
             }
         }
+        // First, so that a pod which asks for nothing gets a node on which nobody else's value stands.
         let mut choices = vec![unrequested];
         let mut known: BTreeSet<Labels> = choices.iter().cloned().collect();
         for combination in &self.combinations {
@@ -282,6 +294,7 @@ impl RequestedLabels {
                     own.push((key.clone(), value.clone()));
                 }
             }
+            // Two combinations that differ only in labels this pool does not have give one choice.
             own.sort();
             if known.insert(own.clone()) {
                 choices.push(own);

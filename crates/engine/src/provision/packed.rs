@@ -15,7 +15,7 @@ use crate::cluster::NodeId;
 use crate::intern::Symbol;
 use crate::resources::Amounts;
 
-/// Where a pod is to go.
+/// The node on which a pod of the packing is placed.
 #[derive(Clone, Copy)]
 enum Place {
     /// A claim, and the offer that its machine is.
@@ -26,16 +26,17 @@ enum Place {
     There(NodeId),
 }
 
-/// What machines with the same pods may become: many machines of a packing are alike.
+/// The options of machines that hold the same pods, kept because many machines of a packing are alike.
 struct Choice {
-    /// What the pool could buy when that was worked out.
+    /// The options that the pool could buy when `options` was computed; if they have changed, so has the answer.
     available: FixedBitSet,
     options: FixedBitSet,
 }
 
 impl Solver<'_> {
-    /// Places the pods whose rules can be said in numbers on the cheapest machines that hold them together. Gives the others, in their order,
-    /// and, if that is wanted, what nodes for all of them cost at least: micro-dollars an hour.
+    /// Places the pods whose rules can be expressed in numbers on the cheapest machines that hold them together.
+    /// Returns the other pods, in their order, and, if `wants_bound` is set, a lower bound for the price of nodes for
+    /// all of them in micro-dollars per hour.
     pub(super) fn pack(
         &mut self,
         pending: &[Pending],
@@ -61,6 +62,8 @@ impl Solver<'_> {
         let mut slots = Vec::new();
         let mut choices = FxHashMap::default();
         for bin in &packing.bins {
+            // A bin is either a node that exists or a machine to buy; a machine whose pool refuses it drops out, and
+            // its pods are placed one by one later.
             let there = numbers.node(bin).map(Place::There);
             let place = there.or_else(|| {
                 let claim = self.open_packed(&numbers, bin, &mut choices)?;
@@ -86,6 +89,7 @@ impl Solver<'_> {
             *rank += 1;
         }
         ordered.sort_by_key(|slot| slot.0);
+        // Pods are taken from the end of these lists, so the list is turned to hand them out in the queue's order.
         classes.values_mut().for_each(|pods| pods.reverse());
         let own: FxHashMap<u32, PodClassId> =
             pending.iter().map(|pod| (pod.index, pod.own)).collect();
@@ -94,6 +98,7 @@ impl Solver<'_> {
             .iter()
             .map(|part| self.is_bound(part.class))
             .collect();
+        // Again while pods find a place: a pod that must be near another is refused until that one is there.
         let mut some_came = true;
         let mut placed: FxHashSet<u32> = FxHashSet::default();
         while some_came && !ordered.is_empty() {
@@ -107,6 +112,8 @@ impl Solver<'_> {
                     return false;
                 };
                 let own = own.get(&index).copied().unwrap_or(class);
+                // Any pod of the class may fill any slot of its item; the packing speaks of numbers of pods, not of
+                // pods.
                 let pod = Pending { index, class, own };
                 let loaded = match *place {
                     // Pods that only join others wait until one is there that the machine is bought for.
@@ -149,6 +156,8 @@ impl Solver<'_> {
         if !self.is_limited() {
             return rest;
         }
+        // The packer buys only from the pools of the highest weight that could take a pod, so each turn that uses up
+        // a limit opens the next pools.
         while !rest.is_empty() {
             let before = rest.len();
             rest = self.pack(&rest, &[], &mut Vec::new()).0;
@@ -187,6 +196,7 @@ impl Solver<'_> {
         let (index, chosen) = numbers.offers[bin.offer];
         let available = &self.catalogs[index].available;
         let known = choices.get(bin);
+        // Limits and offerings that ran out since then make another list of options.
         let known = known.filter(|choice| choice.available == *available);
         let mut options = match known {
             Some(choice) => choice.options.clone(),
@@ -201,6 +211,8 @@ impl Solver<'_> {
             }
         };
         let catalog = &mut self.catalogs[index];
+        // Only with `minValues` may `choice` list types that take more of the limits than the one chosen, so only
+        // then limits are checked again.
         if catalog.wants_choice() && !catalog.limits.is_unlimited() {
             let is_within = |option: &usize| {
                 let own = &catalog.type_of(*option).capacity;
@@ -220,7 +232,7 @@ impl Solver<'_> {
         Some(self.claims.len() - 1)
     }
 
-    /// The options of a machine's pool that hold and admit the same pods.
+    /// Returns the options of a machine's pool that hold and admit the same pods.
     fn choice(&mut self, numbers: &Numbers, bin: &Bin) -> FixedBitSet {
         let (index, chosen) = numbers.offers[bin.offer];
         let catalog = &mut self.catalogs[index];
@@ -235,7 +247,10 @@ impl Solver<'_> {
             let real = &self.cluster.class(class).shape.requests.real;
             let count = count * pods;
             (0..count).for_each(|_| requests.add(real));
+            // `requests.add` sums resources only; each pod also takes one of the node's places for pods.
             requests.pods += i64::from(count);
+            // The packing counted on the chosen option's values of these labels (its zone, for example), so
+            // alternatives must share them.
             keys.extend(self.cluster.sensitive_keys(class));
             keys.extend(zone.map(|_| Symbol::ZONE));
         }
@@ -262,7 +277,8 @@ impl Solver<'_> {
         catalog.with_values(own, &all, self.cluster)
     }
 
-    /// Whether other pods have a say in where pods of a class go, beyond the room they take. It was prepared to be packed.
+    /// Returns whether other pods matter to where pods of a class go, beyond the room that they take. The class must
+    /// have been prepared to be packed.
     fn is_bound(&self, class: PodClassId) -> bool {
         let own = self.cluster.class(class);
         let view = self.cluster.view(class);

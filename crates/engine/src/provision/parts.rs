@@ -36,6 +36,7 @@ pub(super) fn split(
         }
     }
     let shown = place(shown);
+    // Stable, so parts behind the shown one stay in the order of price in which their first options came.
     parts.sort_by_key(|part| part.0 != shown);
     parts.into_iter().map(|part| part.1).collect()
 }
@@ -49,6 +50,8 @@ pub(super) fn shuffle(
     cluster: &Cluster,
 ) {
     let requests = &cluster.class(class).shape.requests.real;
+    // By size and not by class: a class's number depends on what the cluster saw before, and the same question must
+    // get the same plan.
     let size = (requests.cpu_milli, requests.memory_bytes);
     places.sort_by_cached_key(|place| {
         let option = place.minimum().unwrap_or_default();
@@ -63,6 +66,7 @@ pub(super) fn shuffle(
 pub(super) fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
     let question = cluster.question(class);
     let fixed = &question.cluster.at(node).fixed;
+    // Soft constraints count too, because a new node is where its pods prefer it to be.
     let rules = question.view.hard.iter().chain(&question.view.soft);
     rules
         .filter(|counts| counts.rule.key != Symbol::HOSTNAME)

@@ -12,7 +12,8 @@ const PLACE: &str = "place/";
 const HOST: &str = "host/";
 
 impl Solver<'_> {
-    /// Lets one more host, an empty one, count for pods that must be spread over hosts: a new one can always be bought.
+    /// Adds one more empty host that counts for pods that must be spread over hosts, because a new host can always be
+    /// bought.
     pub(super) fn add_hosts(&mut self, pending: &[Pending]) {
         let mut known = 0;
         for class in classes_of(pending) {
@@ -40,10 +41,11 @@ impl Solver<'_> {
                 let catalog = &self.catalogs[index];
                 let labels = &catalog.options[option].labels;
                 self.cluster
+                    // Without any room: it counts as a domain without pods, and nothing can be placed on it.
                     .add_virtual(&name, labels, &catalog.taints, Amounts::default());
                 continue;
             }
-            // Nothing can be bought for it: a host like one that is there.
+            // If nothing can be bought for the class, a host like an existing one stands for it, as in Karpenter.
             let view = self.cluster.question(class).view;
             let by_host = view
                 .hard
@@ -58,7 +60,7 @@ impl Solver<'_> {
         }
     }
 
-    /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread and could be there.
+    /// Adds the places in which pools can buy, without pods, for pods that must be spread and could be there.
     pub(super) fn add_places(&mut self, pending: &[Pending]) {
         for class in classes_of(pending) {
             let view = self.cluster.question(class).view;
@@ -82,6 +84,7 @@ impl Solver<'_> {
                         let name = format!("{PLACE}{}", self.places);
                         let catalog = &self.catalogs[index];
                         let labels = &catalog.options[option].labels;
+                        // It has no room: it only makes the place count when pods are spread.
                         self.cluster.add_virtual(
                             &name,
                             labels,
@@ -94,7 +97,8 @@ impl Solver<'_> {
         }
     }
 
-    /// An option of a catalog with this label that the class selects, whatever its taints.
+    /// Returns an available option with this label that the class selects. Taints are not asked: Karpenter counts the
+    /// zones of pools whose taints the pod does not tolerate.
     fn selectable(
         &self,
         catalog: usize,
@@ -111,7 +115,7 @@ impl Solver<'_> {
     }
 }
 
-/// The classes that pods are looked at as, and their own, each once.
+/// Returns the classes that pods are planned as and their own classes, each once.
 fn classes_of(pending: &[Pending]) -> Vec<PodClassId> {
     let mut known = FxHashSet::default();
     let all = pending.iter().flat_map(|pod| [pod.class, pod.own]);

@@ -65,6 +65,7 @@ struct Rate {
 }
 
 impl Rate {
+    // Compared by cross-multiplication: dividing would round, and rates that differ by little would depend on it.
     fn is_below(self, other: Rate) -> bool {
         u128::from(self.price) * u128::from(other.pods)
             < u128::from(other.price) * u128::from(self.pods)
@@ -132,6 +133,7 @@ impl Solver<'_> {
             let is_open = |solver: &mut Self, step: &PodClassId| match solver.rate(*step, count) {
                 None => false,
                 Some(_) if solver.preferences.policy == PreferencePolicy::Respect => true,
+                // A pod that cannot be bought for as it is may be bought for at any price with its preferences.
                 Some((rate, allowance)) => base.is_none_or(|base| rate.is_within(allowance, base)),
             };
             for step in steps.iter() {
@@ -149,11 +151,14 @@ impl Solver<'_> {
     /// Returns the lowest price per pod for `count` pods of a class, and by how many thousandths that pool lets preferences
     /// raise it; `None` if nothing can be bought for them.
     fn rate(&mut self, class: PodClassId, count: u32) -> Option<(Rate, u32)> {
+        // A preferred anti-affinity makes every pod pay for a machine of its own, which is what the comparison must
+        // see.
         let most = most_on_a_host(self.cluster.class(class), self.cluster);
         let most = most.min(i64::from(count));
         let mut best: Option<(Rate, u32)> = None;
         let mut weight = None;
         for catalog in &mut self.catalogs {
+            // A pool of lower weight is bought from only if no heavier one can, so its prices do not count.
             if best.is_some() && weight != Some(catalog.weight) {
                 break;
             }
@@ -220,6 +225,7 @@ fn steps(own: PodClassId, catalogs: &[Catalog], cluster: &mut Cluster) -> Arc<[P
         return Arc::default();
     }
     let mut templates = demanding(&template.clone(), &avoided);
+    // The strictest steps are kept; after the last of them the pod is planned as it is.
     templates.truncate(MOST_STEPS);
     let mut classes: Vec<PodClassId> = Vec::with_capacity(templates.len());
     for template in &templates {
@@ -249,13 +255,14 @@ fn has_preferences(template: &PodTemplate) -> bool {
             .any(is_soft_by_host)
 }
 
-/// Soft spreading over zones needs no variant of the class: see [`super::numbers`].
+/// Returns whether a constraint is soft spreading over hosts. Soft spreading over zones needs no variant of the
+/// class: see [`super::numbers`].
 fn is_soft_by_host(constraint: &crate::model::TopologySpreadConstraint) -> bool {
     constraint.when_unsatisfiable == WhenUnsatisfiable::ScheduleAnyway
         && constraint.topology_key == label::HOSTNAME
 }
 
-/// How many preferences of each sort are still required, counted from the lightest.
+/// The number of preferences of each sort that are still required, counted from the lightest.
 #[derive(Clone, Copy, PartialEq)]
 struct RequiredPreferences {
     near: usize,
@@ -269,6 +276,7 @@ impl RequiredPreferences {
     /// Returns the next step, with one preference less in Karpenter's order; `None` if none is left.
     fn less(self) -> Option<Self> {
         let mut less = self;
+        // The order of Karpenter's `Preferences.Relax`.
         let first = [
             &mut less.near,
             &mut less.apart,
@@ -294,6 +302,7 @@ impl RequiredPreferences {
 fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
     let mut own = template.clone();
     let affinity = &mut own.affinity;
+    // By falling weight, because Karpenter drops the heaviest preference of a sort first.
     let of_pods = [&mut affinity.pod_affinity, &mut affinity.pod_anti_affinity];
     for own in of_pods.into_iter().flatten() {
         own.preferred.sort_by_key(|term| Reverse(term.weight));
@@ -335,6 +344,7 @@ fn with_demands(
     let mut wanted = template.clone();
     let last = |of: &Option<crate::model::PodAffinity>, count: usize| {
         let preferred = of.iter().flat_map(|own| &own.preferred);
+        // Sorted by falling weight, so leaving out the first ones gives up the heaviest, which Karpenter does first.
         let skipped = of
             .as_ref()
             .map_or(0, |own| own.preferred.len().saturating_sub(count));
@@ -354,6 +364,8 @@ fn with_demands(
     }
     let by_nodes = sorted.affinity.node_affinity.iter();
     let preferred: Vec<_> = by_nodes.flat_map(|own| &own.preferred).collect();
+    // Only one term is required at a time, as in Karpenter: node terms are alternatives of different weight, and all
+    // together may exclude each other.
     let heaviest = preferred.len().checked_sub(required.nodes);
     let heaviest = heaviest.and_then(|at| preferred.get(at));
     // A weight of 0 is no preference, and a term without expressions prefers no node to another.
@@ -396,6 +408,7 @@ fn demand_of_nodes(template: &mut PodTemplate, term: &NodeSelectorTerm) {
         .affinity
         .node_affinity
         .get_or_insert_with(Default::default);
+    // Terms of a node selector are alternatives, so a further demand has to hold in each of them.
     match &mut own.required {
         Some(required) => {
             for alternative in &mut required.node_selector_terms {

@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::model::ResourceMap;
 
-/// The effort of each plan: see [`PlanRequest::effort`].
+/// The effort of each plan (see [`PlanRequest::effort`]); small, because consolidation asks for many plans at a time.
 const EFFORT: u64 = 100_000;
 
 /// The value of a pod of each class: its share of the cheapest machines for all pods, in micro-dollars per hour.
@@ -25,8 +25,8 @@ pub(crate) type Values = FxHashMap<PodClassId, f64>;
 pub(crate) struct Pools<'a> {
     request: &'a PlanRequest,
     requested: RequestedLabels,
-    /// What can be bought with the labels that the pods ask for, or the first of them. Its limits and reservations are those of
-    /// the moment.
+    /// The catalogs for the labels that the pods ask for, or for the first of them. Limits and reservations are those
+    /// of the moment.
     catalogs: Vec<Catalog>,
     preferences: Preferences,
     seed: u64,
@@ -131,6 +131,8 @@ impl<'a> Pools<'a> {
         let (of_items, bound) = numbers.problem.values();
         for (part, value) in numbers.items.iter().zip(of_items) {
             let value = value / f64::from(part.pods.max(1));
+            // A class that is spread over zones has an item for each; the lowest value is the price at which some
+            // zone takes the pod.
             let least = values.entry(part.class).or_insert(value);
             *least = least.min(value);
         }
@@ -162,6 +164,7 @@ impl<'a> Pools<'a> {
             return replacement;
         }
         let turns = self.requested.turns(pods.iter().map(|(_, class)| class));
+        // "Too dear" is the stronger answer: it says that there is a place at a higher price.
         let mut why = NoReplacement::NoPlace;
         for requested in turns {
             let checkpoint = cluster.checkpoint();
@@ -190,6 +193,7 @@ impl<'a> Pools<'a> {
         cluster: &mut Cluster,
     ) -> Result<Vec<Catalog>, ModelError> {
         let mut catalogs = compile(self.request, &self.request.templates, requested, cluster)?;
+        // `compile` sorts both alike, so the pools are in the same order.
         for (own, known) in catalogs.iter_mut().zip(&self.catalogs) {
             own.limits = known.limits.clone();
             own.reservations = known.reservations.clone();
@@ -211,6 +215,7 @@ impl<'a> Pools<'a> {
         let mut solver = Solver::new(cluster, catalogs, keys, self.seed);
         solver.effort = EFFORT;
         solver.ceiling = ceiling;
+        // Steps and prices of preferences were worked out for earlier plans and hold for these pools.
         solver.preferences = std::mem::take(&mut self.preferences);
         let pending = solver.with_preferences(pending);
         let replacement = buy(&mut solver, &pending, ceiling, values);
@@ -238,6 +243,8 @@ fn buy(
             ..Replacement::default()
         });
     }
+    // The pods' values are a lower bound for what buying for them costs, so a plan that cannot stay below the ceiling
+    // is not made.
     let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.own)).sum();
     let is_beyond = |price: f64| ceiling.is_some_and(|ceiling| price > ceiling as f64);
     if is_beyond(worth) {

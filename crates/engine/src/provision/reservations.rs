@@ -19,7 +19,7 @@ use crate::intern::Symbol;
 /// What is left of capacity reservations.
 #[derive(Clone, Default)]
 pub(super) struct Reservations {
-    /// Machines by the id of their reservation. Pools that know a reservation differently have the fewest.
+    /// The machines left, by the id of the reservation. If pools state different numbers, the smallest counts.
     left: FxHashMap<Symbol, u32>,
     pub(super) policy: ReservedPolicy,
     /// Classes of pods that wait for reserved capacity, and the pool they wait for.
@@ -40,7 +40,8 @@ impl Reservations {
         self.left.get(&id).is_some_and(|left| *left > 0)
     }
 
-    /// Takes out of some options those of which other nodes hold all there is, unless pods wait for such.
+    /// Removes options whose reservation is used up by other nodes. Under `ReservedPolicy::Wait` they stay: pods are
+    /// to wait for them instead of being planned elsewhere.
     pub(super) fn leave_out(&self, options: &mut FixedBitSet, catalog: &Catalog) {
         if !self.left.is_empty() && self.policy == ReservedPolicy::FallBack {
             self.retain_left(options, catalog);
@@ -55,10 +56,10 @@ impl Reservations {
         }
     }
 
-    /// Has a new node hold a machine of every reservation that it may run in.
+    /// Lets a new node hold one machine of every reservation that it may run in.
     ///
     /// # Errors
-    /// It may run in some, and other nodes hold all of their machines.
+    /// Returns an error if the node may run in reservations only of which other nodes hold all machines.
     pub(super) fn hold(
         &mut self,
         claim: &mut Claim,
@@ -74,13 +75,15 @@ impl Reservations {
         if held.is_empty() {
             return Err(PoolReason::ReservationHeld);
         }
+        // The options that remain must not include reservations without a machine for this node.
         claim.narrow(options, catalog, cluster);
         self.take(held, claim);
         Ok(())
     }
 
-    /// Of the options of a packed node the ones that it keeps: those of one reservation of which something is left, the cheapest, and what is not
-    /// reserved. Returns that reservation; none at all where the packing counts on reserved capacity and nothing is left, or pods are to wait.
+    /// Reduces the options of a packed node to those of one reservation, the cheapest that has a machine left, and
+    /// those without reservation. Returns that reservation; `None` if the packing counted on reserved capacity of
+    /// which nothing is left, or if pods are to wait for it.
     pub(super) fn choose(
         &self,
         options: &mut FixedBitSet,
@@ -93,6 +96,8 @@ impl Reservations {
         let wants = |option: usize| catalog.options[option].reservation;
         let had_some = options.ones().any(|option| wants(option).is_some());
         let first = options.ones().filter_map(wants).find(|id| self.has(*id));
+        // Falling back is for the packer to decide at another price (`pack_reserved_first`), so its machine is not
+        // quietly replaced here.
         let is_refused = match self.policy {
             ReservedPolicy::FallBack => wants(chosen).is_some(),
             ReservedPolicy::Wait => had_some,
@@ -107,7 +112,7 @@ impl Reservations {
         Some(first.into_iter().collect())
     }
 
-    /// Has a new node hold a machine of each of some reservations.
+    /// Takes one machine of each of these reservations for a new node.
     pub(super) fn take(&mut self, held: Vec<Symbol>, claim: &mut Claim) {
         for id in &held {
             if let Some(left) = self.left.get_mut(id) {
@@ -117,7 +122,7 @@ impl Reservations {
         claim.held = held;
     }
 
-    /// Gives back what a node holds of reservations that it can no longer run in.
+    /// Returns the machines that a node holds in reservations in which it can no longer run.
     pub(super) fn release(&mut self, claim: &mut Claim, catalog: &Catalog) {
         if claim.held.is_empty() {
             return;
@@ -134,12 +139,13 @@ impl Reservations {
 }
 
 impl Claim {
-    /// Whether it would lose all reserved capacity from its options, which it keeps: another node for the pod costs less than what is paid for anyway.
+    /// Returns whether a claim that holds reserved machines would lose all of them with these options. Such a pod is
+    /// refused: another node for it costs less than the reserved machine that is paid for anyway.
     pub(super) fn loses_reserved(&self, options: &FixedBitSet, catalog: &Catalog) -> bool {
         !self.held.is_empty() && catalog.ids(options).is_empty()
     }
 
-    /// The options that it lists: reserved capacity alone where it holds some, since it is paid for anyway.
+    /// Returns the options to list: only reserved capacity if the claim holds some, because that is paid for anyway.
     pub(super) fn to_list(&self, catalog: &Catalog) -> FixedBitSet {
         let mut options = self.options.clone();
         if !self.held.is_empty() {
@@ -152,7 +158,7 @@ impl Claim {
 }
 
 impl Catalog {
-    /// The reservations that some options draw on, the cheapest first.
+    /// Returns the reservations that some options use, the cheapest first.
     fn ids(&self, options: &FixedBitSet) -> Vec<Symbol> {
         let mut ids = Vec::new();
         if self.reservations.is_empty() {
@@ -169,7 +175,7 @@ impl Catalog {
         ids
     }
 
-    /// The same in words, in order.
+    /// Returns the ids of these reservations as text, sorted.
     pub(super) fn ids_of(&self, options: &FixedBitSet, cluster: &Cluster) -> Arc<[String]> {
         let ids = self.ids(options).into_iter();
         let mut ids: Vec<String> = ids.map(|id| cluster.text(id).to_owned()).collect();
@@ -179,8 +185,9 @@ impl Catalog {
 }
 
 impl Solver<'_> {
-    /// Packs pods as if reservations had no end, and packs those anew for which they had one, with other capacity, if pods do not wait for such. Gives
-    /// the pods that are not packed, and what nodes for all of them cost at least where that is known.
+    /// Packs pods as if reservations were unlimited, then packs the pods that found their reservation used up again
+    /// without it, unless pods wait for reserved capacity. Returns the pods that are not packed, and a lower bound
+    /// for the price of nodes for all of them if there is one.
     pub(super) fn pack_reserved_first(
         &mut self,
         pending: &[Pending],
@@ -196,18 +203,22 @@ impl Solver<'_> {
             .iter()
             .map(|catalog| catalog.available.clone())
             .collect();
+        // Each turn hides at least one more reservation, so the loop ends.
         while !rest.is_empty() && self.hide_what_is_held() {
             // It takes reserved machines for as many as are wanted.
             bound = None;
             rest = self.pack(&rest, nodes, existing).0;
         }
+        // Only the packer is kept from used-up reservations; one-by-one placement has its own rule
+        // (`Reservations::hold`).
         for (catalog, available) in self.catalogs.iter_mut().zip(available) {
             catalog.available = available;
         }
         (rest, bound)
     }
 
-    /// Has nothing packed for reservations all of whose machines are held. `false` if there are no such that were not hidden before.
+    /// Hides the options of reservations all of whose machines are held. Returns `false` if all of these were hidden
+    /// before.
     fn hide_what_is_held(&mut self) -> bool {
         let mut some = false;
         for catalog in &mut self.catalogs {
@@ -226,7 +237,7 @@ impl Solver<'_> {
         self.reservations.release(claim, catalog);
     }
 
-    /// Takes out of pods without a place those that wait for reserved capacity.
+    /// Moves pods that wait for reserved capacity from `pending` to `unplaceable`.
     pub(super) fn take_waiting(
         &mut self,
         pending: &mut Vec<Pending>,

@@ -17,7 +17,7 @@ pub(super) struct Retries {
     takes_all: bool,
     /// The nodes that took further pods when a pod was first tried again.
     nodes: Option<Vec<NodeId>>,
-    /// Those of them with room for each class when a pod of it was first tried again.
+    /// The nodes among these with room for each class when a pod of it was first tried again.
     by_class: FxHashMap<PodClassId, Vec<NodeId>>,
     /// The number of nodes that were checked.
     checks: usize,
@@ -41,10 +41,13 @@ impl Solver<'_> {
         retries: &mut Retries,
         placed: &mut Vec<(String, String)>,
     ) -> bool {
+        // A bound in checks and not in time, so that the same question gets the same plan on every machine.
         if retries.checks >= MOST_CHECKS || self.cluster.holds_room() {
             return false;
         }
         let class = pod.own;
+        // Only rules about other pods can turn a refusal into an acceptance while planning goes on; room only
+        // shrinks.
         let needs_others = !self.cluster.class(class).affinity.is_empty()
             || !self.cluster.question(class).view.hard.is_empty();
         if !needs_others && !retries.takes_all {
@@ -56,6 +59,7 @@ impl Solver<'_> {
             checks,
             ..
         } = retries;
+        // Both lists are made once: nodes only lose room, so a list stays complete, and `takes_now` checks again.
         let nodes = nodes.get_or_insert_with(|| {
             let one = Amounts {
                 pods: 1,
@@ -72,6 +76,7 @@ impl Solver<'_> {
         });
         *checks += nodes.len();
         let unit = self.whole_unit(class);
+        // The first one and not the best, as in Karpenter: the scheduler's choice was asked before and refused.
         let found = nodes.iter().copied().find(|node| {
             unit.as_ref()
                 .is_none_or(|all| self.has_room_for(*node, all))

@@ -51,6 +51,7 @@ impl Catalog {
             .iter()
             .map(|class| self.verdicts(*class, cluster).fits.clone())
             .collect();
+        // Options of a type on which the same DaemonSets run have equal room, so they share one.
         let mut known: FxHashMap<(usize, Vec<usize>), usize> = FxHashMap::default();
         for index in 0..self.options.len() {
             let type_index = self.options[index].type_index;

@@ -50,6 +50,7 @@ impl RoundQuestion<'_> {
         let catalogs = compile(request, templates, requested, cluster)?;
         let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
         solver.wants_bound = true;
+        // Plans that are carried out may cost the time for variants; questions of consolidation do not.
         solver.varies = true;
         solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
         solver.preferences = Preferences::of(request);
@@ -60,6 +61,7 @@ impl RoundQuestion<'_> {
         solver.count_units(&pending);
         let mut existing = Vec::new();
         let best = if request.by_cost {
+            // `cheapest` decides itself whether existing nodes are filled first or packed together with new ones.
             solver.cheapest(&pending, &nodes)
         } else {
             solver.add_places(&pending);
@@ -70,6 +72,7 @@ impl RoundQuestion<'_> {
         plan.existing.extend(best.existing);
         plan.nodes.extend(best.nodes);
         plan.unplaceable.extend(best.unplaceable);
+        // A bound for all pods says nothing about a plan that leaves some out.
         plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
         let daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
         plan.daemons.extend(daemons);
@@ -106,12 +109,15 @@ pub(super) fn solve(
                 let mut part = Plan::default();
                 let checkpoint = cluster.checkpoint();
                 question.solve(pods, &templates, requested, &mut part, cluster)?;
+                // The round's planned nodes still have several options; `carry_out` puts them back as nodes with
+                // fixed labels and no free room.
                 cluster.rollback(checkpoint);
                 carry_out(&part, plan.nodes.len(), question, pods, &templates, cluster)?;
                 for node in &part.nodes {
                     count(node, &mut templates);
                 }
                 let without: FxHashSet<&str> =
+                    // Only this turn's refusals count: a later turn tries other combinations for the same pods.
                     part.unplaceable.iter().map(|pod| &*pod.pod).collect();
                 let before = pods.len();
                 pods.retain(|pod| without.contains(question.keys[pod.index as usize].as_str()));
@@ -140,8 +146,8 @@ pub(super) fn solve(
     Ok(())
 }
 
-/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool that
-/// leaves labels open refused them for labels or for the pods that are placed already.
+/// Reports, for pods that accept more combinations of labels than were tried for them, that another one might do,
+/// where a pool that leaves labels open refused them for labels or because of the pods that are placed already.
 fn say_what_was_tried(
     unplaceable: &mut [Unplaceable],
     beyond: &FxHashSet<&str>,
@@ -194,6 +200,7 @@ fn carry_out(
     for (index, planned) in part.nodes.iter().enumerate() {
         let template = templates.iter().find(|own| own.pool == planned.pool);
         let pods = planned.pods.iter().map(|key| specs[key.as_str()].clone());
+        // No real node has such a name, because names of nodes contain no slash.
         let name = format!("round/{}", first + index);
         cluster.set_in_flight(&InFlightNode {
             node: full(name, planned, template),
@@ -207,6 +214,8 @@ fn carry_out(
 fn full(name: String, planned: &PlannedNode, template: Option<&NodeTemplate>) -> NodeSpec {
     let mut node = NodeSpec::named(&name);
     let cheapest = planned.options.first();
+    // Pods of later rounds may be attracted or repelled by this node's domains, so it needs the labels that one
+    // possible machine would have.
     if let Some(template) = template {
         node.taints = template.taints.clone();
         node.labels = template.labels.clone();
@@ -234,15 +243,18 @@ fn full(name: String, planned: &PlannedNode, template: Option<&NodeTemplate>) ->
     node.allocatable = planned.requests.clone();
     for (name, amount) in &mut node.allocatable {
         let daemons = planned.daemons.get(name).copied().unwrap_or_default();
+        // The requests include DaemonSets, whose pods are not in the model; their part would be left as free room.
         *amount = amount.saturating_sub(daemons);
     }
     let count = Quantity::from_units(planned.pods.len() as i64);
+    // As many places as pods, so that even a pod that asks for nothing cannot join: its round has no say in this
+    // node.
     node.allocatable.insert(PODS.to_owned(), count);
     node
 }
 
-/// Takes a planned node from its pool's limits, as the largest type that it may become, and from the reservations that it
-/// may run in.
+/// Subtracts a planned node from its pool's limits, as the largest type that it may become, and from the reservations
+/// that it may run in.
 fn count(node: &PlannedNode, templates: &mut [NodeTemplate]) {
     for template in templates.iter_mut().filter(|own| own.pool == node.pool) {
         let is_listed = |name: &str| node.options.iter().any(|option| option.name == name);
@@ -260,6 +272,7 @@ fn count(node: &PlannedNode, templates: &mut [NodeTemplate]) {
         let offerings = spec.offerings.iter();
         let mut reserved = offerings.filter_map(|own| own.reservation.as_ref());
         if reserved.any(|own| node.reservations.contains(&own.id)) {
+            // Types are shared with the caller's request, so only those that have the reservation are copied.
             let offerings = Arc::make_mut(spec).offerings.iter_mut();
             for own in offerings.filter_map(|own| own.reservation.as_mut()) {
                 if node.reservations.contains(&own.id) {

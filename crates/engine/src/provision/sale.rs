@@ -16,12 +16,12 @@ use super::{InstanceType, NodeTemplate, PlanRequest, Requirement};
 pub(crate) struct Machine {
     pub(crate) spec: Arc<InstanceType>,
     pub(crate) labels: LabelSet,
-    /// What pods can have of it beside the DaemonSets'.
+    /// The room that is left for pods beside those of DaemonSets.
     pub(crate) room: Amounts,
 }
 
 impl NodeTemplate {
-    /// All types that its class could buy.
+    /// Returns all types that the pool's class could buy.
     fn for_sale(&self) -> &[Arc<InstanceType>] {
         match self.for_sale.is_empty() {
             true => &self.instance_types,
@@ -29,7 +29,8 @@ impl NodeTemplate {
         }
     }
 
-    /// Whether the machine, its place or its payment decide a label, and no choice of the pool does.
+    /// Returns whether the machine, its zone or its capacity type decides a label, so that the pool cannot choose its
+    /// value.
     pub(crate) fn is_decided(&self, key: &str) -> bool {
         let by_offering = [
             label::INSTANCE_TYPE,
@@ -44,7 +45,7 @@ impl NodeTemplate {
         by_offering.contains(&key) || self.for_sale().iter().any(decides)
     }
 
-    /// Lets the pool's nodes have this value of a label, beside what its requirements allow now.
+    /// Allows the pool's nodes this value of a label, besides what its requirements allow now.
     pub(crate) fn allow(&mut self, key: &str, value: &str) {
         let mut known = false;
         self.requirements.retain_mut(|own| {
@@ -54,6 +55,8 @@ impl NodeTemplate {
             known = true;
             loosen(own, value)
         });
+        // A label that machines decide needs no requirement to have the value; any other label would be missing on
+        // the nodes.
         if !known && !self.is_decided(key) && !self.labels.contains_key(key) {
             self.requirements.push(Requirement {
                 key: key.to_owned(),
@@ -67,7 +70,8 @@ impl NodeTemplate {
         }
     }
 
-    /// Whether a type's labels meet the requirements that machines decide. What an offering decides is looked at when options are made.
+    /// Returns whether a type's labels meet the requirements that machines decide. What an offering decides is looked
+    /// at when options are made.
     fn admits_type(&self, labels: &StringMap) -> bool {
         self.requirements.iter().all(|own| {
             let by_type = self
@@ -78,7 +82,7 @@ impl NodeTemplate {
         })
     }
 
-    /// The requirements about labels that machines decide.
+    /// Returns the requirements on labels that machines decide.
     pub(crate) fn decided(&self) -> impl Iterator<Item = &Requirement> {
         self.requirements
             .iter()
@@ -86,7 +90,7 @@ impl NodeTemplate {
     }
 }
 
-/// Makes a requirement admit a value; `false` where it has to go for that.
+/// Makes a requirement admit a value. Returns `false` if the requirement has to be removed for that.
 fn loosen(own: &mut Requirement, value: &str) -> bool {
     if own.is_met_by(Some(&value.to_owned())) {
         return true;
@@ -96,10 +100,11 @@ fn loosen(own: &mut Requirement, value: &str) -> bool {
         Operator::NotIn => own.values.retain(|other| other != value),
         _ => return false,
     }
+    // A `NotIn` without values excludes nothing but is invalid, so it goes.
     !own.values.is_empty()
 }
 
-/// Every machine that the pool's class could buy now, cheapest first.
+/// Returns every machine that the pool's class could buy now, cheapest first.
 ///
 /// # Errors
 /// An amount of a type or of the DaemonSets is below zero.
@@ -107,6 +112,7 @@ pub(crate) fn machines(
     template: &NodeTemplate,
     cluster: &mut Cluster,
 ) -> Result<Vec<Machine>, ModelError> {
+    // Requirements on labels that only the pool decides stay: they say which labels its nodes have.
     let mut open = template.clone();
     open.requirements
         .retain(|own| !template.is_decided(&own.key));
@@ -114,7 +120,7 @@ pub(crate) fn machines(
     options(&open, cluster)
 }
 
-/// Every machine that the pool could buy now, cheapest first.
+/// Returns every machine that the pool could buy now, cheapest first.
 ///
 /// # Errors
 /// An amount of a type or of the DaemonSets is below zero.

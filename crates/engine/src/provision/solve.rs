@@ -47,6 +47,8 @@ impl Cluster {
 }
 
 fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelError> {
+    // Before the pods' classes are compiled and counted: pods on their way count for affinity and spreading as others
+    // do.
     for node in &request.in_flight {
         cluster.set_in_flight(node)?;
     }
@@ -82,6 +84,7 @@ pub(super) fn compile(
     for template in templates {
         catalogs.push(Catalog::compile(template, request, requested, cluster)?);
     }
+    // The order of `templates` must not decide between pools of one weight, so their names do.
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
 }
@@ -119,6 +122,8 @@ impl Attempt {
 
     /// Returns the better of two attempts: this one if it places all pods that the other places, and more or no dearer.
     pub(super) fn or(self, other: Attempt) -> Attempt {
+        // A plan that swaps one pod without a place for another is not better, whatever it costs: sets are compared,
+        // not counts.
         let is_better = self.places_all_of(&other)
             && (self.places_more_than(&other) || self.price <= other.price);
         match is_better {
@@ -300,6 +305,8 @@ impl Solver<'_> {
             free.subtract(&there.used);
             most.maximize(&free);
         }
+        // `demands` is what the fit filter looks at, so a pod larger than every free amount is refused without asking
+        // each node. Where a profile has switched that filter off, size refuses nobody.
         let place = |solver: &mut Self, pod: &Pending| {
             let shape = &solver.cluster.class(pod.class).shape;
             let wanted = shape.demands();
@@ -321,6 +328,7 @@ impl Solver<'_> {
     /// Places all pending pods in one mode, records the result, and rolls everything back.
     pub(super) fn attempt(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
+        // Limits and reservations live outside the cluster, so its rollback does not restore them.
         let limits: Vec<Limits> = self
             .catalogs
             .iter()
@@ -334,6 +342,8 @@ impl Solver<'_> {
             PlacementMode::OneByOne | PlacementMode::OnFirstNode => (pending.to_vec(), None),
             PlacementMode::Packed(nodes) => {
                 let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
+                // The bound is about buying machines for all pods; it says nothing once pods went to nodes that cost
+                // nothing.
                 let (rest, bound) = match nodes.is_empty() {
                     true => (rest, bound),
                     false => (self.place_on_nodes(&rest, &mut existing), None),
@@ -349,6 +359,8 @@ impl Solver<'_> {
         let mut unplaceable = Vec::with_capacity(pending.len());
         // Pods that wait for reserved capacity keep their preferences.
         self.take_waiting(&mut pending, &mut unplaceable);
+        // One preference at a time, as Karpenter's `Preferences.Relax`: what one pod gives up may be what lets others
+        // have a place with theirs.
         while self.give_up_one(&mut pending) {
             pending = self.until_settled_by_class(pending, &mut place);
             self.take_waiting(&mut pending, &mut unplaceable);
@@ -365,6 +377,7 @@ impl Solver<'_> {
             pending = self.until_settled_by_class(pending, &mut place);
         }
         self.tightens = false;
+        // Worked out before the rollback: the reasons are about limits and reservations as this plan leaves them.
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
         for pod in pending {
             let known = refusals.entry(pod.class);
@@ -376,6 +389,7 @@ impl Solver<'_> {
             });
         }
         let mut claims = std::mem::take(&mut self.claims);
+        // Machines of a packing whose pods were all refused by the filters are not bought.
         claims.retain(|claim| !claim.pods.is_empty());
         let is_cut = self.cut_lists(&mut claims);
         let mut price = if is_cut { 0 } else { u64::MAX };
@@ -422,9 +436,13 @@ impl Solver<'_> {
             .map(|claim| claim.price(&self.catalogs[claim.catalog]))
             .collect();
         let sum: u64 = prices.iter().sum();
+        // A plan above the ceiling is no saving at any length of its lists, so they stay whole; the caller sees its
+        // price.
         if sum == 0 || sum > ceiling {
             return true;
         }
+        // In proportion to price: if every node becomes the dearest option it lists, all together still cost no more
+        // than the ceiling.
         claims.iter_mut().zip(prices).all(|(claim, price)| {
             let share = u128::from(price) * u128::from(ceiling) / u128::from(sum);
             claim.cut(share as u64, &self.catalogs[claim.catalog], self.cluster)
@@ -478,6 +496,7 @@ impl Solver<'_> {
         let Some(node) = found else {
             return false;
         };
+        // The scheduler's choice may be a planned node, because planned nodes are nodes of the cluster here.
         if self.claims.iter().any(|claim| claim.node == node) {
             // Virtual nodes are joined by `place_on_planned` only.
             return false;

@@ -31,6 +31,8 @@ impl Solver<'_> {
     pub(super) fn whole_unit(&mut self, class: PodClassId) -> Option<Amounts> {
         let count = *self.units.get(&class)?;
         let view = self.cluster.question(class).view;
+        // If one of them has a place already, or the term is about other pods, the affinity filter decides and there
+        // is nothing to look ahead for.
         if !view.self_affine || !view.affinity.is_empty() {
             return None;
         }

@@ -100,7 +100,7 @@ pub enum Change {
         pool: String,
         /// The limited resource.
         resource: String,
-        /// By how much at least, in the resource's units; `None` until an instance type is chosen.
+        /// The least amount to raise it by, in the resource's units; `None` until an instance type is chosen.
         by: Option<Quantity>,
     },
     /// Enable prefix delegation for Windows nodes.
@@ -224,6 +224,8 @@ impl Change {
         let (kind, subject, detail) = match self {
             Change::Tolerate { key, value, .. } => (0, key.as_str(), value.as_str()),
             Change::Select { key, .. } => (1, key.as_str(), ""),
+            // A pod may have several demands on one label (`> 4` and `< 16`), so the demand itself is part of the
+            // subject.
             Change::Demand { key, wanted, .. } => (12, key.as_str(), wanted.as_str()),
             Change::DropNodeAffinity => (2, "", ""),
             Change::Request { resource, .. } => (3, resource.as_str(), ""),
@@ -247,6 +249,8 @@ impl Change {
         match self {
             Change::Tolerate { key, value, effect } => pod.tolerations.push(Toleration {
                 key: key.clone(),
+                // A taint without a value is matched by `Exists`; `Equal` with an empty value would read as an
+                // omission.
                 operator: match value.is_empty() {
                     true => TolerationOperator::Exists,
                     false => TolerationOperator::Equal,
@@ -292,6 +296,7 @@ impl Change {
             Change::SpreadAnyway { key } => {
                 for rule in &mut pod.topology_spread_constraints {
                     if rule.topology_key == *key {
+                        // `minDomains` is only valid with `DoNotSchedule`.
                         rule.when_unsatisfiable = WhenUnsatisfiable::ScheduleAnyway;
                         rule.min_domains = None;
                     }
@@ -315,6 +320,8 @@ impl Change {
         match self {
             Change::DelegatePrefixes { .. } => prefixes.apply_to_pool(template),
             Change::RaiseLimit { pool, resource, .. } if template.pool == *pool => {
+                // Removed for the trial: by how much it has to be raised is known once a machine is chosen
+                // (`refined`).
                 template.limits_remaining.remove(resource);
             }
             Change::Allow {
@@ -468,17 +475,20 @@ fn change_terms(
 
 /// Takes the difference off the containers with the largest requests; init containers request at most the new sum.
 fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
+    // A pod-level request decides alone, whatever the containers ask for.
     if let Some(whole) = pod.resources.requests.get_mut(resource) {
         *whole = amount(resource, to);
         return;
     }
     let mut left = from - to;
+    // Sidecars run beside the main containers, so their requests add up with them.
     let mains = pod.containers.iter_mut();
     let sidecars = pod.init_containers.iter_mut().filter(|c| c.is_sidecar());
     let mut requests: Vec<&mut ResourceMap> = mains
         .chain(sidecars)
         .map(|container: &mut Container| &mut container.resources.requests)
         .collect();
+    // The largest first: one container that asks for most is usually the one that asks for too much.
     requests.sort_by_key(|map| Reverse(map.get(resource).copied().unwrap_or_default()));
     for map in requests {
         let Some(own) = map.get_mut(resource) else {
@@ -489,6 +499,7 @@ fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
         *own = amount(resource, has - taken);
         left -= taken;
     }
+    // An init container runs alone, and the pod's request is the larger of the two, so it has to fit as well.
     for init in &mut pod.init_containers {
         if let Some(own) = init.resources.requests.get_mut(resource) {
             *own = amount(resource, units(resource, *own).min(to));

@@ -72,6 +72,7 @@ impl Demands {
         let Some(terms) = &self.terms else {
             return Some(unmet);
         };
+        // A term that names nodes, or an empty one that matches none, cannot be met by changing demands on labels.
         let usable = terms
             .iter()
             .filter(|term| !term.by_name && !term.demands.is_empty());
@@ -80,6 +81,7 @@ impl Demands {
             let unmet: Vec<_> = demands.filter(|own| !own.is_met(labels, names)).collect();
             unmet
         });
+        // Terms are alternatives, so only the one that is nearest to matching has to be mended.
         unmet.extend(of_term.min_by_key(Vec::len)?);
         Some(unmet)
     }

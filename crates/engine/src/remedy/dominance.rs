@@ -38,6 +38,7 @@ fn price(place: &Place) -> u64 {
 /// Returns whether the first set of changes makes the second one, which is not smaller, superfluous. Each set comes with the place that it
 /// leads to.
 pub(super) fn dominates((smaller, place): (&Set, &Place), (larger, other): (&Set, &Place)) -> bool {
+    // A change of an object that the smaller set leaves alone may be the one that this user is allowed to make.
     let touched: Vec<_> = larger.iter().map(object).collect();
     let same_objects = smaller.iter().all(|own| touched.contains(&object(own)));
     let (own, others) = (price(place), price(other));

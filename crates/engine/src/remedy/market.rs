@@ -46,6 +46,7 @@ impl Market {
         pool: &NodeTemplate,
         cluster: &mut Cluster,
     ) -> Result<Vec<Vec<Change>>, ModelError> {
+        // Changes of requirements do not change what the class sells, so one list serves the whole search.
         if !self.machines.contains_key(&pool.pool) {
             let found = machines(pool, cluster)?;
             self.machines.insert(pool.pool.clone(), found);
@@ -74,6 +75,7 @@ impl Market {
             sold: machines,
             cluster,
         };
+        // Many machines need the same changes; the first one, which is the cheapest, stands for them.
         let mut found: BTreeMap<Vec<Change>, (Size, usize)> = BTreeMap::new();
         for (index, machine) in machines.iter().enumerate() {
             if !reached[index] {
@@ -82,12 +84,14 @@ impl Market {
             for mut changes in buyer.ways(machine) {
                 changes.sort();
                 let own = (size(&changes), index);
+                // No change needed: what keeps the pod away are other pods, about which this module says nothing.
                 if own.0.0 > 0 {
                     found.entry(changes).or_insert(own);
                 }
             }
         }
         let mut found: Vec<_> = found.into_iter().collect();
+        // By size, then by the machine's price.
         found.sort_by_key(|(_, order)| *order);
         found.truncate(MOST);
         Ok(found.into_iter().map(|(changes, _)| changes).collect())
@@ -112,6 +116,7 @@ impl Market {
         }
         let wrong = values.into_iter().filter(|(key, value)| {
             let own = pool.requirements.iter().filter(|own| own.key == **key);
+            // A pool without a requirement on the key allows all values already.
             own.clone().count() > 0
                 && !own
                     .clone()
@@ -178,6 +183,8 @@ impl Buyer<'_> {
         let (Some(pool), Some(less)) = (self.about_pool(machine), self.about_room(machine)) else {
             return Vec::new();
         };
+        // Once with all demands changed on the pod, once with labels that the pool adds, because who may change which
+        // is not known.
         let ways = [
             self.about_labels(labels, false),
             self.about_labels(labels, true),
@@ -208,6 +215,7 @@ impl Buyer<'_> {
                 None => self.refused.about_demand(self.cluster, demand, labels)?,
             });
         }
+        // Without a label that the pool can add, both ways are the same and one of them is enough.
         (gives == by_pool).then_some(changes)
     }
 
@@ -234,6 +242,7 @@ impl Buyer<'_> {
                 changes.push(change);
             }
         }
+        // Limits count the machine's whole capacity, so they are checked for each machine and not for the pod.
         for (resource, left) in &self.pool.limits_remaining {
             let needed = match resource.as_str() {
                 NODES => Quantity::from_units(1),

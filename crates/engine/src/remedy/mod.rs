@@ -47,7 +47,7 @@ const WORTH: u32 = 2;
 pub struct Facts<'a> {
     /// Platforms guessed from image names, and which Windows build runs on which.
     pub images: &'a ImageTable,
-    /// How many addresses nodes would have with prefix delegation.
+    /// The numbers of addresses that nodes would have with prefix delegation.
     pub prefixes: &'a PrefixAddresses,
 }
 
@@ -56,7 +56,7 @@ pub struct Facts<'a> {
 pub struct Remedy {
     /// The changes, all of which are needed.
     pub changes: Vec<Change>,
-    /// Where the pod is placed then.
+    /// The place that the pod then gets.
     pub place: Place,
 }
 
@@ -100,6 +100,8 @@ impl Cluster {
         facts: Facts<'_>,
         most: usize,
     ) -> Result<Vec<Remedy>, ModelError> {
+        // A best-first search: the heap gives the smallest set, the empty one first, which also tells whether any
+        // change is needed.
         let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(Set::new()))]);
         let mut seen = BTreeSet::from([Set::new()]);
         let mut found: Vec<(Size, Set, Remedy)> = Vec::new();
@@ -128,6 +130,7 @@ impl Cluster {
                         dominance::dominates((smaller, &remedy.place), (&set, &place))
                     };
                     if found.iter().any(better) {
+                        // Remembered, so that sets that contain it are not tried either.
                         dominated.push(set);
                         continue;
                     }
@@ -160,6 +163,7 @@ impl Cluster {
         facts: Facts<'_>,
         set: &Set,
     ) -> Result<TrialResult, ModelError> {
+        // A place or a promise that the pod has today must not decide where the changed pod goes.
         let mut changed = PodSpec {
             node_name: None,
             nominated_node_name: None,
@@ -172,6 +176,7 @@ impl Cluster {
             let pools = pools.iter_mut();
             pools.for_each(|pool| change.apply_to_pool(pool, facts.prefixes));
         }
+        // A pod that names Linux after all does not need the Windows address that admission added for it.
         if set.iter().any(Change::is_about_system) {
             propose::take_for_linux(&mut changed.template);
         }
@@ -190,6 +195,7 @@ impl Cluster {
             self.delegate_prefixes(facts.prefixes);
         }
         let tried = self.ask(&changed, (&pools, market), facts, set);
+        // Before the result is read: the addresses in it are relative to the settings of today.
         self.rollback(checkpoint);
         Ok(match tried? {
             TrialResult::Placed(place, changes) => {
@@ -231,6 +237,8 @@ impl Cluster {
                 }
             }
         }
+        // A node that takes the pod with its own reduction also takes it with the largest one, so one pass finds all
+        // that may.
         let mut least = template.clone();
         lowest.values().for_each(|change| change.apply(&mut least));
         let class = self.pod_class(&least)?;
@@ -254,6 +262,8 @@ impl Cluster {
     ) -> Result<TrialResult, ModelError> {
         let refused = RefusedPod::new(pod, facts, self.names_mut());
         let mut proposals = BTreeSet::new();
+        // kube-scheduler does not look at a gated pod at all, so nothing else can be found out before the gates are
+        // gone.
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {
                 gates: pod.template.scheduling_gates.clone(),
@@ -270,6 +280,7 @@ impl Cluster {
         // Without any change, the decision is the scheduler's alone.
         let is_for = |node: NodeId| set.is_empty() || refused.is_for(self.os_of(node));
         let runs = |node: &&NodeId| refused.about_build(build(node)).is_none() && is_for(**node);
+        // Existing nodes first: a place there costs nothing.
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
             return Ok(TrialResult::Placed(Place::Node(*node), changes));
@@ -323,6 +334,8 @@ impl Cluster {
             return Ok(TrialResult::Placed(place, set.iter().map(refine).collect()));
         }
         let refusals = plan.unplaceable.iter().flat_map(|pod| pod.pools.iter());
+        // Pools whose nodes run another operating system than the pod is for are no remedy, however few changes they
+        // need.
         for refusal in refusals.filter(|refusal| is_for_pool(&refusal.pool)) {
             if let PoolReason::LimitReached { resource, .. } = &refusal.reason {
                 proposals.insert(vec![Change::RaiseLimit {
@@ -336,6 +349,7 @@ impl Cluster {
             let mut own = pools.iter().filter(|pool| pool.pool == refusal.pool);
             let Some(pool) = own.next() else { continue };
             proposals.extend(market.about_pool(&refused, class, pool, self)?);
+            // Only other pods are in the way, so a zone that the pool does not use yet may have a place.
             if let PoolReason::Topology { .. } = refusal.reason {
                 let places = market.about_places(pool, &refused.places(), self);
                 proposals.extend(places.into_iter().map(|change| vec![change]));

@@ -22,6 +22,7 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
         for (at, other) in b.iter().enumerate() {
             let replaced = last[at] + usize::from(own != other);
             let mut least = replaced.min(last[at + 1] + 1).min(row[at] + 1);
+            // Two neighbours in the wrong order are one slip of the fingers, so they count as one change and not two.
             let swapped = index > 0 && at > 0 && *own == b[at - 1] && a[index - 1] == *other;
             if swapped && own != other {
                 least = least.min(before[at - 1] + 1);
@@ -47,6 +48,7 @@ pub(super) fn are_swapped(a: &str, b: &str) -> bool {
 pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
     let length = wanted.chars().count();
     let differ = wanted.chars().count().abs_diff(meant.chars().count());
+    // The difference in length is a lower bound of the distance, which costs the product of the lengths.
     if differ > 2 {
         return false;
     }

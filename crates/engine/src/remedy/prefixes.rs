@@ -62,6 +62,7 @@ impl PrefixAddresses {
                 && more > *now
             {
                 let kind = Arc::make_mut(kind);
+                // Pools' limits count capacity and pods count allocatable, so both have to know the addresses.
                 for amounts in [&mut kind.allocatable, &mut kind.capacity] {
                     amounts.insert(ADDRESSES.to_owned(), more);
                 }
@@ -81,6 +82,7 @@ impl PrefixAddresses {
         let kind = types.into_iter().find(|kind| kind.name == machine)?;
         let pods = kind
             .allocatable
+            // Addresses beyond the kubelet's maximum of pods are of no use.
             .get("pods")
             .map_or(i64::MAX, |pods| pods.value());
         Some(Delegated {
@@ -112,6 +114,7 @@ impl Cluster {
         let kind = self.names().find(label::INSTANCE_TYPE)?;
         let kind = self.text(fixed.labels.value(kind)?);
         let addresses = self.names().find(ADDRESSES)?;
+        // Only Windows nodes with the VPC resource controller advertise the resource.
         if !fixed.allocatable.knows(addresses) {
             return None;
         }

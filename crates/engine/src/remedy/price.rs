@@ -54,6 +54,7 @@ impl PodDemand {
         let nodes = pod.affinity.node_affinity.as_ref();
         if let Some(required) = nodes.and_then(|nodes| nodes.required.as_ref()) {
             let mut terms = required.node_selector_terms.iter();
+            // Dropping the whole affinity would drop what the image decides as well, so it is not proposed then.
             let is_decided = terms.any(|term| {
                 let mut expressions = term.match_expressions.iter();
                 expressions.any(|demand| decided(&demand.key))
@@ -152,6 +153,7 @@ impl Cluster {
             None => Vec::new(),
         };
         let mut dearest: Option<(PodDemand, u64)> = None;
+        // One demand at a time: which combination would be cheapest is not what a user can act on.
         for demand in demands {
             let mut without = request.clone();
             for pod in &mut without.pods {
@@ -165,6 +167,7 @@ impl Cluster {
                 dearest = Some((demand, cheaper));
             }
         }
+        // Without the pools that were bought from; pools that were not chosen stay as alternatives.
         request
             .templates
             .retain(|template| !pools.contains(&template.pool));

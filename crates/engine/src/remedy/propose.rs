@@ -105,6 +105,7 @@ fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     let demands = |key: &'static str| demands.clone().filter(move |demand| demand.key == key);
     let required = demands(label::OS).find_map(|demand| demand.values.first());
     let named = [pod.os.as_deref(), selected, required.map(String::as_str)];
+    // The pod's own field first, then its selectors; the first one that means an operating system decides.
     let mut named = named.into_iter().flatten().filter_map(meant_by);
     let by_build = || {
         let selects = pod.node_selector.contains_key(label::WINDOWS_BUILD);
@@ -161,6 +162,7 @@ impl<'a> RefusedPod<'a> {
         let images: Vec<_> = containers
             .filter_map(|container| build_of(&container.image, facts.images))
             .collect();
+        // Only images that need a Windows build say something about the system; all others are taken for Linux.
         let by_image = if images.is_empty() { LINUX } else { WINDOWS };
         RefusedPod {
             pod,
@@ -208,6 +210,7 @@ impl<'a> RefusedPod<'a> {
             if !self.is_for(cluster.os_of(node.node)) {
                 continue;
             }
+            // Affinity between pods gives the same proposals for every node, so they need no node's labels.
             if let Some(about) = self.about_terms(refusal) {
                 proposals.extend(about.map(|change| vec![change]));
                 continue;
@@ -245,6 +248,7 @@ impl<'a> RefusedPod<'a> {
         refusal: &Refusal,
     ) -> Option<Vec<Change>> {
         let mut changes = Vec::new();
+        // All of them: a node that lacks cpu and memory takes the pod only if both are reduced.
         for reason in refusal.reasons() {
             match reason {
                 Reason::Unschedulable => changes.push(Change::Uncordon {

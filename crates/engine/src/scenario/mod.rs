@@ -141,6 +141,7 @@ impl Scenario {
                 });
             }
         }
+        // Reserved before the clock starts, so that growing tables are not measured.
         cluster.expect_pods(pods);
         let own = shape::own_templates(self, nodes, pods);
         if self == Scenario::Volumes {

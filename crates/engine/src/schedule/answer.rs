@@ -63,6 +63,7 @@ impl Unschedulable {
     /// Sorts tallies, so that their order does not depend on the order of filtering.
     pub(crate) fn in_order(cluster: &Cluster, mut tallies: Vec<Tally>) -> Vec<Tally> {
         if tallies.len() > 1 {
+            // By text, because symbols are numbered by arrival and would order equal clusters differently.
             tallies.sort_by_cached_key(|tally| {
                 let reasons = tally.refusal.reasons();
                 let details = reasons.map(|reason| cluster.reason_detail(reason));

@@ -23,6 +23,7 @@ pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules, stock: Option<Stock<'
     if let Some(resources) = &rules.balanced {
         let with = balance_of_all(pod, true, node, resources, stock);
         let without = balance_of_all(pod, false, node, resources, stock);
+        // Half the change of the balance around 75, so that a change in either direction stays within 50 to 100.
         return 50 + (50 + with - without) / 2;
     }
     let request = &pod.requests.real;
@@ -55,6 +56,7 @@ fn balance_of_all(
         .collect();
     let deviation = match fractions.as_slice() {
         [] | [_] => 0.0,
+        // The standard deviation of two numbers; kube-scheduler takes this shorter way too, which rounds differently.
         [a, b] => ((a - b) / 2.0).abs(),
         all => {
             let mean = all.iter().sum::<f64>() / all.len() as f64;
@@ -62,6 +64,7 @@ fn balance_of_all(
             (sum / all.len() as f64).sqrt()
         }
     };
+    // Truncated, as Go converts to an integer.
     ((1.0 - deviation) * 100.0) as i64
 }
 

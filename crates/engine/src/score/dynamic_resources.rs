@@ -15,6 +15,7 @@ pub(crate) fn raw(question: &Question<'_>, node: NodeId) -> i64 {
         return 0;
     };
     let cluster = question.cluster;
+    // The node was feasible, so the search succeeds again; it is not kept because a claim of devices is rare.
     let found = cluster.find_devices(plan, node).unwrap_or_default();
     let scores = found.iter().filter_map(|found| {
         let claim = cluster.devices().claim(found.key)?;

@@ -5,12 +5,15 @@ use super::MAX_SCORE;
 use crate::class::Shape;
 use crate::cluster::{Cluster, Node};
 
+/// Images up to this size in total do not count (kube-scheduler: `minThreshold`).
 const MIN_BYTES: i64 = 23 << 20;
+/// Per container, more than this does not count (kube-scheduler: `maxContainerThreshold`).
 const MAX_BYTES_PER_CONTAINER: i64 = 1000 << 20;
 
 /// Returns the name by which an image is looked up: with `:latest` if it has no tag.
 pub(crate) fn normalized(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
+    // Only the last part: a colon before it belongs to a registry's port.
     if last.contains(':') {
         image.to_owned()
     } else {
@@ -30,6 +33,7 @@ pub(crate) fn raw(pod: &Shape, cluster: &Cluster, node: &Node) -> i64 {
     let sum = held
         .map(|image| {
             let (size_bytes, holders) = cluster.image(*image);
+            // An image that few nodes have weighs little, or all pods of it would gather there.
             (size_bytes as f64 * (f64::from(holders) / total)) as i64
         })
         .fold(0_i64, i64::saturating_add);

@@ -36,6 +36,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     let (cluster, rules) = (question.cluster, question.rules);
     let pod = &question.class.shape;
     let mut columns = Vec::with_capacity(8);
+    // Weights are applied here, after normalization, and plugins of weight 0 are not asked at all.
     let mut column = |plugin, scores: &dyn Fn() -> Vec<i64>| {
         let weight = rules.weight(plugin);
         if weight != 0 {
@@ -71,6 +72,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
             inter_pod_affinity::column(question, feasible)
         });
     }
+    // This plugin does not skip: without alternatives it scores every node 0.
     column(
         Plugin::DynamicResources,
         &|| match dynamic_resources::applies(question) {
@@ -102,6 +104,7 @@ pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
         0 => 0,
         weight => weight.saturating_mul(score()),
     };
+    // These four are not normalized over the feasible nodes, so each node's part can be kept and corrected alone.
     let fit = weighed(Plugin::NodeResourcesFit, &|| {
         node_resources_fit::raw(pod, node, &rules.fit, None)
     });
@@ -131,6 +134,7 @@ pub(crate) fn of_verdict(
     most: (i64, i64),
 ) -> i64 {
     let rules = question.rules;
+    // Normalized by the largest raw scores, which the boards know without asking every node.
     let taints = rules.weight(Plugin::TaintToleration) * scale(soft_taints, most.0, true);
     if question.class.shape.has_preferred_nodes {
         taints + rules.weight(Plugin::NodeAffinity) * scale(preferred, most.1, false)

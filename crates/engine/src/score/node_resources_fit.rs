@@ -9,6 +9,7 @@ use crate::profile::{FitScore, Strategy};
 
 pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore, stock: Option<Stock<'_>>) -> i64 {
     let (strategy, resources) = match score {
+        // The default profile, without the loop over resources: it is asked for every node and pod.
         FitScore::FreeCpuAndMemory => return least_allocated::raw(pod, node),
         FitScore::Of {
             strategy,
@@ -22,6 +23,8 @@ pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore, stock: Option<Stoc
             continue;
         };
         let score = of_load(strategy, load);
+        // kube-scheduler's `buildRequestedToCapacityRatioScorerFunction` leaves resources of score 0 out of the mean,
+        // the others do not.
         if score <= 0 && matches!(strategy, Strategy::Ratio(_)) {
             continue;
         }
@@ -30,6 +33,7 @@ pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore, stock: Option<Stoc
     }
     match strategy {
         _ if weights == 0 => 0,
+        // Rounded for this strategy and cut off for the others, as in kube-scheduler.
         Strategy::Ratio(_) => (sum as f64 / weights as f64).round() as i64,
         Strategy::Least | Strategy::Most => sum / weights,
     }
@@ -46,6 +50,7 @@ fn of_load(strategy: &Strategy, load: Load) -> i64 {
         Strategy::Least if requested > allocatable => 0,
         Strategy::Least => share(allocatable.wrapping_sub(requested)),
         Strategy::Most => share(requested.min(allocatable)),
+        // More than the node has counts as full (`maxUtilization`).
         Strategy::Ratio(points) if requested > allocatable => at(points, 100),
         Strategy::Ratio(points) => at(points, share(requested)),
     }
@@ -60,6 +65,7 @@ fn at(points: &[(i64, i64)], utilization: i64) -> i64 {
         Some(next) => {
             let ((from, low), (to, high)) = (points[next - 1], points[next]);
             let slope = (high - low).saturating_mul(utilization - from);
+            // Two points of one utilization make a step and no slope.
             low + slope.checked_div(to - from).unwrap_or(0)
         }
         None => points.last().map_or(0, |(_, score)| *score),

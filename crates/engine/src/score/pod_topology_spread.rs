@@ -52,6 +52,7 @@ impl Rows {
             .filter(|index| !ignored(*index))
             .collect();
         let weight = |(constraint, counts): (usize, &SpreadCounts)| {
+            // Each host is a domain of its own, so nodes are counted and not values of their labels.
             let size = match counts.rule.key {
                 Symbol::HOSTNAME => scored.iter().map(|index| self.nodes[*index]).sum(),
                 _ => scored
@@ -61,6 +62,7 @@ impl Rows {
                     .collect::<FxHashSet<_>>()
                     .len(),
             };
+            // kube-scheduler's `topologyNormalizingWeight`, in floating point for equal rounding.
             (size as f64 + 2.0).ln()
         };
         let weights: Vec<f64> = soft.iter().enumerate().map(weight).collect();
@@ -74,6 +76,7 @@ impl Rows {
         let normalized = raw.iter().map(|score| match score {
             None => 0,
             Some(_) if max == 0 => MAX_SCORE,
+            // Turned around: the most pods give the lowest score.
             Some(score) => MAX_SCORE * (max + min - score) / max,
         });
         normalized.collect()
@@ -84,6 +87,8 @@ fn raw_score(soft: &[SpreadCounts], row: &[(Option<Symbol>, i64)], weights: &[f6
     let mut score = 0.0;
     for ((counts, (value, count)), weight) in soft.iter().zip(row).zip(weights) {
         if value.is_some() {
+            // The constant per constraint makes a larger `maxSkew` tolerate more, as in kube-scheduler's
+            // `scoreForCount`.
             score += *count as f64 * weight + (counts.rule.max_skew - 1) as f64;
         }
     }

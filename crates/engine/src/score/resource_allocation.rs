@@ -76,8 +76,11 @@ pub(crate) fn load(
             has.ephemeral_bytes,
         ),
         (name, requests) => match scalar(own, name, requests) {
+            // kube-scheduler's `calculateResourceAllocatableRequest`: other extended resources must not decide about
+            // pods that do not use them.
             0 => return None,
             asked => {
+                // A resource that the node offers itself is counted as such, even if a DeviceClass stands for it too.
                 let counted = stock.filter(|_| has.scalar(name) == 0);
                 match counted.and_then(|stock| stock.count(name)) {
                     Some((all, taken)) => (taken, asked, all),

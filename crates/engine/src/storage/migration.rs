@@ -70,9 +70,11 @@ impl Driver {
     ) -> Vec<NodeSelectorTerm> {
         let mut terms = own.to_vec();
         let (zone, region) = places(&terms, spec);
+        // Only if the terms say nothing about the zone do the volume's labels.
         if !rename(&mut terms, zone, self.zone)
             && let Some(zones) = spec.labels.get(zone)
         {
+            // A volume in several zones has them joined by `__` in its label.
             let zones: Vec<&str> = zones.split("__").collect();
             demand(&mut terms, self.zone, &zones);
         }
@@ -123,6 +125,7 @@ fn demand(terms: &mut Vec<NodeSelectorTerm>, key: &str, values: &[&str]) {
     if values.is_empty() {
         return;
     }
+    // A volume without terms is reachable from everywhere, so a first term has to be made.
     if terms.is_empty() {
         terms.push(NodeSelectorTerm::default());
     }

@@ -83,6 +83,7 @@ impl Storage {
                 swap(&mut self.classes, name, class.map(|own| *own))?.map(Box::new),
             ),
             Change::Node(name, node) => {
+                // Never raised again when a node goes: the bound may be too low, never too high.
                 let limit = node.as_ref().and_then(|node| node.least_limit());
                 self.least_limit = [self.least_limit, limit].into_iter().flatten().min();
                 let before = swap(&mut self.nodes, name, node.map(|own| *own))?;
@@ -183,6 +184,7 @@ impl Storage {
         };
         let key = (pod.namespace, name);
         let claim = self.claim(key)?;
+        // kube-scheduler does not count a claim that was not made for the pod; VolumeBinding refuses the pod for it.
         if made_for.is_some_and(|maker| claim.owner != Some(maker.uid)) {
             return None;
         }
@@ -206,6 +208,7 @@ impl Storage {
             let attachment = self.attachments.get(name)?;
             let volume = self.volume(attachment.volume)?;
             let attach = volume.attach?;
+            // In-tree volumes count by the pods that have them; kube-scheduler leaves them out here.
             let counts = volume.is_csi && attachment.driver != Symbol::EMPTY;
             counts.then_some(Attach {
                 driver: attachment.driver,

@@ -38,6 +38,8 @@ impl Claim {
             deleting: spec.deleting,
             lost: spec.lost,
             volume: names.intern(&spec.volume),
+            // kube-scheduler's `isPVCFullyBound`: a claim with a volume but without the annotation is still being
+            // bound.
             bound: !spec.volume.is_empty() && spec.bind_completed,
             selected_node: spec.selected_node.as_deref().map(|node| names.intern(node)),
             class: names.intern(&spec.class),
@@ -118,6 +120,7 @@ impl Volume {
                 })
             }
             Some(VolumeSource::Disk(disk)) => {
+                // The beta label first, as in csi-translation-lib.
                 let by_beta = labels.value(Symbol::BETA_ZONE);
                 let by_beta = by_beta.filter(|zones| *zones != Symbol::EMPTY);
                 let zones = by_beta.or(labels.value(Symbol::ZONE));

@@ -82,6 +82,7 @@ impl Plan {
             .into_iter()
             .filter_map(|(plugin, conflict)| Some((plugin, conflict?)))
             .collect();
+        // Told apart from the conflicts, because NodeVolumeLimits finds it node by node.
         let mut named = claims(pod).map(|(key, _)| key);
         let missing = named.find(|key| storage.claim(*key).is_none());
         plan.uncounted = missing.map(|(_, name)| name);
@@ -136,6 +137,7 @@ impl Plan {
 
     /// Implements VolumeBinding's PreFilter of kube-scheduler.
     fn bind(&mut self, pod: &PodClass, storage: &Storage, names: &Interner) -> Option<Conflict> {
+        // All claims are checked before any is sorted into bound and unbound, as kube-scheduler does.
         for (key, made_for) in claims(pod) {
             let name = key.1;
             let Some(claim) = storage.claim(key) else {
@@ -180,6 +182,7 @@ impl Plan {
                 immediate = true;
             }
         }
+        // Only reported once the other claims are known, so that a conflict of theirs comes first.
         immediate.then_some(Conflict::UnboundImmediate)
     }
 
@@ -227,6 +230,7 @@ impl Unbound {
         let claim = storage.claim(key)?;
         let request = claim.request.unwrap_or_default();
         let (mut set_aside, mut candidates) = (Vec::new(), Vec::new());
+        // A class of its own for each claim would match nothing, so volumes are looked up by class.
         for (name, volume) in storage.volumes_of(claim.class) {
             let for_it = volume.is_for(key, claim.uid);
             let taken = volume.claim.is_some() && !for_it;
@@ -256,6 +260,7 @@ impl Unbound {
                 candidates.push((volume.capacity, candidate));
             }
         }
+        // By size, then by name, so that the choice does not depend on the order in which volumes arrived.
         let sorted = |mut list: Vec<(Quantity, Candidate)>| -> Vec<Candidate> {
             list.sort_by(|a, b| (a.0, names.text(a.1.name)).cmp(&(b.0, names.text(b.1.name))));
             list.into_iter().map(|own| own.1).collect()
@@ -278,9 +283,11 @@ impl Provision {
         let claim = storage.claim(key)?;
         let class = storage.class(claim.class)?;
         let publishes_capacity = storage.drivers.get(&class.provisioner) == Some(&true);
+        // A claim without a request needs no capacity.
         let room = claim.request.filter(|_| publishes_capacity).map(|request| {
             let capacities = storage.capacities.values();
             let enough = capacities.filter(|capacity| {
+                // Whole units, because kube-scheduler compares `Value()`.
                 let largest = capacity.largest.map(Quantity::value);
                 capacity.class == claim.class && largest.is_some_and(|own| own >= request.value())
             });

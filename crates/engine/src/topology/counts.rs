@@ -112,6 +112,7 @@ impl SpreadCounts {
     /// Returns the number of pods in the domain with the fewest; 0 if there are fewer domains than
     /// `minDomains`.
     pub(crate) fn fewest(&self) -> i64 {
+        // Kubernetes' `minDomains`: too few domains count as if an empty one existed.
         if (self.places.len() as i64) < self.rule.min_domains {
             return 0;
         }
@@ -124,6 +125,7 @@ impl SpreadCounts {
     }
 
     pub(crate) fn leave(&mut self, node: NodeId, place: Symbol) {
+        // A node that never counted, because of policies or missing labels, must not be taken off.
         if self.eligible.contains(node.index()) {
             self.eligible.set(node.index(), false);
             self.change(place, -1, 0);
@@ -131,6 +133,7 @@ impl SpreadCounts {
     }
 
     pub(crate) fn count(&mut self, node: NodeId, place: Symbol, delta: i64) {
+        // Pods on nodes that do not count are ignored, as in kube-scheduler's `calPreFilterState`.
         if self.eligible.contains(node.index()) {
             self.change(place, 0, delta);
         }

@@ -37,6 +37,7 @@ impl Effect {
         names: &Interner,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
+        // Spread constraints count pods of the pod's own namespace only.
         if own.namespace == other.namespace {
             let spreads = |counts: &super::SpreadCounts| {
                 // kube-scheduler counts no pods for an empty selector (`countPodsMatchSelector`), although it matches
@@ -83,6 +84,7 @@ impl Effect {
                 .filter(on_own)
                 .map(|term| Effect::ExistingAnti(term.key)),
         );
+        // Effects that no enabled scorer reads are left out, so that no placed pod pays for them.
         let scores = rules.weight(Plugin::InterPodAffinity) != 0
             && !(rules.ignore_others_preferences && own.preferred_pods.is_empty());
         if !scores {
@@ -94,6 +96,7 @@ impl Effect {
         };
         effects.extend(own.preferred_pods.iter().filter(on_other).map(score));
         effects.extend(other.preferred_pods.iter().filter(on_own).map(score));
+        // Required affinity of pods that are there attracts too (`hardPodAffinityWeight`, 1 by default).
         if rules.hard_affinity_weight != 0 {
             let terms = other.affinity.iter().filter(on_own);
             effects.extend(terms.map(|term| Effect::Score {

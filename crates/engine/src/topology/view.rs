@@ -94,6 +94,8 @@ impl View {
         names: &Interner,
     ) -> Self {
         let declared = !class.spread.is_empty();
+        // Constraints of a profile are treated like the pod's own; only the system's defaults let nodes without the
+        // keys take part.
         let soft_declared = declared || !matches!(profile.spread, Spread::System);
         let rules = if declared {
             class.spread.clone()
@@ -167,6 +169,7 @@ impl View {
     /// Records that pods with these effects may be placed from now on.
     pub(crate) fn expect(&mut self, effects: &[Effect]) {
         for effect in effects {
+            // Recorded before any such pod is placed: a plan must know what its own pods may do to each other.
             if let Effect::ExistingAnti(key) = *effect
                 && !self.away_keys.contains(&key)
             {
@@ -190,6 +193,7 @@ impl View {
 
     /// Returns the hosts whose counts changed since the last call, with their hostname labels; `None` if that is not known.
     pub(crate) fn take_changed_hosts(&mut self) -> Option<Vec<(NodeId, Option<Symbol>)>> {
+        // Without rules about hosts no host is noted, so an empty list would say nothing.
         if !self.by_host {
             return None;
         }
@@ -224,6 +228,7 @@ impl View {
                 .all(|counts| spot.labels.value(counts.rule.key).is_some())
         };
         let os = self.os;
+        // Worked out at most once for a node, and only if a constraint honors affinity.
         let mut selected = None;
         let mut honored = |rule: &SpreadRule| {
             let selected = *selected.get_or_insert_with(|| {
@@ -290,6 +295,8 @@ impl View {
                     counts.count(spot.id, soft_place(counts.rule.key, spot), delta);
                 }
                 Effect::Affinity => {
+                    // A node without one of the keys counts for the others, as in kube-scheduler's
+                    // `updateWithAffinityTerms`.
                     for &key in &self.affinity_keys {
                         if let Some(value) = spot.labels.value(key) {
                             self.affinity.change(key, value, delta);

@@ -58,6 +58,7 @@ impl<'a> Records<'a> {
         let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
         let ends = line.len() < self.rest.len();
         self.rest = rest;
+        // Go drops a carriage return at the end of a line, even within quotes.
         Some((line.strip_suffix('\r').unwrap_or(line), ends))
     }
 

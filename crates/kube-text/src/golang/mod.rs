@@ -11,4 +11,4 @@ pub mod semver;
 pub mod url;
 pub mod zone;
 
-pub use quoting::{is_printable, quote};
+pub use quoting::{is_printable, quote, quote_all};

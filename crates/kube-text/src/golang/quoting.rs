@@ -35,3 +35,9 @@ pub fn quote(text: &str) -> String {
     quoted.push('"');
     quoted
 }
+
+/// Formats a list of strings as Go's `%q` does: `["a" "b"]`.
+pub fn quote_all(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+    format!("[{}]", quoted.join(" "))
+}

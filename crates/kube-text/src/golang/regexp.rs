@@ -113,6 +113,7 @@ impl<'p> Translator<'p> {
                 '(' if self.rest.starts_with("(?") => self.group()?,
                 '(' => {
                     self.skip(1);
+                    // No caller uses captures, and groups without them are cheaper.
                     self.open("(?:");
                 }
                 ')' => {
@@ -208,6 +209,7 @@ impl<'p> Translator<'p> {
             return Err(("missing argument to repetition operator", operator));
         }
         self.out.push_str(operator);
+        // The counts of nested repetitions multiply (Go: `repeatIsValid`).
         if let Some((least, most)) = counts {
             let level = self.level();
             let copies = match most {

@@ -11,6 +11,7 @@ pub fn fault(text: &str) -> Option<String> {
     let (Some(major), Some(minor), Some(patch)) = (parts.next(), parts.next(), parts.next()) else {
         return Some("No Major.Minor.Patch elements found".to_owned());
     };
+    // The build may contain hyphens, so it is split off before the pre-release.
     let (patch, build) = match patch.split_once('+') {
         Some((patch, build)) => (patch, Some(build)),
         None => (patch, None),
@@ -19,6 +20,7 @@ pub fn fault(text: &str) -> Option<String> {
         Some((patch, release)) => (patch, Some(release)),
         None => (patch, None),
     };
+    // Go's library checks the parts in this order.
     let numbers = [("major", major), ("minor", minor), ("patch", patch)];
     let mut numbers = numbers.into_iter();
     numbers

@@ -68,6 +68,7 @@ impl Url {
             fragment: String::new(),
             path: String::new(),
         };
+        // The target of the request `OPTIONS *`.
         if text == "*" {
             url.path = text.to_owned();
             return Ok(url);
@@ -84,6 +85,7 @@ impl Url {
             if via_request {
                 return Err("invalid URI for request".to_owned());
             }
+            // Such a segment would look like a scheme (RFC 3986, section 4.2).
             if rest
                 .split('/')
                 .next()
@@ -97,6 +99,7 @@ impl Url {
         if let Some(authority) = rest.strip_prefix("//").filter(|_| may_have_host) {
             let end = authority.find('/').unwrap_or(authority.len());
             rest = &authority[end..];
+            // The last one separates, because Go allows others in the user.
             let (user, host) = match authority[..end].rsplit_once('@') {
                 Some((user, host)) => (Some(user), host),
                 None => (None, &authority[..end]),
@@ -156,6 +159,7 @@ impl Url {
             resolved.path = without_dots(&resolved.escaped_path());
             return Ok(resolved);
         }
+        // An empty reference means this document, with its query.
         if resolved.path.is_empty() && resolved.query.is_empty() {
             resolved.query.clone_from(&self.query);
             if resolved.fragment.is_empty() {
@@ -197,6 +201,7 @@ impl Url {
             text.push_str(&self.scheme);
             text.push(':');
         }
+        // Like Go, write slashes after a scheme even if there is only a path, as in `file:///x`.
         let has_authority = !self.host.is_empty() || !user.is_empty();
         if has_authority || !(self.scheme.is_empty() || self.path.is_empty()) {
             text.push_str("//");
@@ -219,6 +224,7 @@ impl Url {
             Some(String::from_utf8_lossy(&read).into_owned())
         };
         let pairs = self.query.split('&');
+        // Semicolons once separated pairs too; Go refuses such pairs because others read them differently.
         for pair in pairs.filter(|pair| !(pair.is_empty() || pair.contains(';'))) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if let (Some(name), Some(value)) = (text(name), text(value)) {
@@ -246,6 +252,7 @@ fn without_dots(path: &str) -> String {
                 if segment == ".." {
                     walked.pop();
                 }
+                // A path that ends in a dot segment is a directory.
                 if is_last {
                     walked.push("");
                 }

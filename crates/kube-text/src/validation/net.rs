@@ -83,6 +83,7 @@ impl Cidr {
     /// Returns whether the address has bits beyond the prefix.
     fn has_host_bits(&self) -> bool {
         match self.address {
+            // It was written as an IPv4-mapped address, so its prefix counts the bits of IPv6.
             IpAddr::V4(v4) if self.bits == 128 => {
                 let mapped = v4.to_ipv6_mapped();
                 masked_v6(mapped, self.written) != mapped
@@ -195,6 +196,7 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
         IpAddr::V6(v6) => (
             v6.segments()[0] & 0xffc0 == 0xfe80,
+            // The flags in between do not matter, only the scope.
             v6.segments()[0] & 0xff0f == 0xff02,
         ),
     };

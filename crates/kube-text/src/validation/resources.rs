@@ -119,6 +119,7 @@ pub fn container_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
 
 /// Validates the amount of a resource: not negative, and an integer where the resource is counted.
 pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) {
+    // Decoding has refused texts that are not quantities.
     let Ok(quantity) = Quantity::parse(text) else {
         return;
     };

@@ -76,6 +76,7 @@ impl Selector {
     /// The text is not a selector; the message names the position.
     pub fn parse(text: &str) -> Result<Selector, SelectorError> {
         let mut requirements = parse::requirements(text)?;
+        // apimachinery sorts them too, which shows where a selector is printed.
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Selector(Some(requirements)))
     }
@@ -159,15 +160,17 @@ impl Requirement {
         )
     }
 
-    /// Returns whether an object matches whose label has this value (`None`: is absent).
+    /// Returns whether an object matches if its label has this value; `None` means that it lacks the label.
     pub fn allows(&self, value: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         match self.operator {
             Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),
+            // An absent label satisfies these operators too.
             Operator::NotEquals | Operator::NotIn => value.is_none_or(|value| !listed(value)),
             Operator::Exists => value.is_some(),
             Operator::DoesNotExist => value.is_none(),
             Operator::GreaterThan | Operator::LessThan => {
+                // As in apimachinery, what is not an integer never matches.
                 let number = |text: &str| text.parse::<i64>().ok();
                 let (Some(value), Some(bound)) = (
                     value.and_then(number),
@@ -292,6 +295,7 @@ fn requirement(
     }
     match problems.len() {
         0 => {
+            // apimachinery keeps the values as a set and prints them sorted.
             values.sort();
             values.dedup();
             Ok(Requirement {

@@ -109,6 +109,7 @@ impl Fleet {
         Fleet {
             groups,
             complete,
+            // Nodes may lag behind the control plane by some versions; the highest is the closest to it.
             minor: objects.iter().filter_map(minor).max(),
             has_old_nodes: objects
                 .iter()
@@ -244,6 +245,7 @@ fn karpenter(
         object: index,
         path,
         name: object.name().to_owned(),
+        // The requirement decides which nodes the pool buys; a contradicting family is rule MUL074's finding.
         system: required.or(family.map(system_of)),
         build: family.and_then(build_of).or_else(|| {
             let builds = requirement(spec, labels::WINDOWS_BUILD)?;

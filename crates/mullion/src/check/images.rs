@@ -148,6 +148,7 @@ impl RegistryAnswers {
 impl Images for RegistryAnswers {
     fn fact(&self, image: &str) -> Option<Fact> {
         let known = self.facts.get(image).cloned();
+        // A guess is better than nothing, and the findings say that it is one.
         known.or_else(|| self.table.fact(image))
     }
 }
@@ -159,6 +160,7 @@ fn of_content(content: &Content) -> Option<Fact> {
     Some(Fact {
         runs: content.runs()?.platforms().map(runs).collect(),
         guess: false,
+        // Which build the node has is unknown, so the largest is reported.
         bytes: windows.clone().filter_map(|own| own.bytes).max(),
         unversioned: windows.clone().any(|own| own.os_version.is_empty()),
         program: windows.clone().find_map(|own| own.program.clone()),

@@ -185,6 +185,7 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
             out::note(&format!("{}:{line}: {fault}", text.name));
         }
     }
+    // Fixed before the check, so that only what remains is reported.
     let fixed = match args.fix {
         true => Some(write(&mut session, args.r#unsafe)?),
         false => None,
@@ -244,6 +245,8 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
                 objects.extend(text.objects(0)?);
             }
             let groups = fleet::Fleet::of(&objects, true).groups;
+            // An empty description would be taken for a cluster without nodes, and every Windows pod for an
+            // error.
             if groups.is_empty() {
                 let shown = input::named(path);
                 return Err(Failure::input(format!(

@@ -131,6 +131,7 @@ impl Placement {
                     _ => (Choice::Open, None),
                 }
             }
+            // The class may select an operating system, so neither a choice nor its absence can be reported.
             None if unknown => (Choice::Unknown, None),
             None if builds.is_some() => (Choice::One(System::Windows), Some(SelectingField::Build)),
             None => (Choice::Open, None),
@@ -174,6 +175,7 @@ fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
     for term in terms {
         let mut expressions = list(&term["matchExpressions"])
             .filter(|own| own["key"].as_str().is_some_and(|key| keys.contains(&key)));
+        // Terms are alternatives: one without the label allows any value.
         let expression = expressions.next()?;
         let named = list(&expression["values"])
             .filter_map(Value::as_str)

@@ -109,6 +109,7 @@ impl Session {
                 && !silenced
         });
         found.sort_by_key(|finding| (finding.object, finding.at.clone(), finding.rule.id));
+        // A pod template may match a rule by several containers with the same sentence.
         found.dedup_by(|one, other| {
             one.object == other.object && one.at == other.at && one.problem == other.problem
         });
@@ -159,6 +160,7 @@ impl Session {
         let mut fixed = 0;
         let mut changed = BTreeSet::new();
         for _ in 0..ROUNDS {
+            // Parsed anew in every round, because an edit moves the positions of what follows.
             let (objects, _, found) = self.apply()?;
             let mut written = 0;
             for finding in found {

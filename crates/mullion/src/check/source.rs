@@ -55,6 +55,7 @@ impl Text {
                 error.info()
             ));
             match content.contains("{{") {
+                // A template with braces is not YAML before Helm has rendered it.
                 true => failure.hint(
                     "a chart is checked as Helm renders it: helm template CHART | mullion check -",
                 ),

@@ -307,6 +307,7 @@ fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
 fn is_host_process(container: &Value, spec: &Value) -> bool {
     let own = &container["securityContext"]["windowsOptions"]["hostProcess"];
     let pods = &spec["securityContext"]["windowsOptions"]["hostProcess"];
+    // A container's option overrides the pod's.
     own.as_bool().or(pods.as_bool()).unwrap_or(false)
 }
 

@@ -66,6 +66,7 @@ impl NamedCluster {
     fn among(&self, mut running: Vec<Record>) -> Vec<Record> {
         if let Some(directory) = &self.directory {
             let directory = absolute(directory);
+            // The directory alone decides: names need not be unique, but a directory belongs to one cluster.
             running.retain(|record| record.directory.as_ref() == Some(&directory));
             return running;
         }

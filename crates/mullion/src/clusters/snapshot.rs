@@ -30,6 +30,7 @@ pub(crate) async fn save(file: PathBuf, chosen: NamedCluster) -> Result<(), Fail
     let running = chosen.among(running::all());
     let unwritable = |error: io::Error| cannot("written", &file, &error);
     let place = files::replaceable(&file).map_err(unwritable)?;
+    // Beside the file, because a rename is atomic only within a file system.
     let part = files::temporary_name(&place).map_err(unwritable)?;
     let written = match (running.as_slice(), chosen.directory()?) {
         ([record], _) => from_running(record, &part).await,
@@ -41,6 +42,8 @@ pub(crate) async fn save(file: PathBuf, chosen: NamedCluster) -> Result<(), Fail
     };
     let kept = written.and_then(|()| {
         let whole = File::open(&part).map_err(|error| cannot("read", &part, &error))?;
+        // The process may have ended in the middle of the copy; only the checksum shows that nothing is
+        // missing.
         check_copy(BufReader::new(whole)).map_err(|error| {
             Failure::run(format!("the snapshot was cut short: {error}"))
                 .hint("is the cluster still running? `mullion list` says so")
@@ -119,6 +122,7 @@ async fn copy(client: Client, to: &Path) -> Result<(), SnapshotFailure> {
         }
         file.write_all(&buffer[..read]).map_err(unwritten)?;
     }
+    // Before the rename: a name must not survive a power failure that its content does not.
     file.sync_all().map_err(unwritten)
 }
 
@@ -148,6 +152,7 @@ pub(crate) fn restore(file: PathBuf, chosen: NamedCluster, force: bool) -> Resul
     };
     keep::check_is_free(&directory)?;
     let open = || File::open(&file).map_err(|error| cannot("read", &file, &error));
+    // Before anything is touched: a broken file must be no reason to lock or replace a cluster.
     check_copy(BufReader::new(open()?)).map_err(|error| copy_failure(&error, &file))?;
     restore_copy(open()?, &directory, force).map_err(|error| copy_failure(&error, &file))?;
     let how = match (&chosen.directory, &chosen.name) {

@@ -378,6 +378,7 @@ impl ControllerArgs {
             );
         }
         let buys = parts.has(Part::Provisioner) || parts.has(Part::Disruption);
+        // AWS needs it even for addresses only: instances are found by the tag with the cluster's name.
         let needs_name = buys || self.cloud == Some(Cloud::Aws);
         if needs_name && self.cluster_name.as_deref().is_none_or(str::is_empty) {
             return Err(

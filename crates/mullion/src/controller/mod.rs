@@ -133,6 +133,8 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     tracing::info!("the cluster is {server}");
     let readiness = Readiness::waiting("the API server has not answered yet");
     let bind = settings.bind;
+    // Probes and metrics are served before the cluster answers, so that a pod that waits for it is not
+    // restarted.
     let probes = serving::probes(readiness.clone());
     serving::serve(
         SocketAddr::new(bind, args.health_probe_port),
@@ -196,6 +198,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
             Some(lead) => lead.until(&context, over, &readiness).await,
         }
     };
+    // First, so that the Service sends no more reviews while the webhooks still answer those under way.
     readiness.lost("it is stopping");
     place.withdraw(&context.client, &parts).await;
     if let Some(served) = served {
@@ -268,6 +271,7 @@ async fn start(
             };
             if parts.has(Part::Placement) || parts.has(Part::Addresses) {
                 tracing::info!("waits for the list of nodes, at which rules look");
+                // Without the nodes the first pods would be placed as if there were none.
                 context.informers.nodes.synced().await;
             }
             let address = SocketAddr::new(bind, webhook_port);
@@ -339,6 +343,7 @@ impl LeaderParts {
         readiness.lost("it is stopping");
         // All parts must have stopped before the next leader starts.
         let stopped = timeout(STOP_PATIENCE, context.stop()).await;
+        // Otherwise something may still be writing, and the Lease is left to expire.
         if stopped.is_ok() {
             election.give_back().await;
         }
@@ -568,6 +573,7 @@ fn identity() -> String {
         .ok()
         .or_else(|| std::fs::read_to_string("/etc/hostname").ok())
         .unwrap_or_default();
+    // A restarted pod may have the same name, and must not take the Lease of its predecessor for its own.
     let unique = uuid::Uuid::new_v4();
     match host.trim() {
         "" => unique.to_string(),

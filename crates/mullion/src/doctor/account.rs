@@ -110,6 +110,7 @@ async fn roles(account: &dyn Account, instances: &Instances) -> Fact<BTreeMap<St
     let windows = instances.windows.values().map(|own| &own.instance_profile);
     let mut roles = BTreeMap::new();
     for profile in windows.chain(&instances.linux_profiles) {
+        // Nodes of one group share their profile, so each is asked about once.
         if !roles.contains_key(profile) {
             let role = account.role_of(profile).await?;
             roles.insert(profile.clone(), role);

@@ -93,6 +93,7 @@ fn judged(snapshot: &Snapshot) -> Vec<Row> {
 /// Returns whether something was measured, and no path is blocked or untested.
 fn passes(rows: &[Row]) -> bool {
     let outcomes = || rows.iter().map(|row| row.found.outcome());
+    // An empty answer must not pass: a cluster in which nothing could be tried would look healthy.
     let is_bad = |outcome| matches!(outcome, Outcome::Failed | Outcome::Unknown);
     !outcomes().any(is_bad) && outcomes().any(|outcome| outcome == Outcome::Ok)
 }

@@ -103,6 +103,8 @@ impl Findings {
     pub(super) fn outcome(&self) -> Outcome {
         let fails = |problem: &Problem| problem.fails;
         match self {
+            // A known problem counts before what could not be read: it stays one whatever the missing answer
+            // is.
             _ if self.problems.iter().any(fails) => Outcome::Failed,
             _ if !self.problems.is_empty() => Outcome::Warning,
             _ if !self.missing.is_empty() => Outcome::Unknown,

@@ -28,6 +28,8 @@ pub(super) async fn mend(
 ) -> Result<(Snapshot, Vec<Row>), Failure> {
     let (mut made, mut asked) = (0, Vec::new());
     for _ in 0..ROUNDS {
+        // Every round begins with objects that were just read, so the versions of the last one are out of
+        // date.
         let (mut made_now, mut versions) = (0, Versions::new());
         for row in &rows {
             for change in row.found.changes() {

@@ -131,6 +131,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
 async fn interrupted() {
     if let Err(error) = up::interrupted().await {
         tracing::debug!("no signal can be heard: {error}");
+        // Ending here would look like an interruption and stop the probes at once.
         std::future::pending::<()>().await;
     }
 }

@@ -166,6 +166,7 @@ pub(super) async fn take(client: &Client, server: &str) -> Result<Snapshot, Fail
         probes: unprobed(),
         lists: lists.into_iter().flatten().collect(),
     };
+    // Without the permission to read it the account stays unknown, and every check that needs it says so.
     if let Ok(Some(object)) = snapshot.find("SimulatedAccount", "", NAME) {
         let account = account::simulated(object).map_err(|error| {
             Failure::input(format!("SimulatedAccount {NAME} cannot be read: {error}"))
@@ -197,6 +198,7 @@ async fn dry_run(client: &Client) -> Result<DryRun, Failure> {
             Ok(Ok(pod)) => DryRun::Admitted(pod),
             Ok(Err(kube::Error::Api(status))) => {
                 let is_rbac =
+                    // Admission plugins refuse with 403 as well; only RBAC words its refusal so.
                     status.code == 403 && status.message.contains("cannot create resource");
                 match is_rbac {
                     true => DryRun::Forbidden,

@@ -109,6 +109,7 @@ pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let kind = FaultKind::from(kind);
+    // A fault of the same target is not made twice: ending one of the two would leave the other in force.
     let known = all.iter().find(|own| is_about(own, kind, &target));
     match (known, args.heal) {
         (Some(known), false) => {
@@ -186,6 +187,7 @@ impl Faults {
         };
         let mut object = SimulatedFault::new("", spec);
         object.metadata = ObjectMeta {
+            // The target may have characters that a name must not have, such as `/` and `*`.
             generate_name: Some(format!("{kind}-")),
             ..ObjectMeta::default()
         };

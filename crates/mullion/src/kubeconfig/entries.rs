@@ -128,6 +128,7 @@ pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>, may_choose: bool)
             Value::Array(items) => items,
             _ => Vec::new(),
         };
+        // Callers have checked that entries of this name are Mullion's.
         items.retain(|item| item["name"] != cluster.name);
         items.push(json!({ "name": cluster.name, key: value }));
         config[list] = items.into();
@@ -157,6 +158,7 @@ pub(super) fn take_out(config: &mut Value, mark: &Value) -> bool {
             !is_own
         });
         found |= !gone.is_empty();
+        // kubectl fails on a current context that does not exist, and takes its defaults for an empty one.
         if list == "contexts" && gone.contains(&config["current-context"]) {
             config["current-context"] = "".into();
         }

@@ -126,6 +126,7 @@ pub(crate) fn remove(path: &Path, mark: &Value) -> Result<Option<Removed>, Failu
     if !path.is_file() {
         return Ok(None);
     }
+    // The lock is held from the read to the write, so a change by kubectl in between is not lost.
     let _lock = Lock::take(path)?;
     let Ok(found) = read(path) else {
         return Ok(None);
@@ -166,6 +167,7 @@ impl Lock {
         directory.map_err(|error| unwritable(path, &file_error(&error)))?;
         let began = Instant::now();
         loop {
+            // client-go locks in the same way: whoever creates the file has the lock (`lockFile`).
             let made = OpenOptions::new().write(true).create_new(true).open(&lock);
             match made {
                 Ok(_) => return Ok(Lock(lock)),

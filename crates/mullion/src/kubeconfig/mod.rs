@@ -267,6 +267,7 @@ fn other_files(path: &Path) -> Vec<(PathBuf, Value)> {
 }
 
 fn read_others(path: &Path, mut files: Vec<PathBuf>) -> Vec<(PathBuf, Value)> {
+    // kubectl reads the other files only together with this one if `$KUBECONFIG` names it too.
     if !files.iter().any(|file| file == path) {
         return Vec::new();
     }
@@ -322,11 +323,14 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
         Target::Merge(path) => Some(file::Lock::take(path)?),
         Target::Usual(_) | Target::File(_) => None,
     };
+    // Checked again although [`Target::resolve`] did: the file may have changed while the cluster started.
     let found = target.check(cluster.name, Some(cluster.server))?;
     let config = match target {
         Target::Usual(_) | Target::File(_) => alone(cluster),
         Target::Merge(path) => {
             let other_files = other_files(path);
+            // The current context of any file counts for all of them, so a choice in another file is
+            // respected.
             let chosen = other_files
                 .iter()
                 .any(|(_, config)| entries::has_current(config));

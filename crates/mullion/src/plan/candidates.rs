@@ -98,6 +98,8 @@ impl Objects {
             managed.push(name.clone());
             let pool = self.pool_of(claim);
             let is_young = pool.is_some_and(|pool| self.is_young(claim, pool));
+            // A node within `consolidateAfter` is still being filled or emptied, and moved pods would restart
+            // its timer (Karpenter core: `IsUnderConsolidateAfter`).
             if !claim.is(condition::INITIALIZED) || is_young {
                 found.closed.push(name.clone());
             }
@@ -198,6 +200,9 @@ impl Objects {
             all.price_micro_usd += price(claim, pool, market).unwrap_or(0);
             let pods = self.on(&node.name_any()).iter();
             all.disruption_milli += disruption_milli(pods.filter(|pod| is_reschedulable(pod)));
+            // Budgets are shares of the nodes that work (Karpenter core: `BuildDisruptionBudgetMapping`): a
+            // node that is not ready counts as disrupted already, so that a broken pool is not shrunk
+            // further.
             if claim.is(condition::INITIALIZED) && !claim.is(condition::INSTANCE_TERMINATING) {
                 nodes += 1;
                 let goes = is_going(claim, node);

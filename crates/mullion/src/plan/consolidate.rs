@@ -114,8 +114,10 @@ pub(super) async fn ask(
         pools: terms,
         reshaped: question.pools.reshaped.clone(),
         leaving: question.pools.leaving.clone(),
+        // With the pending pods in it: room that they will take is not offered to moved ones.
         market: question.request,
         closed,
+        // As in Karpenter, whose feature gate SpotToSpotConsolidation is off by default.
         spot_to_spot: false,
     };
     let moves = state.cluster.consolidate(&asked).map_err(Failure::input)?;

@@ -63,6 +63,7 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
         })?;
         return Ok(true);
     }
+    // The plan for the cluster as it is comes first, because the changes alter the input for good.
     let now = plan(&mut input, &args).await?;
     let changes = args
         .what_if

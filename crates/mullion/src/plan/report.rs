@@ -309,6 +309,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<NewNode> {
     let mut zones: Vec<String> = cheapest
         .offerings
         .iter()
+        // A zone at another price is no equal choice: the launch takes the cheapest offering.
         .filter(|(_, kind, own)| kind == capacity_type && own == price)
         .map(|(zone, ..)| zone.clone())
         .collect();
@@ -382,6 +383,7 @@ fn refused(
             continue;
         };
         let name = question.names.get(&own.pod).unwrap_or(&own.pod).clone();
+        // Empty lists have no address of their own, so they are compared by content below.
         let shared = (!own.pools.is_empty()).then_some(own.pools.as_ptr() as usize);
         if let Some(group) = shared.and_then(|shared| known.get(&shared)) {
             groups[*group].pods.push(name);

@@ -72,6 +72,8 @@ pub(super) fn apply(
     let before = coming.clone().count() + there.clone().count();
     let mut idle = input.idle.iter();
     let idle = idle.find(|(own, _)| *own == maker).map(|(_, model)| model);
+    // Pods of a manifest come first: they have the template that new pods will have, existing ones may be
+    // older.
     let Some(model) = coming.chain(there).next().or(idle).cloned() else {
         return Err(Failure::input(format!(
             "--scale: {called} has no pod, so nothing says what its pods ask for"
@@ -91,6 +93,8 @@ pub(super) fn apply(
 
 fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result<(), Failure> {
     let volumes = &model.template.volumes;
+    // Where a volume is decides the zone of its pod, so a copy of the model's claims would place all pods by
+    // one volume.
     let has_own = |volume: &PodVolume| {
         matches!(volume, PodVolume::Ephemeral { .. })
             || called.starts_with("StatefulSet") && matches!(volume, PodVolume::Claim { .. })
@@ -125,6 +129,7 @@ fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result
 
 fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) {
     let mut kept = Vec::new();
+    // From the end, so that the pods with the lowest numbers stay.
     for pod in std::mem::take(&mut input.coming).into_iter().rev() {
         match pods > 0 && is_own(&pod) {
             true => pods -= 1,

@@ -63,6 +63,8 @@ pub(crate) struct StandingQuery {
 pub(crate) async fn run(asked: StandingQuery) -> Result<bool, Failure> {
     let mut state = match &asked.state {
         Some(path) => {
+            // Whether a node may go depends on annotations and conditions, which an abridged state does not
+            // keep.
             let empty = State::new(asked.rules.alone()?).keeping_whole();
             source::file(path, empty).await?.state
         }

@@ -95,6 +95,7 @@ impl WhatIf {
         namespace: Option<&str>,
     ) -> Result<Vec<String>, Failure> {
         let mut words = Vec::new();
+        // First, so that the flags about all pools also change those that are added here.
         self.pools(input, namespace, &mut words).await?;
         if !self.daemon.is_empty() {
             let documents = documents_of("--daemon", &self.daemon, &["DaemonSet"])?;
@@ -130,6 +131,8 @@ impl WhatIf {
         }
         if self.ignore_preferences {
             let waiting = input.source.state.pods.iter_mut();
+            // Pods that have a node keep their preferences: they are not placed again, and what they ask for
+            // counts for others.
             let waiting = waiting.filter(|pod| pod.node_name.is_none());
             waiting
                 .chain(&mut input.coming)
@@ -318,6 +321,7 @@ fn set_prefixes(input: &mut Input, value: &str) -> Result<(), Failure> {
                 "data": {"enable-windows-ipam": "true"},
             }),
         };
+    // Objects of a typed list come without their kind, by which `take` decides where they belong.
     put(&mut config, "kind", json!("ConfigMap"));
     put(
         &mut config["data"],
@@ -337,6 +341,7 @@ fn forget_preferences(pod: &mut PodSpec) {
         pods.preferred.clear();
     }
     let spread = &mut pod.template.topology_spread_constraints;
+    // ScheduleAnyway is a preference as well, only spelt as a constraint.
     spread.retain(|own| own.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule);
 }
 

@@ -290,6 +290,7 @@ impl Follower {
         let mut account = api.get(NAME).await?;
         if account.status.as_ref() != Some(&status) {
             account.status = Some(status.clone());
+            // They may be large, and the API server keeps the stored ones.
             account.metadata.managed_fields = None;
             account = api
                 .replace_status(NAME, &PostParams::default(), &account)
@@ -301,6 +302,7 @@ impl Follower {
         for profile in used {
             if !account.spec.instance_profiles.contains_key(profile) && !profile.is_empty() {
                 let role = self.role(profile).await?;
+                // A merge patch of this one key, so that changes of the user's are not overwritten.
                 let patch = json!({"spec": {"instanceProfiles": {profile: {"role": role}}}});
                 account = api
                     .patch(NAME, &PatchParams::default(), &Patch::Merge(patch))

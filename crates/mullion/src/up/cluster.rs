@@ -102,11 +102,13 @@ impl Cluster {
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
         let clock = Clock::system();
+        // First, because the lock of the directory keeps a second process from starting the same cluster.
         let store = keep::open(plan.directory.as_deref(), plan.fresh, clock.now())?;
         let notes = store.notes().clone();
         plan.go_on(&notes)?;
         let resumed = keep::is_filled(&notes);
         let (ec2, orders) = plan.cloud(clock.clone(), &notes)?;
+        // Before anything is written that names the port.
         let (listener, address) = plan.port.bind().await?;
         keep::set_port(&notes, address.port());
         let certs = keep::authority(&notes, clock.now())
@@ -204,6 +206,7 @@ impl Cluster {
         let api_ready_in = began.elapsed();
         tracing::info!("the API server listens on https://{address}");
 
+        // Controllers call the API server in memory, without TLS and serialization of a connection.
         let client = Client::new(server.router_as(administrator()), "default");
         let context = Context::new(client.clone(), clock);
         let cluster = Cluster {
@@ -280,6 +283,8 @@ impl Cluster {
                 .hint("lower its desiredCapacity, or spread it over more availabilityZones")
             })?;
         }
+        // Only after all objects and instances are there: a start that was cut off before this fills the
+        // cluster again.
         keep::set_filled(notes);
         for pattern in &self.plan.exhausted {
             ec2.exhaust(pattern.clone());
@@ -294,6 +299,7 @@ impl Cluster {
                 .cluster_mut()
                 .judge_devices_by(Arc::new(Judge::default()))
         });
+        // Reservations and faults must be in effect before the provisioner buys anything.
         account::resume(context, ec2).await;
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);

@@ -50,6 +50,8 @@ mod unix {
                 file_error(&error)
             ))
         };
+        // One socket serves for both directions: the new process reads the config from its stdin and answers
+        // on it.
         let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut child = {
             let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -100,6 +102,7 @@ mod unix {
                 file_error(&error)
             ))
         };
+        // Before stdin is replaced, which closes the socket.
         UnixStream::from(stdin).write_all(b".").map_err(gone)?;
         // This fails only for the leader of a process group, which a newly started child process is not.
         let _ = rustix::process::setsid();

@@ -57,6 +57,7 @@ impl Faults {
                 faults.cause(&object);
             }
         }
+        // A crash that was ended while the cluster was down must not leave its instance stopped.
         ec2.start_forgotten();
         faults
     }
@@ -79,6 +80,7 @@ impl Faults {
                 names.into_iter().for_each(|name| queue.add(name));
             }
         });
+        // One worker: faults of one instance or zone must not overtake each other.
         names.run(&context, 1, move |name: String| {
             let faults = self.clone();
             async move { faults.reconcile(&name).await }
@@ -110,6 +112,7 @@ impl Faults {
                 let deleted = self.api().delete(name, &DeleteParams::default()).await;
                 api_error::ignore_not_found(deleted).map(drop)
             }
+            // It was refused before; the user creates another one.
             None if object.status.is_some() => Ok(()),
             None => {
                 let status = self.cause(&object);

@@ -5,11 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use kube::ResourceExt;
-use mullion_apiserver::{
-    http::ObjectQuery,
-    kinds::Column,
-    provided::{ObjectSource, Provided, Tagged, Wire},
-};
+use mullion_apiserver::provided::{Column, ObjectQuery, ObjectSource, Provided, Tagged, Wire};
 use mullion_controllers::{kubelet::usage::Meter, metrics};
 use mullion_engine::model::Quantity;
 use serde_json::{Value, json};

@@ -48,11 +48,13 @@ pub(crate) fn in_background(args: &UpArgs) -> Result<Option<i32>, Failure> {
 /// Runs a cluster until it is interrupted; a second interrupt ends the process at once.
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let shown = OutputOptions::of(&args);
+    // All wrong input is found here, before a port is taken or a file written.
     let plan = Plan::from_args(args)?;
     for remark in plan.remarks.iter().filter(|_| !shown.is_silent()) {
         out::note(remark);
     }
     let cluster = Cluster::start(plan).await?;
+    // From here on an interrupt stops the cluster in order; during the start it simply ends the process.
     let mut interrupted = pin!(interrupts());
     let begun = tokio::select! {
         begun = announce(&cluster, &shown) => begun,

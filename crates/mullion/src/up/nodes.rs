@@ -70,6 +70,7 @@ pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machin
     let all = nodes.list();
     let registered = all.iter().map(|node| (node.name_any(), is_ready(node)));
     let registered: FxHashMap<String, bool> = registered.collect();
+    // The states are ordered as an instance goes through them; a stopped one still exists.
     let is_there = |instance: &Arc<Instance>| instance.state < InstanceState::ShuttingDown;
     let instances = ec2.instances().into_iter().filter(is_there);
     let machine = |instance: Arc<Instance>| Machine {
@@ -193,6 +194,7 @@ impl Watch {
                 _ => {}
             }
             let waits = match &last {
+                // A node that was ready at the last look waits anew, whatever time its first start took.
                 Some(last) if !was_ready => last.waits,
                 _ => now,
             };

@@ -224,6 +224,7 @@ impl Plan {
             self.port = Port::Again(port);
         }
         let Some(config) = keep::config(notes) else {
+            // Stored at the first start, because a kept cluster has to go on without the file.
             keep::set_config(notes, self.config.clone());
             if let Some(bits) = self.subnet_bits {
                 keep::set_subnet_bits(notes, bits);
@@ -295,6 +296,7 @@ impl Plan {
             node_profiles: self.node_profiles.clone(),
             ..sim::Config::for_cluster(&self.spec)
         };
+        // Only here, because the zones of a kept cluster are known only by now.
         self.check_subnets(config.zone_count())?;
         let ec2 = match &self.directory {
             None => SimulatedEc2::new(config, clock),
@@ -403,6 +405,7 @@ impl Port {
             })?,
             Port::Again(port) => match listen(port).await {
                 Ok(listener) => listener,
+                // The kubeconfig is written anew with the port, so another one does no harm.
                 Err(_) => usual().await?,
             },
             Port::Usual => usual().await?,
@@ -419,6 +422,7 @@ async fn usual() -> Result<TcpListener, Failure> {
     for port in FIRST_PORT..=last {
         match listen(port).await {
             Ok(listener) => return Ok(listener),
+            // Several clusters on one machine are usual: each takes the next port.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(error) => {
                 return Err(Failure::input(format!(

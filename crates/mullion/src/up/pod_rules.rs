@@ -68,6 +68,7 @@ pub(super) fn mutate(
         refusal,
     } = verdict;
     request.warnings.extend(warnings);
+    // Before any change is applied: a refused pod must not be half changed.
     refuse(refusal)?;
     for change in changes {
         change.apply(request.object);

@@ -127,6 +127,7 @@ impl ProgressPrinter {
         let mut instances = self.ec2.changed();
         loop {
             let (lines, progress) = self.look();
+            // Only the seconds in the progress line change by themselves, and only a terminal shows it.
             let ticks = progress.is_some() && io::stderr().is_terminal();
             self.print(&lines, progress.filter(|_| ticks));
             let next = async {

@@ -115,6 +115,7 @@ async fn write(
             };
         }
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+        // The values are those of the running process, so they replace whatever a user wrote there.
         let params = PatchParams::apply("mullion").force();
         let applied = api.patch(name, &params, &Patch::Apply(object)).await;
         applied.map(drop)

@@ -43,6 +43,7 @@ pub(super) async fn fill(client: &Client, wanted: &SetupOptions) -> Result<(), F
     for definition in crds::crds() {
         install(client, &definition).await?;
     }
+    // After the definitions, because some of these objects are of the new kinds.
     create_all(client, include_str!("karpenter.yaml")).await?;
     create_all(client, include_str!("storage.yaml")).await?;
     create_all(client, include_str!("metrics.yaml")).await?;
@@ -133,6 +134,7 @@ pub(super) async fn renew_definitions(
     for definition in crds::crds() {
         let name = definition.metadata.name.clone().unwrap_or_default();
         let number = ours[&name];
+        // Nothing has changed since, so what the user did with it is left alone.
         if has.get(&name) == Some(&number) {
             continue;
         }

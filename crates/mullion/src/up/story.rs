@@ -108,6 +108,7 @@ fn log_pods(context: &Context) {
                 Change::Updated { old, new } => (Some(old), Some(new)),
                 Change::Deleted(pod) => (Some(pod), None),
             };
+            // The counters stand alone: no other memory depends on their order.
             let count = |counter: &AtomicUsize| counter.fetch_add(1, Ordering::Relaxed);
             let Some(now) = now else {
                 count(&counts.gone);
@@ -125,6 +126,7 @@ fn log_pods(context: &Context) {
     let (pods, shutdown) = (pods.clone(), context.shutdown.clone());
     let count = async move {
         let mut ticks = interval(COUNT_EVERY);
+        // After a sleep of the machine one count is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

@@ -136,6 +136,8 @@ pub(crate) fn ask(
     let promised = promised(cluster, pod);
     if let Some(node) = promised
         && !answer.best.is_empty()
+        // kube-scheduler tries the nominated node before all others and takes it if the pod fits, whatever
+        // the scores.
         && cluster.schedule_pod(pod, SEED)? == Decision::Node(node)
     {
         answer.best = vec![node];

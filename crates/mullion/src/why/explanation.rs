@@ -240,6 +240,7 @@ impl<'a> Explainer<'a> {
             waits && !known.contains(&pod.key())
         });
         let planned: Vec<PodSpec> = planned.cloned().collect();
+        // All of them in one plan, because a node that is bought for one may hold others.
         let waiting = pools.waiting.iter().chain(&planned).cloned().collect();
         Ok(Explainer {
             outlook: outlook(cluster, pools, waiting)?,
@@ -404,6 +405,7 @@ impl<'a> Explainer<'a> {
                 told = true;
                 explanation.event = answer::event(self.cluster, &asked);
                 let mut changes = self.changes(&own)?;
+                // The pod is tied to this node, so a change that helps elsewhere is no answer.
                 changes.retain(|set| set.node.as_ref() == Some(&node));
                 explanation.changes = changes;
             }

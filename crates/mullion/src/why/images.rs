@@ -87,6 +87,7 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> 
         }
     });
     let words: Vec<_> = words.collect();
+    // The selector first: kube-scheduler obeys it, and ignores `spec.os`.
     let by_selector = pod.template.node_selector.get(labels::OS);
     let own = by_selector.or(pod.template.os.as_ref());
     let for_windows = own.is_some_and(|os| os == labels::OS_WINDOWS);

@@ -275,6 +275,7 @@ fn explain(
         let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
         own.and_then(|pod| state.resize_of(pod)).cloned()
     };
+    // Collected before the state is taken apart below: the explainer changes its cluster.
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
     let images_of = |subject: &Subject| state.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
@@ -316,6 +317,7 @@ fn explain(
             },
         ));
     }
+    // Back to the order in which the user asked.
     explained.sort_by_key(|(index, _)| *index);
     let explained = explained.into_iter().map(|(_, explanation)| explanation);
     Ok(explained.collect())

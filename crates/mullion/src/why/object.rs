@@ -44,6 +44,7 @@ impl<'de> Visitor<'de> for Object<'_> {
             match map.next_key::<Text<'de>>()?.as_ref().map(|key| &*key.0) {
                 Some("apiVersion") => drop(map.next_value::<IgnoredAny>()?),
                 Some("kind") => break map.next_value::<Text<'de>>()?.0,
+                // The kind is still to come, so the field is kept until its type is known.
                 Some(other) if self.usual.is_empty() => {
                     before.insert(other.to_owned(), map.next_value()?);
                 }

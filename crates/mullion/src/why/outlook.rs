@@ -112,6 +112,7 @@ fn as_it_will_be<T>(
 ) -> Result<T, ModelError> {
     let checkpoint = cluster.checkpoint();
     let mut nodes = pools.reshaped.iter();
+    // No `?` here: the rollback below has to happen even if this fails.
     let set = nodes.try_for_each(|node| cluster.set_in_flight(node));
     let answer = set.and_then(|()| ask(cluster));
     cluster.rollback(checkpoint);

@@ -155,6 +155,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
     let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
+    // Before markets are opened, which offer the reserved machines.
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &cloud).await;
     let (discovered, risks) = (state.discovered_capacity(), state.spot_risks());
@@ -233,6 +234,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
             .filter(|set| !there.is_some_and(|node| runs_on(set, node, state)));
         let pods = overhead::pods_on(sets, &prospect(claim), &node.name, addresses);
         let nodes = match there {
+            // Its node exists but is not initialized, so it changes; a claim without a node adds one.
             Some(_) => &mut found.reshaped,
             None => &mut found.in_flight,
         };

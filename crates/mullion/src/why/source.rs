@@ -206,6 +206,7 @@ async fn connected(
 fn together(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     let mut there: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
     if there.is_empty() {
+        // Then the error names the missing file.
         there = paths.iter().collect();
     }
     let merge = |all: Kubeconfig, path: &PathBuf| {
@@ -384,6 +385,7 @@ pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
         for mut object in state.kept::<Value>(kind).map_err(Failure::input)? {
             let home = object["metadata"]["namespace"].as_str().map(str::to_owned);
             if let Some(meta) = object["metadata"].as_object_mut() {
+                // The fields that an API server sets, for example the uid, may not be given at creation.
                 meta.retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations"));
             }
             let path = match home {

@@ -85,6 +85,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
     let own = &object["metadata"];
     let home = own["namespace"].as_str().or(namespace).unwrap_or("default");
     let name = own["name"].as_str().or(own["generateName"].as_str())?;
+    // A generated name ends in a dash, which reads badly in the answer.
     let name = name.trim_end_matches('-');
     let mut made = Prospect {
         named: match kind {
@@ -149,6 +150,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
 /// Returns how many pods a workload has at a time.
 fn replicas(kind: &str, object: &Value) -> u64 {
     let of_job = |spec: &Value| {
+        // A Job never runs more pods than it still has completions to reach.
         let most = spec["completions"].as_u64().unwrap_or(u64::MAX);
         spec["parallelism"].as_u64().unwrap_or(1).min(most)
     };
@@ -181,6 +183,8 @@ impl Prospect {
     /// Turns the pod into the first one of a StatefulSet: sets its name, labels and claims.
     fn number(&mut self, spec: &Value, set: &str, home: &str) {
         let number = spec["ordinals"]["start"].as_i64().unwrap_or(0);
+        // The pod of the lowest ordinal is made first, and the others wait for it unless the policy is
+        // Parallel.
         let name = format!("{set}-{number}");
         self.label("statefulset.kubernetes.io/pod-name", json!(name));
         self.label("apps.kubernetes.io/pod-index", json!(number.to_string()));
@@ -197,6 +201,7 @@ impl Prospect {
                 continue;
             };
             let claim = format!("{volume}-{name}");
+            // A claim template replaces a volume of the same name, as in the StatefulSet controller.
             volumes.retain(|own| own["name"] != volume);
             volumes.push(json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}}));
             self.claims.push(self::claim(&claim, home, template, None));

@@ -125,6 +125,8 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         };
         return format!("{bold}{pod}{end} is {good}on {node}{end}: {count}, {rank}.\n");
     }
+    // What holds the pod back first is said alone: what nodes answer means little while nobody schedules the
+    // pod.
     if let Some(unserved) = &explanation.unserved {
         let known = profiles(unserved);
         return format!(

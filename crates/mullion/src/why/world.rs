@@ -127,6 +127,7 @@ pub(super) async fn apply(
     let mut sorted = SortedManifest::of(documents, namespace);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
+    // Only the pods are selected; all other objects of the manifest count, as if it were applied.
     prospects.retain(|(_, prospect, object)| {
         let is_named = |name| is_of(object, name) || is_of(&prospect.pod, name);
         names.is_empty() || names.iter().any(is_named)
@@ -187,6 +188,8 @@ async fn put_in(
             needed.place
         ));
     }
+    // In the order of the table and not of the file, as an object may need another that comes later in the
+    // file.
     for (kind, ..) in KINDS {
         for other in others.iter().filter(|other| other.object["kind"] == kind) {
             let added = add(source, &other.object, namespace).await;

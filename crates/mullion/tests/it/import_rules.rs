@@ -191,6 +191,24 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tracing",
         ],
     ),
+    // What reads certificates and keys, and what makes random names.
+    (
+        "mullion-kinds",
+        &[
+            "mullion-cel",
+            "mullion-kube-text",
+            "mullion-schema",
+            "base64",
+            "indexmap",
+            "jiff",
+            "rand",
+            "rustls",
+            "serde_json",
+            "thiserror",
+            "uuid",
+            "x509-parser",
+        ],
+    ),
 ];
 
 #[test]

@@ -10,6 +10,7 @@ pub fn canonical(text: &str) -> Result<String, usize> {
         Err(
             DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol { offset: at, .. },
         ) => Err(at),
+        // Go reports the start of the last, incomplete group of four characters.
         Err(DecodeError::InvalidLength(_) | DecodeError::InvalidPadding) => {
             Err(compact.len() / 4 * 4)
         }

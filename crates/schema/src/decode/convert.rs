@@ -69,6 +69,7 @@ fn whole(value: &Value) -> Option<i64> {
 fn wrong(arena: &Arena, id: TypeId, go: &str, value: &Value) -> Option<String> {
     let go = go.trim_start_matches('*');
     match (arena.node(id), value) {
+        // A null gives the zero value of any type.
         (_, Value::Null) => None,
         (Node::Struct(fields), Value::Object(map)) => {
             let mut given: Vec<(&Field, &Value)> = map

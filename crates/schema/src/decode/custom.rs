@@ -32,6 +32,7 @@ pub(super) fn decode(
         });
     };
     if let Some(meta) = kind.field("metadata") {
+        // Metadata is a Go struct in custom resources too, so it is decoded like one.
         let sent = map.remove("metadata").unwrap_or(Value::Null);
         let mut walker = Walker::below(&meta, "metadata");
         let read = walker.seed(&meta).deserialize(sent);
@@ -179,6 +180,7 @@ impl<'s> Pruning<'s> {
         }
         for (key, value) in map.iter_mut() {
             let field = fields.field(key);
+            // A field of a built-in type, such as the metadata, has been decoded already.
             if field.is_some_and(|field| field.presence != Presence::Verbatim) {
                 continue;
             }

@@ -21,6 +21,7 @@ pub(super) fn marked(body: &[u8]) -> Cow<'_, [u8]> {
             b'-' | b'0'..=b'9' => {
                 let end = end_of_number(body, at);
                 if is_special(&body[at..end]) && ends_a_value(&body[end..]) {
+                    // Only now, because it reads the whole body and few bodies have such literals.
                     if copied == 0 && contains(body, ESCAPED) {
                         return body.into();
                     }
@@ -96,6 +97,7 @@ fn is_special(literal: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(literal) else {
         return false;
     };
+    // `-0` parses as an integer, but would lose its sign.
     let is_plain = text != "-0" && text.parse::<i64>().is_ok();
     !is_plain && super::syntax::is_number(literal)
 }

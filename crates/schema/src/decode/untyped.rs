@@ -71,6 +71,7 @@ impl<'de> Visitor<'de> for Untyped<'_> {
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        // Go decodes integers beyond `int64` as floats.
         Ok(i64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from))
     }
 

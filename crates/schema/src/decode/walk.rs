@@ -237,6 +237,7 @@ impl<'s> Seed<'_, 's> {
             {
                 self.number(number)
             }
+            // Go parses integers from the literal, so `1.0` and `1e3` are errors.
             (Node::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString), _) => {
                 self.mismatch(&format!("number {literal}"))
             }
@@ -261,6 +262,7 @@ impl<'s> Seed<'_, 's> {
                 self.mismatch(&format!("number {number}"))
             }
             Scalar::Double => {
+                // Go writes a whole float without a decimal point.
                 let whole = number.as_f64().and_then(number::whole);
                 Ok(whole.map_or(number.into(), Value::from))
             }
@@ -315,6 +317,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        // Beyond `int64` the literal may matter, as for floats.
         self.walker.met_float |= i64::try_from(value).is_err();
         self.number(value.into())
     }
@@ -388,6 +391,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                     })?;
                     self.walker.path.truncate(length);
                     match item {
+                        // In a Go slice, null becomes the zero value of the type.
                         Some(Value::Null) => read.push(zero::zero(self.walker.arena, list.item)),
                         Some(value) => read.push(value),
                         None => return Ok(Value::Array(read)),
@@ -406,6 +410,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 Ok(schemas.into_iter().map(known).collect())
             }
             _ => {
+                // Go skips the value and goes on, so it has to be read to its end.
                 while items.next_element::<IgnoredAny>()?.is_some() {}
                 self.mismatch("array")
             }
@@ -426,6 +431,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 Ok(known_schema_fields(self.walker, schema))
             }
             _ => {
+                // As above, the value is skipped.
                 while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 self.mismatch("object")
             }

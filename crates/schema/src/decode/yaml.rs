@@ -32,6 +32,7 @@ fn as_written(body: &[u8], overflows: usize) -> Result<(Value, Vec<Problem>), De
         let options = serde_saphyr::options! { duplicate_keys: policy };
         serde_saphyr::from_slice_with_options::<Value>(body, options)
     };
+    // Duplicates are rare, so the body is parsed again only if there are any.
     match parse(DuplicateKeyPolicy::Error) {
         Ok(value) => {
             depth::check(&value)?;
@@ -42,6 +43,7 @@ fn as_written(body: &[u8], overflows: usize) -> Result<(Value, Vec<Problem>), De
                 Error::DuplicateMappingKey { key, location } => {
                     (location.line(), key.clone().unwrap_or_default())
                 }
+                // Go reads the first document only, so errors in the others do not matter.
                 Error::MultipleDocuments { .. } if first_document(body).len() < body.len() => {
                     return as_written(first_document(body), overflows);
                 }

@@ -54,6 +54,8 @@ impl Writer {
                     if index > 0 {
                         out.push(',');
                     }
+                    // In a merge patch the list itself is there; the visits of a JSON patch have the indexes as
+                    // names.
                     let visited = visited.and_then(|visited| match visited {
                         Value::Array(items) => items.get(index),
                         other => other.get(index.to_string()),

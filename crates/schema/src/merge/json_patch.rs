@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::decode::{check_depth, json_kind};
 
-/// The most operations of a patch.
+/// The most operations of a patch (kube-apiserver: `maxJSONPatchOperations`).
 const MAX_OPERATIONS: usize = 10_000;
 /// The most bytes of JSON that copies may add to a document (kube-apiserver: JSONPatchMaxCopyBytes). Otherwise a patch that doubles a
 /// value thirty times would exhaust the memory.
 const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
-/// The most segments of a path.
+/// The most segments of a path; no object is nested deeper.
 const MAX_SEGMENTS: usize = 128;
 
 /// The members of an operation: three strings, and the value.
@@ -61,6 +61,7 @@ pub fn misfit(patch: &Value) -> Option<String> {
         format!("json: cannot unmarshal {kind} into Go {place}")
     };
     let Value::Array(operations) = patch else {
+        // To Go, null is a patch without operations.
         return (!patch.is_null()).then(|| wrong(patch, "value of type []handlers.jsonPatchOp"));
     };
     operations.iter().find_map(|operation| match operation {
@@ -179,6 +180,7 @@ fn run(
             })?;
             let value = remove(source, &key)
                 .map_err(|why| format!("error in move for path: '{key}': {why}"))?;
+            // Only now, because the library reports its errors in this order.
             let path =
                 path.ok_or_else(|| format!("move operation failed to decode path: {NO_PATH}"))?;
             let (target, key) = container(document, path).ok_or_else(|| {
@@ -220,6 +222,7 @@ fn run(
             let (target, key) = container(document, path).ok_or_else(|| {
                 format!("copy operation does not apply: doc is missing destination path: {path}: missing value")
             })?;
+            // The library finds a missing destination before it checks the limit.
             let value = value.ok_or_else(|| {
                 format!(
                     "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
@@ -257,6 +260,7 @@ fn split(path: &str) -> Option<(Vec<String>, String)> {
     if rest.bytes().filter(|byte| *byte == b'/').count() >= MAX_SEGMENTS {
         return None;
     }
+    // `~1` comes first: otherwise `~01` would become a slash (RFC 6901).
     let mut segments: Vec<String> = rest
         .split('/')
         .map(|segment| segment.replace("~1", "/").replace("~0", "~"))
@@ -312,6 +316,7 @@ fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
     match container {
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
+            // An item may also be added behind the last one.
             let at =
                 index(key, items.len() + 1).map_err(|why| match why.starts_with("strconv") {
                     true => format!("value was not a proper array index: '{key}': {why}"),

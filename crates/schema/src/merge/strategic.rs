@@ -44,6 +44,8 @@ pub fn without_spent_directives(patch: &Value, tree: &Value) -> Value {
             let is_spent = |key: &str| {
                 (key == RETAIN_KEYS || key.starts_with(ELEMENT_ORDER)) && !tree.contains_key(key)
             };
+            // A list with an order is merged first and taken out of the patch, so the message does not show it
+            // either.
             let ordered = |field: &str| {
                 let mut keys = patch.keys();
                 keys.any(|key| subject(key, ELEMENT_ORDER) == Some(field) && is_spent(key))
@@ -192,6 +194,7 @@ fn merge_map(
         }
         let merged = match (original.remove(&key), change) {
             (None, _) if deletes => continue,
+            // Go ignores a deletion from a field of another type.
             (Some(before), change) if deletes && json_kind(&before) != json_kind(&change) => before,
             (Some(Value::Object(before)), Value::Object(change)) => {
                 let field = schema.field(&key)?;
@@ -258,6 +261,7 @@ fn retain_keys(
         return Err(bad_retain_keys());
     };
     let is_kept = |key: &str| kept.iter().any(|kept| kept == key);
+    // The patch may not set a field that it does not retain.
     for (key, value) in &*patch {
         if !value.is_null()
             && !key.starts_with(ELEMENT_ORDER)

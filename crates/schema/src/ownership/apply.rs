@@ -43,6 +43,7 @@ pub fn apply(
     {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
+    // A new object is merged into the zero value of its Go type.
     let mut live = old
         .cloned()
         .unwrap_or_else(|| zero::zero(kind.arena(), kind.id()));
@@ -111,6 +112,7 @@ fn update_last_applied(applied: &mut Value, config: &Value) {
     if let Some(applied) = config.pointer_mut("/metadata/annotations")
         && let Some(applied) = applied.as_object_mut()
     {
+        // The annotation does not contain itself.
         applied.remove(LAST_APPLIED);
     }
     annotations.insert(LAST_APPLIED.to_owned(), format!("{config}\n").into());
@@ -181,6 +183,7 @@ fn attempt(
         .union(&comparison.added)
         .without_below(&ignored);
     let removed = comparison.removed.without_below(&ignored);
+    // A field that is applied with the value that it has is no conflict: it gets another owner.
     let conflicts: Conflicts = managers
         .iter()
         .filter(|(manager, _)| **manager != me)
@@ -190,6 +193,7 @@ fn attempt(
     if !force && !conflicts.is_empty() {
         return Ok(Err(conflicts));
     }
+    // The apply is forced or has no conflicts, so the others lose what it changes.
     for (manager, entry) in &mut managers {
         if *manager != me {
             entry.fields = entry.fields.difference(&changed).difference(&removed);
@@ -235,11 +239,13 @@ fn prune(kind: &Type, merged: Value, managers: &Managers, last: &FieldSet) -> Va
     let all = |value: &Value| fields_of(kind, value);
     let last = named(last);
     let pruned = merge::without(kind, &merged, &last);
+    // Put back what somebody owns: another manager, or this one by its new configuration.
     let owned = managers.values().fold(FieldSet::default(), |owned, entry| {
         owned.union(&entry.fields)
     });
     let kept = named(&all(&pruned)).union(&named(&owned));
     let pruned = merge::without(kind, &merged, &named(&all(&merged)).difference(&kept));
+    // Put back what the manager did not apply either (structured-merge-diff: addBackDanglingItems).
     let gone = named(&all(&merged))
         .difference(&named(&all(&pruned)))
         .intersection(&last);

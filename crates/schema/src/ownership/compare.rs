@@ -59,6 +59,7 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
         ListKind::Set => Some(format!("v:{item}")),
         ListKind::Map => {
             let value = |key: &str| {
+                // A key that is left out has its default, such as `protocol: TCP` in a port.
                 item.get(key).or_else(|| {
                     list.key_defaults
                         .iter()
@@ -72,6 +73,7 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
                     .iter()
                     .filter_map(|key| Some((&**key, value(key)?))),
             );
+            // FieldsV1 has the keys in this order, so equal items get equal elements.
             pairs.sort_unstable_by_key(|(key, _)| *key);
             let mut text = String::from("k:{");
             for (index, (key, value)) in pairs.iter().enumerate() {
@@ -137,10 +139,12 @@ impl<'s> Walk<'s> {
         old: Option<&Value>,
         new: Option<&Value>,
     ) -> Option<Differences> {
+        // The side that has a value shows how the two are compared.
         let sample = new.filter(|value| !value.is_null()).or(old).or(new)?;
         if is_empty(old) && is_empty(new) {
             return Some(leaf(old, new));
         }
+        // Equal values have no differences, but a list without keys is an error even then.
         if old == new {
             return self.has_keys(id, sample).then(Differences::default);
         }
@@ -215,6 +219,7 @@ impl<'s> Walk<'s> {
             let before = split_off(&mut old, key);
             let after = split_off(&mut new, key);
             let item = match (before, after) {
+                // Several items with one key on both sides cannot be paired, so they are compared together.
                 ([_, _, ..], [_, _, ..]) => {
                     let differ = before
                         .iter()
@@ -401,6 +406,8 @@ fn collect(
                     _ => (None, false),
                 };
                 path.push(format!("f:{key}"));
+                // As in structured-merge-diff, a declared field is named by what it contains; an entry of a map is
+                // named itself.
                 if !declared || names_itself(value) {
                     set.insert(path);
                 }

@@ -53,6 +53,7 @@ pub fn owners_after_scale(
     for (manager, entry) in &stored {
         let same = identity(manager);
         let mut entry = entry.clone();
+        // A manager that owned the replicas and is not in the Scale any more has lost them.
         if entry.fields.contains(&path) && of_scale.remove(&same).is_none() {
             entry.fields.remove(&names);
             if entry.fields.is_empty() {

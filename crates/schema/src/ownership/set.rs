@@ -270,12 +270,14 @@ impl FieldSet {
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
         for (name, below) in value.as_object()? {
+            // It belongs to the element that has this level below it.
             if name == "." {
                 continue;
             }
             if !is_known(name)? {
                 continue;
             }
+            // Both a dot and `{}` mean that the element itself is in the set.
             let dotted = below.as_object()?.contains_key(".");
             let below = FieldSet::from_json(below)?;
             set.add(name.clone(), dotted || below.is_empty(), below);
@@ -332,6 +334,7 @@ impl FieldSet {
             return true;
         }
         self.elements.iter().any(|element| {
+            // A name with escapes looks different in the text, so it counts as found.
             let escaped = element.name.contains(['"', '\\']);
             (escaped || text.contains(&*format!("\"{}\"", element.name)))
                 && (element.member || element.below.may_meet(text))

@@ -101,6 +101,7 @@ fn struct_fields(
                 let message = wire.bytes(&field.name)?;
                 struct_fields(arena, fields, prefix, message, map, bounds)?;
             }
+            // Like Go's generated code, skip fields of a later version.
             None => {}
         }
         prefix.pop();
@@ -208,6 +209,7 @@ fn scalar(
         }
         Scalar::Time | Scalar::MicroTime => {
             let message = field.bytes(name)?;
+            // Go's zero time is an empty message, and null in JSON.
             if message.is_empty() {
                 return Ok(Value::Null);
             }

@@ -35,6 +35,7 @@ impl<'a> Reader<'a> {
                 let length = usize::try_from(self.varint()?).map_err(|_| ProtoError::Truncated)?;
                 Field::Bytes(self.take(length)?)
             }
+            // No field of Kubernetes has this type, but an unknown one must be skipped.
             5 => {
                 self.take(4)?;
                 Field::Fixed32
@@ -50,6 +51,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn varint(&mut self) -> Result<u64, ProtoError> {
         let mut value = 0u64;
+        // A number of 64 bits has ten bytes at most.
         for shift in (0..64).step_by(7) {
             let (&byte, rest) = self.rest.split_first().ok_or(ProtoError::Truncated)?;
             self.rest = rest;

@@ -105,6 +105,7 @@ fn one(out: &mut Writer, arena: &Arena, id: TypeId, tag: u32, value: &Value) {
 pub(super) fn special(out: &mut Writer, kind: Scalar, value: &Value) {
     match (kind, value) {
         (Scalar::Quantity, Value::String(text)) => out.bytes(1, text.as_bytes()),
+        // Go's generated code writes all three fields, also the one that does not count.
         (Scalar::IntOrString, Value::String(text)) => {
             out.varint(1, 1);
             out.varint(2, 0);
@@ -118,6 +119,7 @@ pub(super) fn special(out: &mut Writer, kind: Scalar, value: &Value) {
         (Scalar::Time | Scalar::MicroTime, Value::String(text)) => {
             if let Ok(time) = text.parse::<jiff::Timestamp>() {
                 let (mut seconds, mut nanos) = (time.as_second(), time.subsec_nanosecond());
+                // Protobuf counts the nanoseconds forward from the second, jiff towards zero.
                 if nanos < 0 {
                     (seconds, nanos) = (seconds - 1, nanos + 1_000_000_000);
                 }

@@ -1,7 +1,8 @@
-//! A file as database and journal use it, that remembers whether a sync of it ever failed.
+//! The files of the database and the journal. Each remembers whether a sync of it ever failed.
 //!
-//! After a failed sync the system may have dropped what it could not write, and say that all is well when asked again. So one failure
-//! is the end of trusting the file in this process, whatever later calls answer.
+//! After a failed sync the operating system may have dropped the pages that it could not write, and a repeated sync may
+//! succeed all the same. So after one failure the file is not trusted for the rest of the process, whatever later calls
+//! return.
 
 use std::{
     io,

@@ -1,5 +1,5 @@
-//! Work that may panic and must not be heard of: what the database finds in damaged pages is impossible to it, and whoever asked for
-//! a look at them is told so in a sentence.
+//! Runs work that may panic without letting the panic be reported: redb panics on some damaged pages, and the caller
+//! reports the damage as an ordinary error instead.
 
 use std::{
     cell::Cell,
@@ -23,6 +23,7 @@ pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
             }
         }));
     });
+    // The hook is global but the flag is the thread's, so that panics of other threads are still reported.
     EXPECTED.set(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     EXPECTED.set(false);

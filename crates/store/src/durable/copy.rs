@@ -23,8 +23,8 @@ use super::{
 };
 
 const HEAD: &[u8] = b"mullion snapshot 1\n";
-/// How far behind the last revision of a copy a restored store goes on: more than a store gives out in the life of a copy
-/// (`etcdutl snapshot restore --bump-revision` is given as much).
+/// The gap between the last revision of a copy and the first one of a restored store: more than a store gives out in
+/// the life of a copy. The same number is recommended for `etcdutl snapshot restore --bump-revision`.
 const SKIPPED_REVISIONS: u64 = 1_000_000_000;
 /// The number of rows that are restored in one transaction.
 const ROWS_AT_ONCE: usize = 20_000;
@@ -132,6 +132,7 @@ pub(super) fn write(read: &ReadTransaction, out: &mut dyn Write) -> Result<(), C
     let rows = out.rows;
     out.put(&[0])?;
     out.put(&rows.to_le_bytes())?;
+    // The number of rows is part of the sum; the sum itself is not.
     let sum = out.sum.clone().finalize();
     out.stream.write_all(&sum)?;
     Ok(out.stream.flush()?)
@@ -143,6 +144,7 @@ pub(super) fn write(read: &ReadTransaction, out: &mut dyn Write) -> Result<(), C
 /// The stream is no whole copy, or the directory is in use, holds a store already, or cannot be written.
 pub fn restore_copy(from: impl Read, directory: &Path, replace: bool) -> Result<(), CopyError> {
     let taken = Directory::take(directory, Arc::new(directory::open_file))?;
+    // The lock is held by now, so no other process can make a cluster between this check and the rename.
     if !replace && taken.is_occupied().map_err(CopyError::Store)? {
         return Err(CopyError::Store(StoreError::Occupied {
             directory: directory.to_owned(),
@@ -180,6 +182,7 @@ fn fill(database: &Database, from: impl Read) -> Result<(), CopyError> {
         // Permanent as a whole at the end.
         let mut transaction = database.begin_write().map_err(failed)?;
         transaction
+            // A sync per transaction would only cost time: the file has no name before it is complete.
             .set_durability(Durability::None)
             .map_err(failed)?;
         {
@@ -209,7 +212,7 @@ fn fill(database: &Database, from: impl Read) -> Result<(), CopyError> {
     renew(database)
 }
 
-/// Lets the store go on behind every revision that anybody may have seen.
+/// Raises the store's revision above every one that clients of the original may have seen.
 fn renew(database: &Database) -> Result<(), CopyError> {
     let transaction = database.begin_write().map_err(failed)?;
     {
@@ -223,6 +226,8 @@ fn renew(database: &Database) -> Result<(), CopyError> {
         if !(OLD_FORMAT..=KNOWN_FORMAT).contains(&value(FORMAT)?) {
             return Err(CopyError::Malformed("its format is not known"));
         }
+        // Clients may have seen later revisions of the original; the same numbers must not come again with
+        // other content.
         let revision = value(REVISION)?.saturating_add(SKIPPED_REVISIONS);
         // The journal of the original is none of this store.
         for (key, value) in [
@@ -241,6 +246,7 @@ fn renew(database: &Database) -> Result<(), CopyError> {
             .map(|row| row.map(|(number, row)| (number.value(), row.value().0.to_owned())))
             .collect();
         for (number, name) in known.map_err(failed)? {
+            // No past events are in the copy that a watch could resume from, so all of them count as dropped.
             collections
                 .insert(number, (&*name, revision))
                 .map_err(failed)?;
@@ -305,6 +311,7 @@ impl<R: Read> Rows<R> {
 
     fn part(&mut self) -> Result<Vec<u8>, CopyError> {
         let len = short(&self.bytes(4)?)?;
+        // A damaged length must not make the reader reserve gigabytes.
         if len > MOST_BYTES {
             return Err(CopyError::Malformed("a row is too long"));
         }

@@ -54,6 +54,8 @@ impl Directory {
             .map_err(|error| file_error(path, error))?;
         let lock = private().open(path.join(LOCK));
         let lock = lock.map_err(|error| file_error(path, error))?;
+        // A lock of the operating system, not the existence of the file: it ends with the process, also after
+        // a crash.
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -86,7 +88,7 @@ impl Directory {
         Ok(LockState::of(&content))
     }
 
-    /// Lets the lock file say that a cluster is kept here.
+    /// Writes into the lock file that the directory holds a cluster.
     pub(super) fn mark_kept(&self) -> Result<(), StoreError> {
         if self.lock_says()? == LockState::Kept {
             return Ok(());
@@ -108,12 +110,12 @@ impl Directory {
         work(file).map_err(|error| file_error(&self.path.join(LOCK), error))
     }
 
-    /// Lets others take it, while this is still there.
+    /// Releases the lock, so that others can take the directory while this value still exists.
     pub(super) fn release(&self) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -146,6 +148,7 @@ impl Directory {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let path = self.database();
         let backend = self.backend(self.existing()?, DATABASE, &path)?;
+        // Opening repairs the database, so it is opened on an overlay that keeps writes in memory.
         let overlay = Overlay::over(backend).map_err(|error| file_error(&path, error))?;
         // What it finds in damaged pages may be impossible to it.
         let checked = caught(|| {
@@ -169,7 +172,7 @@ impl Directory {
         self.database_in(self.existing()?, DATABASE, &self.database())
     }
 
-    /// The database's file.
+    /// Returns the database's file.
     fn existing(&self) -> Result<File, StoreError> {
         let path = self.database();
         let file = private().create(false).open(&path);
@@ -260,6 +263,8 @@ impl Directory {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
+        // The database is closed and synced before it gets its name, and the directory is synced before the
+        // lock file claims that there is a cluster.
         fs::rename(&path, self.database()).map_err(failed)?;
         self.sync()?;
         self.mark_kept()
@@ -285,7 +290,7 @@ impl Directory {
     }
 }
 
-/// A file on the disk.
+/// Returns a file on the disk.
 pub(super) fn open_file(file: File, _name: &str) -> io::Result<Arc<dyn StorageBackend>> {
     let opened = FileBackend::new(file).map_err(io::Error::other)?;
     Ok(Arc::new(opened))

@@ -1,7 +1,8 @@
-//! The thread that moves what is in the journal into the tables, beside the one that writes.
+//! The thread that folds the journal into the tables, beside the thread that writes.
 //!
-//! It has one task at a time. One that fails is tried again after a while, with the tables opened anew: the journal still has everything.
-//! Only when the system does not know what is on disk, there is nothing left to trust, and the store takes no write any more.
+//! It has one task at a time. A failed task is tried again after a pause with the tables opened anew, because the
+//! journal still has everything. Only after a failed sync, when the content on disk is unknown, does the store refuse
+//! all further writes.
 
 use std::{
     sync::{
@@ -97,6 +98,7 @@ impl Folder {
         let until = Instant::now() + patience;
         let mut now = self.shared.now();
         while now.is_busy {
+            // A writer that waits for room learns the cause at once; the retries may go on for long.
             if let Some(trouble) = &now.trouble {
                 return Err(Some(trouble.clone()));
             }
@@ -122,6 +124,7 @@ impl Drop for Folder {
     /// Ends the thread; a task that cannot be done is given up.
     fn drop(&mut self) {
         self.shared.change(|now| now.gives_up = true);
+        // Without a sender the thread's `recv` ends, and the thread with it.
         let (nobody, _) = channel();
         self.tasks = nobody;
         if let Some(thread) = self.thread.take() {
@@ -173,6 +176,7 @@ impl Work {
                 return Err(error);
             }
             wait = (wait * 2).min(RETRY.1);
+            // An error has closed the tables.
             folded = self.tables.connect().and_then(|()| self.tables.fold(fold));
         }
     }

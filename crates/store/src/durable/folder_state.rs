@@ -86,6 +86,8 @@ pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
     }
     names.sort();
     let path = folder.join(DATABASE);
+    // Only the magic bytes are checked here; a running cluster holds the lock, so its database cannot be
+    // opened.
     if names.iter().any(|name| name == DATABASE) {
         return Ok(match first_bytes(&path, MAGIC.len())?.as_slice() {
             MAGIC => FolderState::Cluster,

@@ -83,6 +83,7 @@ fn open_with(
     let journal = open_journal(&tables, mark_after)?;
     let state = tables.state()?;
     let (writer, queue) = Writer::new(tables.clone(), state.notes);
+    // The thread starts after the restore, so no write is handled before the index is complete.
     let restored = restore::restore(&tables, window, now, &writer)?;
     let start = Start {
         journal,
@@ -115,6 +116,8 @@ fn open_journal(tables: &Tables, mark_after: Option<Duration>) -> Result<Journal
         }
         // Parts of one more entry may be there: its number is not used again.
         last += 1;
+        // Recorded before the new journal is created: a crash in between must not make the next start look
+        // for entries in files that are being overwritten.
         let journal = Some(JournalState::Closed(last));
         tables.fold(&Fold {
             journal,
@@ -122,6 +125,8 @@ fn open_journal(tables: &Tables, mark_after: Option<Duration>) -> Result<Journal
         })?;
     }
     let journal = Journal::create(tables.directory(), state.identity, last, mark_after)?;
+    // Recorded after the files exist, so that a missing file of an open journal is damage and not an
+    // interrupted start.
     let open = Some(JournalState::Open);
     tables.fold(&Fold {
         journal: open,

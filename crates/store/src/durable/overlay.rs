@@ -1,4 +1,5 @@
-//! A file under glass: what is written stays in memory, so that somebody may try what would change the file.
+//! A file whose writes stay in memory, so that an operation that would change the file can be tried without changing
+//! it.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -22,7 +23,8 @@ pub(super) struct Overlay {
 #[derive(Debug)]
 struct State {
     len: u64,
-    /// Up to here the file below shows through, where no page lies over it.
+    /// The number of bytes of the file below that are still visible where no page lies over them. Cutting the file off
+    /// hides the rest for good.
     shown: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
@@ -54,7 +56,8 @@ impl Overlay {
     }
 }
 
-/// The pages that bytes lie on: of each its number, where the bytes begin in it, and how many there are.
+/// Splits a range of bytes by pages: for each page its number, where the bytes begin in it, and how
+/// many there are.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len as u64;
     let mut at = offset;
@@ -100,6 +103,7 @@ impl StorageBackend for Overlay {
         Ok(())
     }
 
+    // Nothing of an overlay has to survive, so there is nothing to write out.
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

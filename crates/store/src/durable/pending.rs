@@ -82,6 +82,7 @@ impl PendingState {
     pub(super) fn settled(&self, stored: &[Waiting]) {
         let mut notes = lock(&self.notes);
         for (key, (change, _)) in stored {
+            // A note that changed while the group was being written is still waiting with its newer value.
             if notes
                 .waiting
                 .get(key)

@@ -131,6 +131,7 @@ fn read(revision: u64, from: &mut Reader<'_>) -> Option<Record> {
     let len = from.number()? as usize;
     let line = Bytes::copy_from_slice(from.bytes(len)?);
     let slot_end = layout.revision.checked_add(layout.revision_len)?;
+    // Offsets are used to slice without further checks, so a damaged record must fail here.
     let in_order = layout.object <= layout.body
         && layout.body <= layout.revision
         && slot_end as usize + 2 <= line.len()
@@ -184,6 +185,7 @@ impl<'a> Reader<'a> {
     }
 
     fn count(&mut self) -> Option<u32> {
+        // A damaged count must not make the decoder run for long or reserve much.
         self.number().filter(|count| *count <= MOST_TEXTS)
     }
 

@@ -1,4 +1,5 @@
-//! From the records back to the index: they are read in the order of their revisions, and each does again what the write did.
+//! Rebuilds the index from the records: they are read in the order of their revisions, and each repeats the effect of
+//! its write.
 //!
 //! A collection's past events are there from the revision on that is noted with it, as far as the window still holds them, so watches
 //! resume where they were. Records that nobody needs, which a crash may have left, are given to the writer to remove.
@@ -67,6 +68,7 @@ pub(super) fn restore(
         let (name, compacted) = collection.value();
         let revision = revision.clone();
         let collection = Collection::new(name.into(), revision, window, Some(writer.clone()));
+        // Set before the records are read, which add only later events to the log.
         collection.write().log.begin_after(compacted);
         let collection = Arc::new(collection);
         filling.insert(
@@ -87,6 +89,7 @@ pub(super) fn restore(
     let last = revision.load(Ordering::Acquire);
     let collections = filling.into_values().map(|filling| {
         filling.collection.compact(now);
+        // A restored collection has content, so its last change is not 0.
         filling.collection.published.send_replace(last);
         (filling.collection.name().clone(), filling.collection)
     });
@@ -134,6 +137,7 @@ fn fill(
             }
         },
     };
+    // Up to `compacted` some events are missing, so older records only build the index and not the log.
     if revision > *compacted {
         let at = Timestamp::from_second(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
         let dropped = state.publish(sealed, at);

@@ -1,4 +1,5 @@
-//! The tables on disk: what the journal's entries are folded into, and what a start reads. The only place that speaks to the database.
+//! The tables on disk, into which the journal's entries are folded and from which a start reads. Only this module uses
+//! the database.
 //!
 //! Every write is a record under its revision, so what is folded is appended at the end of the table, whatever its objects are called. A
 //! record stays as long as it is the current version of an object or the window shows it; what the window lets go of is removed with the
@@ -146,7 +147,7 @@ impl Tables {
         &self.directory
     }
 
-    /// The file they are in, for messages.
+    /// Returns the path of the tables' file, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.database()
     }
@@ -157,13 +158,13 @@ impl Tables {
         read_state(&read).map_err(|error| database_error(&self.path(), *error))
     }
 
-    /// The tables as they are now; none while they are broken or closed.
+    /// Begins a read of the tables as they are now; `None` while they are broken or closed.
     pub(super) fn begin(&self) -> Option<ReadTransaction> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.as_ref()?.0.begin_read().ok()
     }
 
-    /// When records were written; the beginning of time for those that are not in the tables.
+    /// Returns when records were written; the beginning of time for those that are not in the tables.
     pub(super) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
         let records = self.begin().and_then(|read| read.open_table(RECORDS).ok());
         let at = |revision: &u64| {
@@ -197,9 +198,12 @@ impl Tables {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let (database, backend) = open.as_ref().ok_or(StoreError::Closed)?;
         let done = write(database, fold);
+        // Asked before the tables are closed, which drops the backend.
         let unsynced = backend.is_unsynced();
         drop(open);
         done.map_err(|failed| {
+            // redb refuses further use of a database after an error, so it is opened again for the next
+            // attempt.
             self.close();
             let error = match failed {
                 Failed::Journal(error) => return error,
@@ -247,9 +251,11 @@ fn fill(transaction: &WriteTransaction, fold: &Fold) -> Result<(), Failed> {
     if let Some(part) = &fold.part {
         let mut last = 0;
         part.read(|row| apply(row, &mut last, &mut records, &mut collections, &mut notes))?;
+        // A part may hold only notes, which have no revision.
         if last > 0 {
             state.insert(REVISION, last)?;
         }
+        // In the same transaction as the rows: after a crash the journal's entries are folded exactly once.
         state.insert(FOLDED, part.last())?;
     }
     for (number, name, discarded) in &fold.discarded {
@@ -284,6 +290,7 @@ fn apply(
             records.insert(revision, bytes)?;
         }
         Row::Collection { number, name } => {
+            // A repeated entry must not reset the revision up to which events are missing.
             if collections.get(number)?.is_none() {
                 collections.insert(number, (name, 0))?;
             }
@@ -374,6 +381,8 @@ fn upgrade(database: &Database) -> Result<FormatCheck, Box<redb::Error>> {
     let format = value(FORMAT)?;
     match format {
         KNOWN_FORMAT => return Ok(FormatCheck::Known),
+        // Writes that are only in the old journal would be lost silently; the earlier version folds them when
+        // it stops.
         UNBLOCKED_FORMAT if value(JOURNAL)? != 0 => return Ok(FormatCheck::Unfinished),
         UNBLOCKED_FORMAT | OLD_FORMAT => {}
         unknown => return Ok(FormatCheck::Unknown(unknown)),

@@ -143,6 +143,7 @@ impl Thread {
         while closing.is_none()
             && let Some(first) = self.next(&mut queue)
         {
+            // The queue is drained up to the closing message only; later senders find it closed.
             closing = self.group(first, &mut queue);
         }
         // Whoever comes now is told that the store is closed.
@@ -153,6 +154,7 @@ impl Thread {
         }
         let tables = self.tables.clone();
         drop(self);
+        // The directory is free before `close` returns, so that another process can open it at once.
         tables.release();
         if let Some(closing) = closing {
             // Whoever asked may have given up.
@@ -163,6 +165,7 @@ impl Thread {
     /// Waits for the next message. If none comes for a while, the journal is marked meanwhile.
     fn next(&mut self, queue: &mut mpsc::Receiver<Message>) -> Option<Message> {
         if self.fatal.get().is_none()
+            // A mark costs a sync, so it is written when writes pause and no one waits for the disk.
             && let Some(patience) = self.journal.mark_in()
         {
             if let Some(message) = next_within(patience, queue) {
@@ -217,6 +220,8 @@ impl Thread {
                     answer,
                 } => {
                     let place = (Arc::as_ptr(&collection), change.key().clone());
+                    // Earlier writes of the group are not in the index yet, but this write must be checked
+                    // against their outcome.
                     let current = match pending.get(&place) {
                         Some(current) => *current,
                         None => collection
@@ -299,6 +304,8 @@ impl Thread {
             self.entry.note(key, value.as_deref());
         }
         let appended = self.journal.append(&self.entry);
+        // The numbers are not in the journal, so a later entry has to introduce them again. The revisions
+        // stay used: the refused entry may be on disk.
         if let Err(error) = appended {
             for name in new_numbers {
                 self.numbers.remove(&name);
@@ -322,6 +329,7 @@ impl Thread {
             return Err(broken.why.clone());
         }
         if self.journal.is_full() {
+            // A full file may still grow while the folder is busy, so that writes rarely wait for it.
             if self.journal.is_overfull() {
                 self.wait_for_folder()?;
             }
@@ -425,6 +433,8 @@ impl Thread {
             let mut last = 0;
             while let Some(write) = next {
                 last = write.sealed.object.revision();
+                // Under the collection's lock, as in memory, so that a list never shows a revision without
+                // its change.
                 self.revision.store(last, Ordering::Release);
                 dropped.extend(state.publish(write.sealed, write.now));
                 next = writes.next_if(|next| Arc::ptr_eq(&next.collection, &collection));
@@ -446,6 +456,7 @@ impl Thread {
             }
         }
         for (collection, revision) in touched {
+            // One wake-up per collection and group instead of one per write.
             collection.published.send_replace(revision);
         }
     }

@@ -154,6 +154,7 @@ impl Writer {
     pub(crate) fn copy_to(&self, out: &mut dyn io::Write) -> Result<(), CopyError> {
         let until = Instant::now() + FOLD_PATIENCE;
         let (done, folded) = sync_channel(1);
+        // A copy reads the tables, so everything acknowledged so far has to be in them first.
         let mut message = Message::Fold(Some(done));
         while let Err(refused) = self.queue.try_send(message) {
             let TrySendError::Full(again) = refused else {

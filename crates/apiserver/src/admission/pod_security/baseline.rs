@@ -2,10 +2,10 @@
 //! version in its name.
 
 use mullion_kube_text::golang::quote;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Pod, Violation, distinct, named, quoted};
-use crate::kinds::tree::Tree;
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",

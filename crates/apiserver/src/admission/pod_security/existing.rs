@@ -5,11 +5,12 @@ use std::{
     sync::Arc,
 };
 
+use mullion_kinds::request::Ctx;
 use mullion_kube_text::golang::quote;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Pod, policy::Policy};
-use crate::{admission::Ctx, kinds::tree::Tree};
 
 /// The largest number of pods that are checked (upstream stops after one second as well).
 const MAX_PODS: usize = 3000;

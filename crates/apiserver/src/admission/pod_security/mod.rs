@@ -13,11 +13,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use mullion_kinds::request::Ctx;
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use self::policy::Policies;
-use super::{Action, Ctx, Operation, Plugin, Request};
-use crate::{kinds::tree::Tree, status::Status};
+use super::{Action, Operation, Plugin, Request};
 
 const WORKLOADS: [(&str, &str); 8] = [
     ("", "replicationcontrollers"),

@@ -4,13 +4,13 @@ use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
 };
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{
     Pod, Violation,
     checks::{BASELINE, RESTRICTED},
 };
-use crate::kinds::tree::Tree;
 
 const LABEL: &str = "pod-security.kubernetes.io/";
 const MODES: [&str; 3] = ["enforce", "audit", "warn"];

@@ -1,10 +1,10 @@
 //! The rules of the restricted level: a pod must give up what it does not need. Since 1.25 what only Linux knows is not asked of Windows
 //! pods, since 1.35 who is root in a user namespace of its own is not root.
 
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Pod, Violation, baseline, distinct, named, quoted};
-use crate::kinds::tree::Tree;
 
 /// The volumes a restricted pod may have.
 const VOLUMES: [&str; 9] = [

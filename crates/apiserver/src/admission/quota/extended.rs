@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use mullion_kube_text::quantity::Quantity;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{
     Amounts, Ctx,
     usage::{CountedKind, DEVICES},
 };
-use crate::kinds::tree::Tree;
 
 const GROUP: &str = "resource.k8s.io";
 /// Before the name of a class it makes the name of a resource that the class always stands for.

@@ -9,18 +9,16 @@ mod usage;
 
 use std::collections::BTreeMap;
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kinds::{
+    podspec::totals::{self, Totals},
+    request::Ctx,
+};
+use mullion_kube_text::{quantity::Quantity, status::Status};
+use mullion_schema::tree::{Tree, object_at};
 use serde_json::Value;
 
 use self::usage::CountedKind;
-use super::{Action, Claim, Ctx, Operation, Plugin, Request};
-use crate::{
-    kinds::{
-        podspec::totals::{self, Totals},
-        tree::{Tree, object_at},
-    },
-    status::Status,
-};
+use super::{Action, Claim, Operation, Plugin, Request};
 
 /// kube-apiserver: ResourceQuota.
 pub(super) struct ResourceQuota;

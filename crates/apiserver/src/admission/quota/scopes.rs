@@ -1,9 +1,10 @@
 //! Which objects a quota with scopes counts: only those in all of its scopes.
 
+use mullion_kinds::podspec::qos;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::usage::CountedKind;
-use crate::kinds::{podspec::qos, tree::Tree};
 
 /// Returns whether the object is in every scope of a quota.
 pub(super) fn contain(quota: &Value, counted: &CountedKind<'_>, object: &Value) -> bool {

@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use mullion_kinds::{Resource, podspec::totals};
 use mullion_kube_text::{quantity::Quantity, validation::resources};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Amounts, extended::CLASS_PREFIX, scopes};
-use crate::{
-    admission::Request,
-    kinds::{Resource, podspec::totals, tree::Tree},
-};
+use crate::admission::Request;
 
 /// Computing resources that, once limited, every container must name.
 const DEMANDED: [&str; 6] = [
@@ -256,7 +255,7 @@ fn devices(claim: &Value, used: &mut Amounts) {
 
 fn claim(claim: &Value, used: &mut Amounts) {
     let one = Quantity::from_integer(1);
-    let class = crate::kinds::persistentvolumeclaims::class(claim);
+    let class = mullion_kinds::persistentvolumeclaims::class(claim);
     used.insert("persistentvolumeclaims".into(), one.clone());
     if !class.is_empty() {
         used.insert(format!("{class}{BY_CLASS}persistentvolumeclaims"), one);

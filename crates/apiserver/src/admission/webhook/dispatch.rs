@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::future::join_all;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, status::Status};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -17,7 +17,6 @@ use super::{
     review::{self, Verdict},
     subject::{Subject, View, Views},
 };
-use crate::status::Status;
 
 /// The state that the first round of mutation leaves for the second.
 #[derive(Default)]

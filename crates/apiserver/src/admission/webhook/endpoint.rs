@@ -5,10 +5,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use mullion_kinds::request::Lookup;
 use mullion_kube_text::golang::quote;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
-
-use crate::{admission::Lookup, kinds::tree::Tree};
 
 /// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;

@@ -3,14 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kinds::request::expression::Expression;
 use mullion_kube_text::validation::selector::{Selector, SelectorError};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::client::{Address, Place};
-use crate::{
-    admission::{Operation, cel::Expression},
-    kinds::tree::Tree,
-};
+use crate::admission::Operation;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const HTTPS: u16 = 443;

@@ -35,9 +35,9 @@ pub(crate) use self::{
 };
 use crate::{
     admission::Operation,
-    kinds::{Resource, admissionregistration::GROUP},
     registry::{Registry, Row},
 };
+use mullion_kinds::{Resource, admissionregistration::GROUP};
 
 /// The webhooks of one server.
 pub(crate) struct Webhooks {

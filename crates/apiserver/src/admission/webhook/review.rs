@@ -1,13 +1,15 @@
 //! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    golang::quote,
+    status::{Cause, Details, Status},
+};
 use mullion_schema::decode::base64 as texts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{answer, hook::ReviewVersion};
-use crate::status::{Cause, Details, Status};
 
 pub(super) const KIND: &str = "AdmissionReview";
 /// The fields of a Status' metadata.

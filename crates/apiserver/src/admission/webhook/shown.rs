@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mullion_schema::{Type, decode, merge, ownership};
+use mullion_kube_text::status::Status;
+use mullion_schema::{Type, decode, merge, ownership, tree::Tree};
 use serde_json::Value;
 
 use super::subject::{Form, View, Views};
@@ -11,9 +12,7 @@ use crate::{
         body::{self, retyped::AdmittedType},
         subresource::scale,
     },
-    kinds::tree::Tree,
     registry::Row,
-    status::Status,
 };
 
 impl Views<'_> {

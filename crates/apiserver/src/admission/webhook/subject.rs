@@ -3,7 +3,17 @@
 use std::sync::{Arc, OnceLock};
 
 use mullion_cel::{self as cel, Budget};
-use mullion_kube_text::validation::selector::{Selector, SelectorError};
+use mullion_kinds::{
+    admissionregistration,
+    request::{
+        Lookup, User,
+        expression::{AccessQuery, Parts, of_asker},
+    },
+};
+use mullion_kube_text::{
+    status::Status,
+    validation::selector::{Selector, SelectorError},
+};
 use mullion_schema::Type;
 use serde_json::Value;
 
@@ -12,15 +22,7 @@ use super::{
     review::{GroupVersionKind, GroupVersionResource, Question},
 };
 use crate::{
-    admission::{
-        Lookup, Operation, User,
-        cel::{AccessQuery, Parts, of_asker},
-    },
-    http::subresource::scale::Paths,
-    kinds::admissionregistration,
-    registry::Row,
-    server::ApiServer,
-    status::Status,
+    admission::Operation, http::subresource::scale::Paths, registry::Row, server::ApiServer,
 };
 
 /// The form in which a write shows its object to webhooks.
@@ -306,7 +308,7 @@ impl<'a> Views<'a> {
         let subject = self.subject;
         let resource = &subject.row.resource;
         let asker = AccessQuery::new(
-            subject.server.clone(),
+            subject.server.authorizer().clone(),
             subject.user.clone(),
             Parts {
                 group: resource.group.to_string(),

@@ -7,23 +7,23 @@ use std::sync::{Arc, OnceLock};
 
 use futures::future::join_all;
 use jiff::Timestamp;
+use mullion_kinds::rbac::{
+    GROUP,
+    rule::{Rule, missing_atoms},
+};
+use mullion_kube_text::status::Status;
 use mullion_schema::{
     self as schema,
     ownership::{self, Writer},
+    tree::{Tree, object_at},
 };
 use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
 
-use super::rule::{Rule, missing_atoms};
 use crate::{
     http::{metadata, write},
-    kinds::{
-        rbac::GROUP,
-        tree::{Tree, object_at},
-    },
     registry::Row,
     server::ApiServer,
-    status::Status,
 };
 
 const TABLE: &str = include_str!("default-roles.txt");

@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
+use mullion_kinds::{rbac::rule::Rule, request::User};
 use mullion_kube_text::golang::quote;
+use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Cursor, Event, EventType, Object, Store};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
-
-use super::rule::Rule;
-use crate::{admission::User, auth::service_account, kinds::tree::Tree};
 
 /// A role given to subjects.
 pub(super) struct Binding {
@@ -42,7 +41,10 @@ impl Binding {
                     let home = if own.is_empty() { &namespace } else { own };
                     if !home.is_empty() {
                         let shown = format!("{kind} {}", quote(&format!("{name}/{home}")));
-                        users.push((service_account::username(home, name), shown));
+                        users.push((
+                            mullion_kinds::request::service_account::username(home, name),
+                            shown,
+                        ));
                     }
                 }
                 _ => {}

@@ -1,36 +1,29 @@
 //! Role-based access control: who may do what, from the stored roles and bindings (upstream: plugin/pkg/auth/authorizer/rbac).
 //!
-//! [`index`] finds the roles of a user, [`rule`] says what one of their rules allows, [`escalation`] keeps writers of roles and bindings
+//! [`index`] finds the roles of a user, [`mullion_kinds::rbac::rule`] says what one of their rules allows, `escalation` beside it keeps writers of roles and bindings
 //! from granting more than they have, [`bootstrap`] brings the default roles. There is no Node authorizer: the simulated kubelets are no
 //! clients of their own, and a `system:node:` user has just what is bound to it.
 
 pub(crate) mod bootstrap;
-pub(crate) mod escalation;
 mod index;
-pub(crate) mod rule;
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use mullion_kinds::{
+    rbac::rule::Rule,
+    request::{Authorize, Decision, User, attributes::Attributes},
+};
+use mullion_kube_text::status::Status;
 use mullion_store::Store;
 
-use self::{index::Index, rule::Rule};
-use super::{attributes::Attributes, impersonation::LastModes};
-use crate::{admission::User, auth, status::Status};
+use self::index::Index;
+use super::impersonation::LastModes;
 
 /// The RBAC authorizer.
 pub(crate) struct Authorizer {
     index: RwLock<Index>,
     /// The mode in which each user last impersonated another.
     pub(super) last_modes: LastModes,
-}
-
-/// The authorizer's answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// True if the action is allowed.
-    pub allowed: bool,
-    /// Which binding allows it, or what went wrong on the way to a refusal; may be empty.
-    pub reason: String,
 }
 
 impl Authorizer {
@@ -42,9 +35,40 @@ impl Authorizer {
         }
     }
 
-    /// Returns whether a user may perform an action.
-    pub(crate) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
-        if auth::is_master(user) {
+    /// Refuses what a user may not do with 403.
+    pub(crate) fn require(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Status> {
+        if self.allows(user, attributes) {
+            return Ok(());
+        }
+        let decision = self.decide(user, attributes);
+        if decision.allowed {
+            return Ok(());
+        }
+        Err(attributes.forbidden(&user.name, &decision.reason))
+    }
+
+    fn current(&self) -> RwLockReadGuard<'_, Index> {
+        let read = || {
+            self.index
+                .read()
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+        };
+        let index = read();
+        if index.is_current() {
+            return index;
+        }
+        drop(index);
+        self.index
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .catch_up();
+        read()
+    }
+}
+
+impl Authorize for Authorizer {
+    fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        if user.is_master() {
             return true;
         }
         let index = self.current();
@@ -54,10 +78,9 @@ impl Authorizer {
             .any(|rules| rules.iter().any(|rule| rule.allows(attributes)))
     }
 
-    /// Returns whether a user may perform an action, and the reason.
-    pub(crate) fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+    fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let mut decision = Decision {
-            allowed: auth::is_master(user),
+            allowed: user.is_master(),
             reason: String::new(),
         };
         if decision.allowed {
@@ -84,21 +107,7 @@ impl Authorizer {
         decision
     }
 
-    /// Refuses what a user may not do with 403.
-    pub(crate) fn require(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Status> {
-        if self.allows(user, attributes) {
-            return Ok(());
-        }
-        let decision = self.decide(user, attributes);
-        if decision.allowed {
-            return Ok(());
-        }
-        Err(attributes.forbidden(&user.name, &decision.reason))
-    }
-
-    /// Returns all rules of a user in a namespace (empty: at cluster scope), and the errors of resolving them, which are empty if there are
-    /// none.
-    pub(crate) fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, String) {
+    fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, String) {
         let index = self.current();
         let (mut all, mut errors) = (Vec::new(), Vec::new());
         for binding in index.sorted(user, namespace) {
@@ -110,27 +119,8 @@ impl Authorizer {
         (all, aggregate(errors))
     }
 
-    /// The rules of a role as a binding in a namespace refers to it.
-    pub(crate) fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<[Rule]>> {
+    fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<[Rule]>> {
         self.current().role(kind, name, namespace).cloned()
-    }
-
-    fn current(&self) -> RwLockReadGuard<'_, Index> {
-        let read = || {
-            self.index
-                .read()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        };
-        let index = read();
-        if index.is_current() {
-            return index;
-        }
-        drop(index);
-        self.index
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .catch_up();
-        read()
     }
 }
 
@@ -202,7 +192,7 @@ mod tests {
     }
 
     fn ask(authorizer: &Authorizer, path: &str) -> bool {
-        let attributes = Attributes::of_request(&Method::GET, path, None);
+        let attributes = crate::auth::attributes::of_request(&Method::GET, path, None);
         authorizer.allows(&jane(), &attributes)
     }
 

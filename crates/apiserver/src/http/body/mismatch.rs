@@ -6,6 +6,7 @@
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
+    status::Status,
 };
 use mullion_schema::{
     Type,
@@ -14,10 +15,7 @@ use mullion_schema::{
 use serde_json::Value;
 
 use super::{Expected, text};
-use crate::{
-    http::{negotiate::Media, reply},
-    status::Status,
-};
+use crate::http::{negotiate::Media, reply};
 
 /// Versions that are no longer served but that kube-apiserver still decodes (`pkg/apis/*/install`): the apiVersion, the package of the
 /// internal kinds, and the kinds.

@@ -1,6 +1,6 @@
 //! Bodies that hold `DeleteOptions`.
 
-use mullion_kube_text::{golang::quote, validation::metadata::group_version};
+use mullion_kube_text::{golang::quote, status::Status, validation::metadata::group_version};
 use mullion_schema::{
     Type,
     decode::{self, DecodeError},
@@ -9,7 +9,7 @@ use mullion_schema::{
 use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
-use crate::{http::negotiate::Media, status::Status};
+use crate::http::negotiate::Media;
 
 const KIND: &str = "DeleteOptions";
 /// The version of options without an apiVersion.

@@ -3,11 +3,11 @@
 //! kube-apiserver decodes such an object as the kind that it names, and converts it back if it is another version of the kind that was
 //! sent. A built-in object without apiVersion and kind keeps its own; a custom resource must name them.
 
+use mullion_kube_text::status::Status;
 use mullion_schema::{Type, decode};
 use serde_json::{Value, json};
 
 use super::{Expected, MetaError, Mismatch, NO_META, TypeMeta, text};
-use crate::status::Status;
 
 /// The type of an object after admission changed it.
 #[derive(Debug, PartialEq)]

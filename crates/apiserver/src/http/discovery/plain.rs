@@ -1,14 +1,12 @@
 //! The plain discovery lists: versions, groups and resources, with their fields in the order of Go's structs.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kinds::Subresource;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{Order, groups, verbs, versions};
-use crate::{
-    kinds::Subresource,
-    registry::{Row, Table},
-};
+use crate::registry::{Row, Table};
 
 /// The response to `/api`.
 #[derive(Serialize)]
@@ -197,7 +195,7 @@ fn subresource<'a>(row: &'a Row, part: &'a Subresource) -> Resource<'a> {
 fn storage_version_hash(row: &Row) -> String {
     let resource = &row.resource;
     let rules = &resource.rules;
-    if rules.transient || rules.read_only || resource.behaviour.source().is_some() {
+    if rules.transient || rules.read_only || resource.source().is_some() {
         return String::new();
     }
     // The hash covers `/v1` for the core group: its empty group is not left out.

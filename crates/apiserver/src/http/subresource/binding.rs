@@ -7,8 +7,14 @@ use std::{future::Future, pin::Pin};
 
 use axum::body::Body;
 use http::{Method, Response};
-use mullion_kube_text::field::{Errors, FieldError, Path};
-use mullion_schema::Type;
+use mullion_kube_text::{
+    field::{Errors, FieldError, Path},
+    status::Status,
+};
+use mullion_schema::{
+    Type,
+    tree::{Tree, object_at},
+};
 use mullion_store::Key;
 use serde_json::{Map, Value, json};
 
@@ -20,8 +26,6 @@ use crate::{
         metadata, reply,
         write::{self, Admission},
     },
-    kinds::tree::{Tree, object_at},
-    status::Status,
 };
 
 /// Handles both paths to which a Binding can be posted.
@@ -135,7 +139,7 @@ fn conflict(resource: &str, name: &str, why: &str) -> Status {
         "Conflict",
         format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"),
     );
-    status.details = Some(Box::new(crate::status::Details {
+    status.details = Some(Box::new(mullion_kube_text::status::Details {
         name: name.to_owned(),
         kind: resource.to_owned(),
         ..Default::default()

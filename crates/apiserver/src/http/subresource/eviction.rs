@@ -7,17 +7,22 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Response};
-use mullion_kube_text::validation::selector::Selector;
+use mullion_kinds::request::Lookup;
+use mullion_kube_text::{
+    status::{Cause, Details, Status},
+    validation::selector::Selector,
+};
 use mullion_schema::{
     Type,
     ownership::{self, Writer},
+    tree::{Tree, object_at},
 };
 use mullion_store::Key;
 use serde_json::{Value, json};
 
 use super::binding::{set_condition, success};
 use crate::{
-    admission::{Lookup, Operation},
+    admission::Operation,
     http::{
         body,
         call::{Call, FieldValidation},
@@ -25,8 +30,6 @@ use crate::{
         metadata, reply,
         write::{self, Admission},
     },
-    kinds::tree::{Tree, object_at},
-    status::{Cause, Details, Status},
 };
 
 /// The most evictions that may wait for the disruption controller.

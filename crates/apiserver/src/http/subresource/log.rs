@@ -11,15 +11,14 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, future, stream};
 use http::{Method, Response};
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::field::{Errors, Path};
-use mullion_schema::time;
-use serde_json::Value;
-
-use crate::{
-    http::{call::Call, reply},
-    kinds::tree::Tree,
+use mullion_kube_text::{
+    field::{Errors, Path},
     status::Status,
 };
+use mullion_schema::{time, tree::Tree};
+use serde_json::Value;
+
+use crate::http::{call::Call, reply};
 
 /// A source of container logs, provided by the embedding program.
 pub trait LogSource: Send + Sync {

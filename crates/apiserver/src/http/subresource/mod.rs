@@ -13,13 +13,11 @@ use std::{future::Future, pin::Pin};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kinds::{Subresource, SubresourceHandler};
+use mullion_kube_text::status::Status;
 
 use super::{call::Call, get, patch, update, write::Part};
-use crate::{
-    kinds::{Subresource, SubresourceHandler},
-    registry::Row,
-    status::Status,
-};
+use crate::registry::Row;
 
 /// A handler of a named subresource, which checks method, query and body itself.
 pub(crate) type Handler =

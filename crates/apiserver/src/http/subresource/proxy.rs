@@ -8,14 +8,11 @@ use std::{future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Response};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, status::Status};
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use crate::{
-    http::{call::Call, write},
-    kinds::tree::Tree,
-    status::Status,
-};
+use crate::http::{call::Call, write};
 
 /// Handles the `proxy` subresource of nodes, pods and services.
 pub(crate) fn serve<'a>(

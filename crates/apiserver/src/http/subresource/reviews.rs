@@ -6,21 +6,26 @@ use std::{future::Future, pin::Pin};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kinds::{
+    podspec::internal::METADATA_FIELDS,
+    rbac::rule::Rule,
+    request::{
+        Authorize, User,
+        attributes::{Attributes, Resource, Target},
+    },
+};
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
+    status::Status,
     validation::{check, metadata as metadata_rules, selector::Selector},
 };
-use mullion_schema::{Type, ownership, proto};
+use mullion_schema::{Type, ownership, proto, tree::Tree};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    admission::{Operation, User},
-    auth::{
-        attributes::{Attributes, Resource, Target},
-        authenticate_token,
-        rbac::rule::Rule,
-    },
+    admission::Operation,
+    auth::authenticate_token,
     http::{
         body,
         call::Call,
@@ -30,8 +35,6 @@ use crate::{
         selector::parse_fields,
         write::{self, Admission},
     },
-    kinds::{podspec::internal::METADATA_FIELDS, tree::Tree},
-    status::Status,
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -54,7 +57,7 @@ pub(crate) fn self_subject(call: &Call, _: Method, body: Body) -> Answer<'_> {
         Ok(json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
             "metadata": {"creationTimestamp": metadata::stamp(call.now)},
-            "status": {"userInfo": user_info(&call.user)},
+            "status": {"userInfo": call.user.to_user_info()},
         }))
     }))
 }
@@ -87,7 +90,7 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
         };
         let answer = match authenticate_token(&call.server, token.trim(), audiences) {
             Ok(Some(identified)) => json!({
-                "authenticated": true, "user": user_info(&identified.user), "audiences": identified.audiences,
+                "authenticated": true, "user": identified.user.to_user_info(), "audiences": identified.audiences,
             }),
             Ok(None) => json!({"error": "invalid bearer token"}),
             Err(error) => json!({"error": format!("[invalid bearer token, {error}]")}),
@@ -232,28 +235,6 @@ fn texts(value: &Value, field: &str) -> Vec<String> {
     items
         .filter_map(|item| item.as_str().map(str::to_owned))
         .collect()
-}
-
-/// Returns a user as a `UserInfo`.
-pub(crate) fn user_info(user: &User) -> Value {
-    let mut info = Map::new();
-    for (field, text) in [("username", &user.name), ("uid", &user.uid)] {
-        if !text.is_empty() {
-            info.insert(field.to_owned(), text.as_str().into());
-        }
-    }
-    if !user.groups.is_empty() {
-        info.insert("groups".to_owned(), user.groups.clone().into());
-    }
-    if !user.extra.is_empty() {
-        let extra: Map<String, Value> = user
-            .extra
-            .iter()
-            .map(|(key, values)| (key.clone(), values.clone().into()))
-            .collect();
-        info.insert("extra".to_owned(), extra.into());
-    }
-    info.into()
 }
 
 /// Returns the user that a review is about.

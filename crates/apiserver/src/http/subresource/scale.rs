@@ -2,26 +2,24 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kinds::{Column, SubresourceHandler, print};
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
+    status::{Details, Status},
     validation::selector,
 };
 use mullion_schema::{Type, ownership};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    http::{
-        apply, body,
-        call::{Call, FieldValidation},
-        get, metadata,
-        negotiate::Shape,
-        patch::{Patch, PatchKind},
-        reply, table, update,
-        write::{self, Part, Source},
-    },
-    kinds::{Column, SubresourceHandler, print},
-    status::{Details, Status},
+use crate::http::{
+    apply, body,
+    call::{Call, FieldValidation},
+    get, metadata,
+    negotiate::Shape,
+    patch::{Patch, PatchKind},
+    reply, table, update,
+    write::{self, Part, Source},
 };
 
 /// The object's fields that a Scale is derived from.

@@ -6,23 +6,24 @@ use std::{future::Future, pin::Pin};
 use axum::body::Body;
 use http::{Method, Response};
 use jiff::SignedDuration;
+use mullion_kinds::request::{Lookup, service_account::username};
 use mullion_kube_text::{
     field::{Errors, Path},
+    status::Status,
     validation::metadata::group_version,
 };
 use mullion_schema::{
     self as schema, Type,
     ownership::{self, Writer},
+    tree::{Tree, object_at, set_default},
 };
 use serde_json::{Value, json};
 
 use super::reviews;
 use crate::{
-    admission::{Lookup, Operation},
-    auth::service_account::{self, Claims, KubernetesClaim, Reference, username},
+    admission::Operation,
+    auth::service_account::{self, Claims, KubernetesClaim, Reference},
     http::{body, call::Call, metadata, write::Admission},
-    kinds::tree::{Tree, object_at, set_default},
-    status::Status,
 };
 
 const GROUP: &str = "authentication.k8s.io";

@@ -3,14 +3,19 @@
 
 use std::sync::Arc;
 
+use mullion_kinds::{
+    Check, StatusMetadata,
+    request::attributes::{self, Attributes, Target},
+};
 use mullion_kube_text::{
     field::{Emptied, Errors, Path},
     golang::number,
     names::NameRule,
+    status::Status,
     validation::metadata as check_metadata,
 };
 use mullion_schema::{self as schema, ownership};
-use mullion_store::{Change, EventType, Object, RawField, RawFieldText};
+use mullion_store::{Change, EventType, Object, RawFieldText};
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,14 +24,11 @@ use super::{
 };
 use crate::{
     admission::Operation,
-    auth::attributes::{self, Attributes, Target},
     http::{
         call::{Call, WriteOptions},
         list, metadata,
         reply::Outcome,
     },
-    kinds::{Check, StatusMetadata},
-    status::Status,
 };
 
 /// The fields that a write of the status reads.
@@ -40,7 +42,7 @@ pub(crate) enum Part {
     /// Only the status, and the metadata that the rule permits.
     Status(StatusMetadata),
     /// The fields that the kind lets the call's subresource change
-    /// ([`SubresourceHandler::Part`](crate::kinds::SubresourceHandler::Part)), and the metadata that the rule permits.
+    /// ([`SubresourceHandler::Part`](mullion_kinds::SubresourceHandler::Part)), and the metadata that the rule permits.
     Piece(StatusMetadata),
 }
 
@@ -187,7 +189,7 @@ async fn update_once(
     );
     metadata::carry_over(&mut object, &old);
     let mut allocation = if part == Part::Main {
-        Some(behaviour.allocate(&ctx, &mut object, Some(&old))?)
+        Some(resource.allocate(&ctx, &mut object, Some(&old))?)
     } else {
         None
     };
@@ -316,7 +318,7 @@ fn raw_field(
     part: Part,
     source: &dyn Source,
     admission: &Admission<'_>,
-) -> Option<&'static RawField> {
+) -> Option<&'static mullion_schema::raw_field::RawField> {
     let raw_field = call.resource().behaviour.raw_field()?;
     let fits = matches!(part, Part::Status(_))
         && source.is_status_alone()
@@ -335,7 +337,7 @@ fn shown(mut object: Value, raw: Option<&RawFieldText<'_>>) -> Outcome {
 
 /// Returns whether the stored object has every field of the served one, that is, reading filled in no defaults.
 fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
-    if !call.resource().behaviour.rewrites_stored() {
+    if !call.resource().rewrites_stored() {
         return true;
     }
     let mut form = object.clone();
@@ -438,5 +440,5 @@ fn is_released(call: &Call, object: &Value) -> bool {
     metadata.get("deletionTimestamp").is_some()
         && no_finalizers
         && no_grace
-        && !call.resource().behaviour.holds_deletion(object)
+        && !call.resource().holds_deletion(object)
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::status::Status;
 use mullion_schema::ownership;
 use mullion_store::Key;
 use serde_json::Value;
@@ -13,7 +14,6 @@ use crate::{
     admission::{Claim, Operation, Request},
     http::call::Call,
     registry::Row,
-    status::Status,
 };
 
 /// How often booking is tried when other clients change the claimed objects meanwhile.

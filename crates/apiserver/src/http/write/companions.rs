@@ -9,6 +9,8 @@ use std::{
 
 use futures::future;
 use jiff::Timestamp;
+use mullion_kinds::Companion;
+use mullion_kube_text::status::Status;
 use mullion_schema::{self as schema, ownership};
 use mullion_store::{Change, CommitError, EventType, Key, Object};
 use serde_json::Value;
@@ -16,10 +18,8 @@ use serde_json::Value;
 use super::{draft_from, in_time, request_limit};
 use crate::{
     http::{call::Call, metadata},
-    kinds::Companion,
     registry::Row,
     server::ApiServer,
-    status::Status,
 };
 
 /// Commits a change together with its companions: new companions are created first, obsolete ones are deleted afterwards. Returns `None`

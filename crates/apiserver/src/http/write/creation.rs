@@ -1,9 +1,11 @@
 //! Creation: sets the server's metadata and the first status, generates a name if needed, validates, and stores the object.
 
+use mullion_kinds::{Check, StatusOnCreate, request::Ctx};
 use mullion_kube_text::{
     field::{Emptied, Errors, Path},
     golang::number,
     names::NameRule,
+    status::Status,
     validation::metadata as check_metadata,
 };
 use mullion_schema::{self as schema, ownership};
@@ -12,14 +14,12 @@ use serde_json::Value;
 
 use super::{Admission, claims, companions, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
-    admission::{Ctx, Operation},
+    admission::Operation,
     http::{
         call::{Call, WriteOptions},
         metadata,
         reply::Outcome,
     },
-    kinds::{Check, StatusOnCreate},
-    status::Status,
 };
 
 /// How many generated names are tried before the request is refused.
@@ -82,7 +82,7 @@ async fn create_named(
     let resource = call.resource();
     let behaviour = &resource.behaviour;
     let ctx = call.ctx(options.dry_run);
-    let mut allocation = behaviour.allocate(&ctx, &mut object, None)?;
+    let mut allocation = resource.allocate(&ctx, &mut object, None)?;
     if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
     {
         remove(&mut object, "status");
@@ -122,7 +122,7 @@ async fn create_named(
         return Err(already_exists(call, &existing, &base));
     }
     if options.dry_run {
-        if behaviour.rewrites_stored() {
+        if resource.rewrites_stored() {
             behaviour.default(&mut object);
         }
         return Ok(Outcome::unfolded(object));

@@ -4,11 +4,12 @@
 //! comparison fails. The transaction holds an object in the form that kube-apiserver stores: protobuf, or JSON for custom resources.
 //! Objects far below the limit are not measured.
 
+use mullion_kube_text::status::Status;
 use mullion_schema::proto;
 use mullion_store::{Change, Draft, Key};
 use serde_json::Value;
 
-use crate::{http::metadata, registry::Row, status::Status};
+use crate::{http::metadata, registry::Row};
 
 /// etcd: `DefaultMaxRequestBytes`.
 const MAX_REQUEST_BYTES: usize = 3 << 19;

@@ -1,6 +1,7 @@
 //! The paths of built-in and provided resources: the verbs that discovery lists, the old watch paths, and the requests that are forwarded
 //! to nodes. Source: k8s.io/apiserver: pkg/endpoints/installer.go.
 
+use mullion_kinds::{Resource, Subresource};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -8,7 +9,6 @@ use super::{
     writer::{Place, Writer},
 };
 use crate::{
-    kinds::{Resource, Subresource},
     openapi::{
         Dialect,
         wire::{DELETE_OPTIONS, PATCH_BODY, STATUS, WATCH_EVENT, component_of, list_of},

@@ -1,5 +1,6 @@
 //! The paths of custom resources. Source: k8s.io/apiextensions-apiserver: pkg/controller/openapi/builder.
 
+use mullion_kinds::SubresourceHandler;
 use serde_json::{Map, Value};
 
 use super::{
@@ -7,7 +8,6 @@ use super::{
     writer::{Place, Writer},
 };
 use crate::{
-    kinds::SubresourceHandler,
     openapi::{
         Dialect,
         wire::{DELETE_OPTIONS, PATCH_BODY, SCALE, STATUS, component_of, list_of},

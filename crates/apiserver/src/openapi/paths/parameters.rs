@@ -1,12 +1,10 @@
 //! The parameters of operations, with types and descriptions. Those of a deletion have the descriptions of the DeleteOptions fields.
 
+use mullion_kinds::Resource;
 use mullion_schema::descriptions;
 use serde_json::{Value, json};
 
-use crate::{
-    kinds::Resource,
-    openapi::{Dialect, wire::DELETE_OPTIONS},
-};
+use crate::openapi::{Dialect, wire::DELETE_OPTIONS};
 
 /// Returns a parameter of an operation; `place` is `path` or `query`.
 pub(super) fn write(dialect: Dialect, place: &str, name: &str, resource: &Resource) -> Value {

@@ -1,5 +1,6 @@
 //! Writes a path item with its operations: parameters, bodies, responses, and a unique name for each operation.
 
+use mullion_kinds::Resource;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -7,10 +8,7 @@ use super::{
     parameters,
     verbs::{Content, Verb},
 };
-use crate::{
-    kinds::Resource,
-    openapi::{Dialect, reference},
-};
+use crate::openapi::{Dialect, reference};
 
 /// The kind of path within a resource.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! What a fleet asks for: launch templates, and the candidates that they are overridden with.
+//! Builds the request for a fleet: the launch templates, and the candidates as their overrides.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use super::{
 use crate::bootstrap::{Bootstrap, user_data};
 
 impl Inner {
-    /// One template for each image, number of pods and number of Elastic Fabric Adapters, with its candidates.
+    /// Returns one template for each image, number of pods and number of Elastic Fabric Adapters, with its candidates.
     pub(super) fn templates_of<'c, 'a>(
         &self,
         order: &Order<'_>,
@@ -32,6 +32,7 @@ impl Inner {
     ) -> Result<Vec<(Template, Vec<&'c Candidate<'a>>)>, CloudError> {
         let mut groups: BTreeMap<(&str, u64, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
         for own in candidates {
+            // These are in the user data or in the network interfaces, which overrides cannot change.
             let key = (own.image.id.as_str(), own.max_pods, own.efas);
             groups.entry(key).or_default().push(own);
         }
@@ -136,12 +137,15 @@ impl Inner {
             .set_tag_specifications(Some(tagged.collect()))
             .target_capacity_specification(
                 TargetCapacitySpecificationRequest::builder()
+                    // One machine per claim, whatever the number of candidates.
                     .total_target_capacity(1)
                     .default_target_capacity_type(kind)
                     .build(),
             );
         if option.capacity_type == CapacityType::Spot {
             let spot = SpotOptionsRequest::builder()
+                // The cheapest spot capacity is often the next to be interrupted (Karpenter chooses the same
+                // strategy).
                 .allocation_strategy(SpotAllocationStrategy::PriceCapacityOptimized);
             return request.spot_options(spot.build());
         }

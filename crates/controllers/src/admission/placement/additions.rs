@@ -99,6 +99,8 @@ impl Additions<'_> {
     }
 
     fn name_system(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        // `spec.os.name` would make validation refuse a pod with such a field, so that pod has only its node
+        // selector.
         if self.spec()["os"].is_null() && !self.has_forbidden_field() {
             verdict.set(&["spec", "os", "name"], self.system.as_str());
             added.push("os");
@@ -141,6 +143,8 @@ impl Additions<'_> {
         if requirements.iter().any(Vec::is_empty) {
             return;
         }
+        // The terms are alternatives: one that already names the images' nodes, or that matches no node,
+        // stays as it is. This is also what makes a second call add nothing.
         let own = terms(self.spec());
         let is_met = |term: &Value| {
             let has = |list: &Vec<Value>| {
@@ -160,6 +164,8 @@ impl Additions<'_> {
         for term in own {
             match is_met(term) {
                 true => all.push(term.clone()),
+                // A term is satisfied as a whole, so each alternative of the images needs a copy of the term
+                // of its own.
                 false => all.extend(requirements.iter().map(|list| extended(term, list))),
             }
         }
@@ -203,6 +209,8 @@ impl Additions<'_> {
             .flat_map(|s| s.hosts.iter().flatten())
             .copied()
             .collect();
+        // Preferring a build on which not all containers run would prefer nodes that the requirement
+        // excludes.
         let own: Vec<_> = self
             .own_builds()
             .into_iter()
@@ -263,6 +271,8 @@ impl Additions<'_> {
     /// Returns the value of the annotation: the operating system, the images that decided it, and what was added,
     /// including additions of earlier calls.
     fn report(&self, added: Vec<&str>) -> Value {
+        // A webhook may be called again on its own result (`reinvocationPolicy`); what the first call added
+        // must stay reported.
         let before = self.pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str();
         let before: Value = before
             .and_then(|text| serde_json::from_str(text).ok())
@@ -312,6 +322,7 @@ fn tolerates(toleration: &Value, taint: &Taint) -> bool {
     let key = text("key").is_empty() || text("key") == taint.key;
     let value = match text("operator") {
         "Exists" => true,
+        // An empty key means every taint, and validation allows it only together with Exists.
         _ => !text("key").is_empty() && text("value") == taint.value,
     };
     effect && key && value

@@ -145,6 +145,8 @@ impl Allowed {
 
 /// Returns every kind of host: the known architectures and builds, and those that images or the pod name.
 fn kinds(spec: &Value, containers: &[Container<'_>], builds: &Builds) -> Vec<Kind> {
+    // An exclusion can be seen only among kinds that are considered: with one architecture alone, a pod that
+    // chooses it would seem to choose nothing.
     let mut architectures: BTreeSet<String> = ARCHITECTURES.map(str::to_owned).into();
     let mut hosts: BTreeSet<Build> = builds.releases().iter().map(|r| r.build).collect();
     let facts = containers.iter().filter_map(|one| one.fact.as_ref());
@@ -202,6 +204,7 @@ pub(super) fn terms(spec: &Value) -> &[Value] {
 fn selects(selector: &Value, kind: &Kind) -> bool {
     let mut entries = selector.as_object().into_iter().flatten();
     entries.all(|(key, wanted)| match kind.label(key) {
+        // A label that this kind of host never has, such as the Windows build on Linux, excludes it.
         Some(value) => value.as_deref() == wanted.as_str(),
         None => true,
     })

@@ -80,6 +80,8 @@ pub fn containers<'a>(
     let annotation = pod["metadata"]["annotations"][labels::RUNS_ON].as_str();
     let annotated: Option<Runs> = annotation.and_then(|text| text.parse().ok());
     let text = |container: &'a Value, field: &str| container[field].as_str().unwrap_or_default();
+    // The annotation decides for all containers, so the registries need not be asked. An image that cannot be
+    // parsed keeps its place in the list, because the answers are matched to the containers by position.
     let images: Vec<Option<ImageRef>> = match annotated {
         Some(_) => Vec::new(),
         None => of(spec)

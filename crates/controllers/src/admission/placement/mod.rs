@@ -118,6 +118,8 @@ impl Rule for PlaceByImage {
                 }
                 verdict
             }
+            // The images of a pod may be updated, its node affinity may not: such an update is only refused
+            // or let pass.
             Some(old) if images_differ(old, write.pod) && is_wanted(write, cluster) => {
                 self.judge(write, cluster)
             }
@@ -161,6 +163,8 @@ impl PlaceByImage {
         }
         let mut verdict = self.place(&write, cluster).verdict;
         if let Some(refusal) = verdict.refusal.take() {
+            // Fields written for a pod that would be refused would steer the DaemonSet by a choice that no
+            // pod can have.
             verdict.changes.clear();
             verdict.warnings.push(refusal.text);
         }
@@ -253,6 +257,8 @@ impl PlaceByImage {
         let common = self.common(containers);
         let allowed = Allowed::by(&write.pod["spec"], containers, builds, cluster);
         let fits = |runs: &Runs| !allowed.systems_that_run(runs, builds).is_empty();
+        // A pod that excludes every host by its own fields is not in conflict with its images, and is left to
+        // the scheduler.
         if allowed.is_empty() || fits(&common.runs) {
             return (verdict, Some((common.runs, allowed, common.is_complete)));
         }
@@ -309,6 +315,7 @@ pub fn images_of(spec: &Value) -> Vec<ImageRef> {
 /// namespace. It is disabled in kube-system.
 pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
     let metadata = &write.pod["metadata"];
+    // A mirror pod only shows what a kubelet already runs from a file, so nothing can be decided about it.
     if metadata["annotations"]["kubernetes.io/config.mirror"].is_string() {
         return false;
     }
@@ -324,6 +331,7 @@ pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
     };
     label(write.pod)
         .or_else(of_namespace)
+        // A wrong guess about a system pod could stop the cluster, so there the label has to ask for it.
         .unwrap_or(write.namespace != "kube-system")
 }
 

@@ -43,6 +43,7 @@ pub fn common(cluster: &dyn ClusterReader) -> Vec<Taint> {
     let Some(mut common) = common else {
         return vec![usual_taint()];
     };
+    // A taint that Linux nodes have too is not about Windows, and tolerating it would undo what it is for.
     common.retain(|taint| !linux.iter().any(|taints| taints.contains(taint)));
     common.into_iter().collect()
 }
@@ -58,6 +59,7 @@ fn lasting(taints: &Value) -> BTreeSet<Taint> {
     });
     let is_lasting = |taint: &Taint| {
         let transient = TRANSIENT.iter().any(|start| taint.key.starts_with(start));
+        // PreferNoSchedule keeps no pod away, so nothing has to tolerate it.
         !transient && matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
     };
     taints.filter(is_lasting).collect()

@@ -28,7 +28,7 @@ use crate::provisioner::{
 
 /// A type that is still sold is looked up again after this long (core: `instanceTypeNotFoundCheckCache`).
 const SOLD: Duration = Duration::from_secs(30 * 60);
-/// EC2 is asked again about an instance after this long (core: drift is looked at every five minutes).
+/// The age at which EC2 is asked about an instance again (core: drift is checked every five minutes).
 const KNOWN: Duration = Duration::from_secs(5 * 60);
 
 /// Writes down on every claim whether its node has drifted. What it remembers only spares questions to the cloud.
@@ -38,7 +38,7 @@ pub(in super::super) struct Marker {
     sold: BTreeMap<String, Instant>,
     /// When a claim, by name, was last found to run the image of its class, and the version of the class.
     images: BTreeMap<String, (Instant, Option<String>)>,
-    /// What EC2 said of the instance of a claim, by name, and when.
+    /// The last description of each claim's instance by EC2, with the time of the call, by the claim's name.
     instances: BTreeMap<String, (Instant, Arc<Instance>)>,
 }
 
@@ -54,7 +54,7 @@ enum Unknown {
 }
 
 impl Marker {
-    /// Looks at every claim once.
+    /// Checks every claim for drift once, and writes its condition.
     pub(in super::super) async fn mark(
         &mut self,
         karpenter: &KarpenterContext,
@@ -81,7 +81,7 @@ impl Marker {
         Ok(())
     }
 
-    /// Why a claim's node is no longer what is asked for; `None` if it is, or was not launched yet.
+    /// Returns why a claim's node is no longer what is asked for; `None` if it is, or was not launched yet.
     async fn reason(
         &mut self,
         karpenter: &KarpenterContext,
@@ -92,6 +92,7 @@ impl Marker {
         if !is_launched(claim) {
             return Ok(None);
         }
+        // The order is upstream's, which also asks the cheap questions first: those about EC2 come last.
         if let Some(reason) = of_pool(claim, pool) {
             return Ok(Some(reason));
         }
@@ -143,6 +144,7 @@ impl Marker {
             return Ok(None);
         }
         let reason = of_market(claim, market(karpenter, class, markets).await?);
+        // Only a good result is remembered: a claim that drifted is asked about until it is replaced.
         if reason.is_none() {
             self.sold.insert(name, Instant::now());
         }
@@ -168,13 +170,14 @@ impl Marker {
         Ok(reason)
     }
 
-    /// What EC2 says of a claim's instance; nothing if it is gone, which others deal with.
+    /// Returns EC2's description of a claim's instance, at most five minutes old; `None` if the instance is gone.
     async fn instance(
         &mut self,
         karpenter: &KarpenterContext,
         claim: &NodeClaim,
     ) -> Result<Option<Arc<Instance>>, Unknown> {
         let name = claim.name_any();
+        // An instance changes its groups rarely, and EC2 limits how often it may be asked.
         if let Some((_, known)) = self.instances.get(&name) {
             return Ok(Some(Arc::clone(known)));
         }
@@ -187,13 +190,14 @@ impl Marker {
                 self.instances.insert(name, known);
                 Ok(Some(instance))
             }
+            // Garbage collection deletes claims without an instance.
             Err(CloudError::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The market of a class, which is opened once a pass.
+/// Returns the market of a class, opening it at most once per pass.
 async fn market<'a>(
     karpenter: &KarpenterContext,
     class: &EC2NodeClass,

@@ -41,7 +41,7 @@ pub(super) fn of_market(claim: &NodeClaim, market: &Market) -> Option<&'static s
     price.is_none().then_some("InstanceTypeNotFound")
 }
 
-/// Whether a claim is so old that [`of_market`] counts.
+/// Returns whether a claim is so old that [`of_market`] counts.
 pub(super) fn is_of_age(claim: &NodeClaim, now: Timestamp) -> bool {
     let born = claim.metadata.creation_timestamp.as_ref();
     born.is_some_and(|born| now.duration_since(born.0) > YOUNG)
@@ -55,8 +55,7 @@ pub(super) fn of_class(claim: &NodeClaim, class: &EC2NodeClass) -> Option<&'stat
 
 /// Returns why a launched claim does not run the image that nodes of its type boot (AWS provider: `isAMIDrifted`).
 ///
-/// # Errors
-/// Its type is not sold, so which image its nodes would boot is not known.
+/// The claim's type is not sold, so the image that its nodes would boot is unknown.
 pub(super) fn of_image(
     claim: &NodeClaim,
     market: &Market,
@@ -80,6 +79,7 @@ pub(super) fn of_instance(instance: &Instance, class: &EC2NodeClass) -> Option<&
     let mut groups: Vec<&str> = instance.security_groups.iter().map(|own| &**own).collect();
     wanted.sort_unstable();
     groups.sort_unstable();
+    // Compared as sets: EC2 returns an instance's groups in any order.
     if !wanted.is_empty() && !groups.is_empty() && wanted != groups {
         return Some("SecurityGroupDrift");
     }
@@ -90,6 +90,7 @@ pub(super) fn of_instance(instance: &Instance, class: &EC2NodeClass) -> Option<&
 
 /// Returns why an instance is not in a capacity reservation that its class selects.
 pub(super) fn of_reservation(instance: &Instance, class: &EC2NodeClass) -> Option<&'static str> {
+    // An instance outside any reservation does not drift, though the class may select some by now.
     let own = instance.reservation.as_ref()?;
     let status = class.status.iter();
     let mut selected = status.flat_map(|status| &status.capacity_reservations);
@@ -103,12 +104,12 @@ pub(super) fn of_group(claim: &NodeClaim, group: Option<&PlacementGroup>) -> Opt
     (claim.label(labels::PLACEMENT_GROUP_ID) != wanted).then_some("PlacementGroupDrift")
 }
 
-/// Whether a claim can have drifted at all.
+/// Returns whether a claim can have drifted at all.
 pub(super) fn is_launched(claim: &NodeClaim) -> bool {
     claim.is(condition::LAUNCHED)
 }
 
-/// Whether a hash on a claim is not the one its origin has now; hashes of different versions are not compared.
+/// Returns whether a hash on a claim is not the one its origin has now; hashes of different versions are not compared.
 fn differs(
     own: &BTreeMap<String, String>,
     origin: &BTreeMap<String, String>,
@@ -116,6 +117,7 @@ fn differs(
 ) -> bool {
     let both = |key: &str| own.get(key).zip(origin.get(key));
     let is_same_version = both(version).is_some_and(|(own, origin)| own == origin);
+    // Another version hashes other fields, so a difference would say nothing; the stamp is renewed instead.
     is_same_version && both(hash).is_some_and(|(own, origin)| own != origin)
 }
 

@@ -60,6 +60,7 @@ pub(super) fn member(pod: &Pod) -> Option<(PodUid, Member, Option<Cidr>)> {
         return None;
     }
     let annotation = match pod.annotations().get(PRIVATE_IPV4) {
+        // An annotation that is no address was written by somebody else; the pod is left alone.
         Some(text) => Some(text.parse().ok()?),
         // A pod that is being deleted starts no more containers.
         None if pods::is_deleting(pod) => return None,

@@ -35,6 +35,8 @@ impl Driver {
             }
             Report::Assigned(life, begun, ended) => {
                 self.metrics.called("assign", &ended);
+                // The subnet is told first, so that the node's next wish is already judged by what was
+                // learnt.
                 self.assigned(&begun, &ended, now);
                 if let Err(AddressError::NoPrefix) = ended {
                     self.record_no_prefix(&life, now);
@@ -91,6 +93,8 @@ impl Driver {
         if !matches!(self.nodes.get(name), Some(State::Loading(current)) if current == life) {
             return;
         }
+        // Removed before anything can return early: a node that is left as loading would never be tried
+        // again.
         self.nodes.remove(name);
         let Some(node) = self.context.informers.nodes.get("", name) else {
             return;
@@ -201,6 +205,7 @@ impl Driver {
                 self.events.allocated(member.reference, address, now);
             }
             Written::Refused | Written::Gone => {
+                // Forgetting the pod lets the retry add it as new, with a fresh request for an address.
                 self.pods.remove(&member.key);
                 book.pod_is_gone(uid, now, &mut self.events);
                 if written == Written::Refused {

@@ -33,6 +33,8 @@ impl Driver {
         );
         if !self.settings.windows_ipam {
             // All state is dropped. It is loaded again when addresses are enabled.
+            // Another controller may assign and return addresses meanwhile, so nothing that is known now
+            // stays true.
             for name in std::mem::take(&mut self.nodes).into_keys() {
                 self.forget_node(&name);
             }

@@ -52,6 +52,7 @@ impl Unit {
                 };
                 (running, before)
             }
+            // An init container that succeeded counts as ready, as `kubectl` shows it.
             State::Exited { exit, .. } | State::Ended(exit) => {
                 status.ready = self.role == Role::Init && exit.code == 0;
                 (self.ended(exit, subject), before)

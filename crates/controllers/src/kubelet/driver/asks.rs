@@ -113,6 +113,8 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
             Object::ResourceClaim(name) => {
                 let claim = read::<ResourceClaim>(client, namespace, name).await;
                 claim.map(|claim| Keys {
+                    // A claim is judged where it is read, so the state machine of the pod sees only the
+                    // verdict.
                     trouble: devices::trouble(pod, &claim).map(ClaimTrouble::NotPrepared),
                     ..Keys::default()
                 })
@@ -193,6 +195,8 @@ where
     loop {
         match api.get_opt(name).await {
             Ok(object) => return object,
+            // A refused read counts as a missing object: the kubelet reports it and asks again with its own
+            // back-off.
             Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 tracing::debug!(%status, name, "kubelet read refused");
                 return None;

@@ -68,6 +68,7 @@ fn concerns_kubelet(old: &Pod, new: &Pod) -> bool {
             .as_ref()
             .is_some_and(|gates| !gates.is_empty())
     });
+    // Conditions of readiness gates are written by others into the status, where no generation shows it.
     gated
         || old.metadata.generation != new.metadata.generation
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp

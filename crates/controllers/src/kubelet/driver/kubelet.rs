@@ -103,6 +103,8 @@ impl Kubelet {
         let turned = self.readiness != self.reported || is_paging != self.reported_paging;
         let old = waited.duration_since(self.reported_at) >= STATUS_REPORT;
         let compared = self.compared.as_ref();
+        // Compared by address: an equal version is the same allocation, and a comparison of the content costs
+        // the most.
         let compared = compared.is_some_and(|compared| Arc::ptr_eq(compared, &node));
         if compared && !turned && !old && images == self.reported_images {
             return None;

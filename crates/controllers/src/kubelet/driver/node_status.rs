@@ -1,9 +1,8 @@
 //! Computes the part of a node's status that a kubelet writes: the fields that differ from what it knows, whoever
 //! wrote them (kubelet: the setters in pkg/kubelet/nodestatus, and `nodeStatusHasChanged`).
 //!
-//! Invariant: fields of other clients are not touched (conditions of other types, capacity of other resources,
-//! attached volumes), and a different heartbeat time alone is not a difference.
-//! heartbeat is no difference.
+//! Invariant: fields of other clients are not touched (conditions of other types, capacity of other resources, attached
+//! volumes), and a different heartbeat time alone is not a difference.
 
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use mullion_engine::model::Quantity;
@@ -31,6 +30,8 @@ pub(super) fn difference(stored: &NodeStatus, wanted: &NodeStatus) -> Map<String
         prune(&mut value);
         value
     });
+    // Device plugins and the VPC resource controller write extended resources, which the kubelet must not
+    // remove.
     adopt_resources(&stored, &mut wanted);
     let mut patch = Map::new();
     for field in OWN {
@@ -62,6 +63,7 @@ pub(super) fn difference(stored: &NodeStatus, wanted: &NodeStatus) -> Map<String
     let [stored, wanted] = conditions;
     if wanted
         .iter()
+        // All conditions are sent when one turned: their heartbeats are renewed with the same write.
         .any(|condition| turned(stored, condition, is_same))
     {
         patch.insert("conditions".to_owned(), json!(wanted));
@@ -129,6 +131,7 @@ fn differing_amounts(stored: &Value, wanted: &Value, is_bounded: bool) -> Map<St
 
 fn is_same_amount(one: &Value, other: &Value) -> bool {
     let amount = |value: &Value| value.as_str()?.parse::<Quantity>().ok();
+    // `1Gi` and `1024Mi` are one amount; compared as texts they would be written again every ten seconds.
     one == other || matches!((amount(one), amount(other)), (Some(one), Some(other)) if one == other)
 }
 

@@ -44,6 +44,8 @@ impl PodSim {
             _ if self.host_network() && begun => {}
             _ => return,
         }
+        // An address proves that sandbox and volumes were set up before the restart; doing so again would
+        // delay the pod.
         self.sandbox = Sandbox::Up;
         self.volumes = Volumes::Mounted;
         let found = || {
@@ -73,6 +75,7 @@ impl PodSim {
             };
             let found = self.units[index].found(status, run);
             self.units[index] = found;
+            // A container that has run proves that its image is on the node.
             if self.units[index].starts > 0
                 && let Ok(image) = ImageRef::parse(&self.units[index].image)
             {

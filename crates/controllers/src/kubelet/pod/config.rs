@@ -109,6 +109,7 @@ impl PodSim {
                 if let Volumes::Pending(pending) = &mut self.volumes
                     && let Some(mount) =
                         pending.mounts.iter_mut().find(|mount| mount.index == index)
+                    // A late answer to a question that was given up must not overwrite a newer state.
                     && matches!(mount.state, MountState::Asking)
                 {
                     mount.state = MountState::Answered(found);
@@ -165,6 +166,8 @@ impl PodSim {
             );
             self.event(true, "FailedMount", message, None);
             // The kubelet syncs the pod again some time after the error, and only then begins to wait again.
+            // The next event follows after the resync and a whole wait, so a stuck volume records one about
+            // every two minutes.
             pending.patience_ends = later(now, sync::RESYNC_AFTER_ERROR + PATIENCE);
         }
         self.volumes = Volumes::Pending(pending);

@@ -14,6 +14,7 @@ impl PodSim {
     pub(super) fn take_ephemeral(&mut self) -> bool {
         let spec = self.pod.spec.as_ref();
         let asked = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
+        // Ephemeral containers are only ever appended, so those behind the known ones are new.
         let known = self.ephemeral.len();
         let Some(more @ [_, ..]) = asked.and_then(|asked| asked.get(known..)) else {
             return false;

@@ -52,6 +52,8 @@ impl PodSim {
                 *exit = plan.exit;
                 *probes = plan
                     .probes
+                    // A container that has started and is ready stays so: only what its probes will answer
+                    // has changed.
                     .map(|probes| Box::new(probes.resumed(started, ready, now)));
             }
         }
@@ -75,6 +77,8 @@ impl PodSim {
         match before.and_then(|last| last.finished_at) {
             Some(before) => self.start_again(index, exit, before, now),
             None => {
+                // This was the first run, so there is no earlier exit from which a back-off could be
+                // measured.
                 self.units[index].last = Some(exit);
                 State::Idle
             }
@@ -114,6 +118,7 @@ impl PodSim {
             }?
             .termination_grace_period_seconds
         });
+        // A probe may shorten the grace period of its kill, since a container that hangs would use all of it.
         let grace_s = probe.or(self.spec().termination_grace_period_seconds);
         if let State::Running { condemned, .. } = &mut self.units[index].state {
             *condemned = true;

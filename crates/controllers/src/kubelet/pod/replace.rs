@@ -67,6 +67,7 @@ impl PodSim {
             .replacing
             .take()
             .map_or_else(Vec::new, |own| own.replaced);
+        // A container that was restarted by an earlier resize may have to restart again for this one.
         replaced.retain(|own| !own.is_done(&self.units[own.index]));
         for (index, unit) in self.units.iter().enumerate() {
             let stops_already = match unit.state {

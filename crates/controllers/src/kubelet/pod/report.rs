@@ -34,6 +34,7 @@ impl PodSim {
         let address = address.map(|ip| format!("{ip}/{}", parts.facts.subnet_prefix_len));
         self.address_written |= address.is_some();
         self.written = fingerprint;
+        // The final status is written once; whatever others do to the object later is theirs.
         self.sealed = matches!(self.life, Life::Over { .. });
         effects.push(Effect::Status {
             status: Box::new(status),
@@ -119,6 +120,7 @@ impl PodSim {
         let mut statuses = statuses;
         let mut ephemeral = statuses.split_off(self.units.len() - self.ephemeral.len());
         let mut apps = statuses.split_off(inits);
+        // The kubelet sorts statuses by name, but keeps init containers in the order in which they run.
         apps.sort_by(|a, b| a.name.cmp(&b.name));
         ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
         written.ephemeral_container_statuses = Some(ephemeral).filter(|all| !all.is_empty());

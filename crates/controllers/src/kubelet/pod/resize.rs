@@ -51,6 +51,7 @@ impl PodSim {
 
     /// Records a resize if the new version requests other resources than `before`.
     pub(super) fn notice_resize(&mut self, before: Arc<Pod>) {
+        // A pod that is stopping keeps what it has until it is gone.
         if self.life != Life::Active {
             return;
         }
@@ -113,6 +114,8 @@ impl PodSim {
             return false;
         }
         resize.reported = Some(ReportedResize {
+            // The condition stays True while the resize waits, so its transition time is that of the first
+            // report.
             since: reported.map_or(now, |reported| reported.since),
             pending: pending.clone(),
             generation,

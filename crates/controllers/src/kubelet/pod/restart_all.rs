@@ -67,6 +67,7 @@ impl PodSim {
     /// Stops a running container, and cancels a start in progress.
     fn drop_or_stop(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) {
         let unit = &mut self.units[index];
+        // A start in progress has no container to stop yet; it begins anew with the others.
         if unit.is_coming_up() {
             unit.state = State::Idle;
         }
@@ -80,6 +81,7 @@ impl PodSim {
     /// Resets a stopped container so that it starts as if it had never run; only its history is kept.
     fn begin_anew(&mut self, index: usize, asked: bool, now: Timestamp) {
         let unit = &mut self.units[index];
+        // From here on status and phase treat the container as one that has not run since the restart.
         unit.anew_at = unit.starts;
         match std::mem::replace(&mut unit.state, State::Idle) {
             State::Exited { exit, .. } | State::Ended(exit) if asked => {

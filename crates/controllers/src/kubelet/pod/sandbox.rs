@@ -131,6 +131,8 @@ impl PodSim {
         }
         match self.sandbox {
             Sandbox::Addressing { .. } => true,
+            // The kubelet would retry later by itself; the annotation makes the next try succeed, so it need
+            // not wait.
             Sandbox::Failed { .. } => {
                 self.sandbox = Sandbox::None;
                 true
@@ -166,6 +168,7 @@ impl PodSim {
             address
         } else {
             let given = parts.addresses.assign(&self.uid, now);
+            // An address that has cooled down earlier is worth an earlier try.
             given.map_err(|exhausted| exhausted.until.map_or(retry, |until| until.min(retry)))?
         };
         self.ip = Some(address);

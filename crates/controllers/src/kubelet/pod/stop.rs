@@ -151,6 +151,8 @@ impl PodSim {
         {
             return;
         }
+        // Sidecars serve the app containers to their end, so they are stopped last, in what is left of the
+        // grace period.
         if !sidecars_signaled {
             self.life = Life::Stopping {
                 deadline,
@@ -164,6 +166,7 @@ impl PodSim {
             self.settle_for_good();
             self.sandbox = Sandbox::None;
             self.life = Life::Over { why };
+            // Released when the last container is gone, while the object may stay for its finalizers.
             parts.addresses.release(&self.uid, now);
         }
     }
@@ -187,6 +190,7 @@ impl PodSim {
     /// Ends all containers for good: exited ones keep their exit, and those that never ran are reported as not
     /// found, unless init containers had not completed.
     fn settle_for_good(&mut self) {
+        // The kubelet reports an unknown end only for containers that could have started.
         let initialized = status::has_initialized(&self.units)
             || !self.units.iter().any(|unit| unit.role.is_of_init());
         for unit in &mut self.units {

@@ -38,6 +38,7 @@ impl PodSim {
         if std::mem::take(&mut self.steered) {
             self.plan_anew(parts, now);
         }
+        // Before the runs advance: a changed image must not let the old one start again.
         self.notice_new_images(now);
         self.begin_replacing(parts, now);
         self.go_on(parts, now);
@@ -59,11 +60,14 @@ impl PodSim {
     /// Lets the containers start in order, up to the first that takes time or blocks those after it.
     fn start_in_order(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
+            // Ephemeral containers come first, because someone who debugs a pod that hangs must not wait for
+            // its containers.
             if self.units[index].role == Role::Ephemeral {
                 self.drive(index, Turn::Has, parts, now);
             }
         }
         let holds_up = |unit: &Unit| unit.role != Role::Ephemeral && unit.is_coming_up();
+        // One worker starts the containers of a pod, and it is still busy with this one.
         if self.units.iter().any(holds_up) {
             return;
         }
@@ -130,6 +134,7 @@ impl PodSim {
                     self.units[index].name
                 );
                 self.event(false, "Killing", message, Some(index));
+                // A changed definition is no failure: the old run ends at once and without back-off.
                 let exit = self.units[index].exit_now(0, now);
                 self.units[index].last = Some(exit);
             }
@@ -276,6 +281,7 @@ impl PodSim {
         let delay = unit.crash_backoff.delay(event);
         unit.last = Some(exit);
         // The back-off is already over, so the container restarts without a CrashLoopBackOff state.
+        // Measured from `event`, while the wait below ends a delay after the exit.
         if later(event, delay) <= now {
             unit.crash_backoff.lengthen(event, now);
             return State::Idle;

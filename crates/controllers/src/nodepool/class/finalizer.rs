@@ -1,6 +1,6 @@
 //! The finalizer of EC2NodeClasses: a class that is deleted stays until no NodeClaim uses it.
 //!
-//! Upstream: the nodeclass controller's `finalize`. Pools of such a class are not ready, so nothing new comes of it.
+//! This is the AWS provider's `nodeclass.finalize`. Pools of such a class are not ready, so no new claims use it.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{
     provisioner::{BY_CLASS, KarpenterContext, decision_log::abbreviated},
 };
 
-/// How often the claims that hold a class back are named again.
+/// How often the event repeats that names the claims which hold a class back.
 const REPEAT: Duration = Duration::from_secs(600);
-/// Claims that are named.
+/// The maximum number of claims that the event names.
 const NAMED: usize = 5;
 
-/// Gives a class the finalizer unless it has it.
+/// Adds the finalizer to a class that does not have it.
 pub(super) async fn add(karpenter: &KarpenterContext, class: &EC2NodeClass) -> kube::Result<()> {
     if is_held(class) {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) async fn add(karpenter: &KarpenterContext, class: &EC2NodeClass) -> k
     write(karpenter, class, finalizers).await
 }
 
-/// Takes the finalizer from a deleted class that no claim uses. Returns when to look again if one does.
+/// Removes the finalizer of a deleted class that no claim uses. Otherwise returns when to try again.
 pub(super) async fn remove(
     karpenter: &KarpenterContext,
     class: &EC2NodeClass,

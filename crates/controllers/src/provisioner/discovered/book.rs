@@ -165,6 +165,8 @@ impl Book {
         };
         let (lowered, confirmed) = entry.lower_to(&lesson);
         let is_old = now.duration_since(entry.seen) >= CONFIRMED_AGAIN;
+        // A node with more than the book keeps confirms nothing: while only such nodes appear, the
+        // smaller one's key expires.
         let changed = lowered || (confirmed && is_old);
         if changed {
             entry.seen = now;
@@ -181,6 +183,8 @@ impl Book {
         if self.entries.len() > MOST {
             let mut seen: Vec<_> = self.entries.values().map(|entry| entry.seen).collect();
             seen.sort();
+            // Keys with the same time as the last one kept stay too, so the result does not depend
+            // on their order.
             let oldest = seen[seen.len() - MOST];
             self.entries.retain(|_, entry| entry.seen >= oldest);
         }
@@ -196,6 +200,8 @@ impl Book {
     pub fn of_class(&self, images: &[String], class_hash: &str) -> BTreeMap<String, Amounts> {
         let mut found: BTreeMap<String, Entry> = BTreeMap::new();
         for (key, entry) in &self.entries {
+            // A type may boot any image of the class, so what any of them was seen to leave has to
+            // be enough.
             if key.class_hash != class_hash || !images.contains(&key.image) {
                 continue;
             }
@@ -222,6 +228,7 @@ impl Book {
     /// Reads the data of the ConfigMap; also returns the keys that could not be parsed.
     pub fn read(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
         let (mut book, mut unreadable) = (Self::default(), Vec::new());
+        // The same ConfigMap also keeps the spot risks under a key of their own.
         for (key, text) in data.iter().filter(|(key, _)| *key != risk::KEPT_AS) {
             match (Key::parse(key), serde_json::from_str::<Entry>(text)) {
                 (Some(parsed), Ok(entry)) => drop(book.entries.insert(parsed, entry)),

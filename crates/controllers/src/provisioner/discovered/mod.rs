@@ -79,7 +79,7 @@ impl Discovered {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the ConfigMap written, because something that it keeps has changed.
+    /// Makes the writer store the ConfigMap, because something that it keeps has changed.
     pub(crate) fn keep_news(&self) {
         self.news.notify_one();
     }
@@ -102,6 +102,8 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 
 async fn keep(karpenter: KarpenterContext) {
     read_kept(&karpenter).await;
+    // Plans may begin now. They wait for the ConfigMap only, since nodes teach the rest as the informers list
+    // them.
     karpenter.discovered.known.send_replace(true);
     if !karpenter.claims.synced().await || !karpenter.base.informers.nodes.synced().await {
         return;
@@ -113,6 +115,8 @@ async fn keep(karpenter: KarpenterContext) {
             .await
             .is_ok()
         {
+            // News that comes while the ConfigMap is written leaves a permit, so it is written in the next
+            // round.
             sleep(GATHERED).await;
             write(&karpenter).await;
         }
@@ -176,6 +180,7 @@ async fn write(karpenter: &KarpenterContext) {
             "metadata": { "name": name, "namespace": namespace },
             "data": data,
         });
+        // Applying drops the keys that the book has forgotten, which a merge patch would keep for ever.
         let params = PatchParams::apply("karpenter").force();
         let written = config_maps(karpenter)
             .patch(name, &params, &Patch::Apply(object))
@@ -194,6 +199,7 @@ fn config_maps(karpenter: &KarpenterContext) -> Api<ConfigMap> {
 
 /// Records a node that is about to register, and logs if its memory differs from what was expected.
 pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) {
+    // Registration is retried after conflicts; only the first attempt is news.
     if !see(karpenter, node, claim) {
         return;
     }
@@ -247,6 +253,7 @@ pub fn key_of(claim: &NodeClaim) -> Option<Key> {
         image,
         class_hash: class_hash.clone(),
     };
+    // Claims of a cloud that names no image cannot be told apart by it, so nothing is learnt from them.
     (!key.image.is_empty()).then_some(key)
 }
 

@@ -27,7 +27,7 @@ pub(super) fn offering_labels(offering: &Offering, place: Option<&Placement>) ->
     map
 }
 
-/// Returns whether the offering determines this label.
+/// Returns whether the offering, and not the instance type, determines this label.
 pub(crate) fn is_of_offering(key: &str) -> bool {
     matches!(
         key,
@@ -43,6 +43,8 @@ pub(crate) fn is_of_offering(key: &str) -> bool {
 
 /// Returns whether the type alone does not determine this label: the offering or the requirements do.
 fn is_open(key: &str, labels: &StringMap) -> bool {
+    // A label that no type has and that is not well known comes from the pool's template, so the
+    // type must not be rejected for lacking it.
     is_of_offering(key)
         || key == labels::NODEPOOL
         || (!labels.contains_key(key) && !labels::WELL_KNOWN.contains(&key))

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What can be bought with a class of this image family in a cluster of Kubernetes 1.`minor`.
+/// Returns what can be bought with a class of this image family in a cluster of Kubernetes 1.`minor`.
 pub(crate) async fn market(family: &str, minor: u32) -> Market {
     market_with(family, minor, WindowsAddresses::Single).await
 }

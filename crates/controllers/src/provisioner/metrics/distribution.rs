@@ -1,4 +1,4 @@
-//! How many of the values that were counted are at most so large, or where their quantiles are.
+//! The distribution of observed values: the buckets of a histogram, or the quantiles of a summary.
 //!
 //! Invariant: a summary's quantiles are those of the last ten minutes, exactly; sum and count are those of the process's life.
 
@@ -10,9 +10,9 @@ use super::Kind;
 
 /// Karpenter's quantiles.
 const QUANTILES: [f64; 5] = [0.0, 0.5, 0.9, 0.99, 1.0];
-/// The age up to which values have a part in quantiles: the default of Prometheus's client for Go.
+/// The age up to which values count for quantiles: the default of Prometheus's client for Go.
 const RECENT: Duration = Duration::from_secs(600);
-/// So many of the newest values have a part in quantiles at most.
+/// The maximum number of values that count for quantiles; the newest are kept.
 const MOST: usize = 10_000;
 
 /// The values of one series.
@@ -33,6 +33,7 @@ impl Distribution {
         match kind {
             Kind::Histogram(bounds) => {
                 self.buckets.resize(bounds.len(), 0);
+                // A value equal to a bound belongs to its bucket: Prometheus' `le` means at most.
                 let bucket = bounds.partition_point(|bound| *bound < value);
                 if let Some(bucket) = self.buckets.get_mut(bucket) {
                     *bucket += 1;
@@ -40,6 +41,7 @@ impl Distribution {
             }
             _ => {
                 let is_old = |(at, _): &(Instant, f64)| now - *at > RECENT;
+                // Trimmed at every value, so that a series that is never read does not grow without end.
                 while self.recent.front().is_some_and(is_old) || self.recent.len() >= MOST {
                     self.recent.pop_front();
                 }
@@ -80,6 +82,7 @@ impl Distribution {
             for quantile in QUANTILES {
                 let rank = (quantile * values.len() as f64).ceil() as usize;
                 let value = values.get(rank.saturating_sub(1));
+                // Prometheus' client reports NaN for the quantiles of nothing.
                 let value = value.copied().unwrap_or(f64::NAN);
                 let _ = writeln!(
                     text,

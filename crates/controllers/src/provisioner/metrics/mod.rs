@@ -1,7 +1,8 @@
-//! Karpenter's metrics and a few of ours: what was ordered, disrupted and ended, how long it took, and what pools, nodes and pods have, by Karpenter's names, labels and
-//! help texts ([`table`]).
+//! Karpenter's metrics under Karpenter's names, labels and help texts, and a few of ours ([`table`]): NodeClaims
+//! created, disrupted and terminated, durations, and the state of pools, nodes and pods.
 //!
-//! Invariant: counters only grow while the process lives. What objects say at this moment ([`objects`]) is read from them when it is asked for.
+//! Invariant: counters only grow while the process lives. Metrics about the present state of objects ([`objects`]) are
+//! computed from the objects when the metrics are read.
 
 mod distribution;
 mod objects;
@@ -38,13 +39,13 @@ struct Values {
     distributions: BTreeMap<Metric, BTreeMap<Series, Distribution>>,
 }
 
-/// What is counted. Cheap to clone; all clones show the same.
+/// The counted values. Cheap to clone; all clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     values: Arc<Mutex<Values>>,
-    /// Pods that were not ready yet when they were seen.
+    /// Pods that were seen pending and are not ready yet.
     pub(super) waiting: Waiting,
-    /// What could be bought when it was looked at last.
+    /// The offers of each class that a plan read last.
     pub(super) markets: Markets,
 }
 
@@ -74,7 +75,8 @@ impl Metrics {
             .insert(series(labels), value);
     }
 
-    /// Counts a value of a histogram or summary, such as a number of seconds. Less than nothing is nothing: clocks of others may be ahead.
+    /// Adds a value to a histogram or summary, such as a duration in seconds. A negative value counts as zero; it comes
+    /// from clocks that differ.
     pub fn observe(&self, metric: Metric, labels: &[(&str, &str)], value: f64) {
         let kind = metric.describe().kind;
         self.lock()
@@ -86,12 +88,13 @@ impl Metrics {
             .add(kind, value.max(0.0), Instant::now());
     }
 
-    /// Forgets the values of a gauge, so that what is gone is not shown.
+    /// Removes all series of a gauge, so that objects that no longer exist are not reported.
     pub fn clear(&self, metric: Metric) {
         self.lock().numbers.remove(&metric);
     }
 
-    /// Counts a claim as disrupted, and `pods` of its node that need another place. `policy` is its pool's, if consolidation disrupts it.
+    /// Counts a claim as disrupted, and the number of its node's pods that must be rescheduled. `policy` is the pool's
+    /// consolidation policy if consolidation is the reason.
     pub fn disrupted(
         &self,
         claim: &NodeClaim,
@@ -116,7 +119,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a claim as ended.
+    /// Counts a claim as terminated.
     pub fn terminated(&self, claim: &NodeClaim) {
         self.count(
             Metric::Terminated,
@@ -131,7 +134,7 @@ impl Metrics {
         );
     }
 
-    /// Returns everything in the text format of Prometheus, with what objects say now.
+    /// Returns all metrics in Prometheus' text format, including those in `now`, which were just computed from objects.
     pub(super) fn text(&self, now: Numbers) -> String {
         let values = self.lock();
         let none = BTreeMap::new();
@@ -173,6 +176,7 @@ impl Metrics {
 
 fn series(labels: &[(&str, &str)]) -> Series {
     let mut labels: Vec<_> = labels.to_vec();
+    // Equal labels must give one series, whatever their order in the call.
     labels.sort_unstable();
     let escaped = |value: &str| {
         value
@@ -194,7 +198,8 @@ fn policy_name(policy: ConsolidationPolicy) -> &'static str {
     }
 }
 
-/// How far pods are protected from the end of their node: as long as they are there, for a time, or not at all.
+/// Returns Karpenter's termination mode of a claim: whether its pods are waited for without limit, for a time, or not
+/// at all.
 fn termination_mode(claim: &NodeClaim) -> &'static str {
     let Some(grace) = &claim.spec.termination_grace_period else {
         return "graceful";

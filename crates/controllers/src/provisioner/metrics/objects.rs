@@ -1,4 +1,4 @@
-//! What pools, nodes and pods say of themselves at this moment.
+//! Metrics about the present state of pools, nodes and pods.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{
     state::requests::{self, Amounts},
 };
 
-/// Everything that is read from objects when it is asked for.
+/// Computes all metrics that come from objects.
 pub(in crate::provisioner) fn now(karpenter: &KarpenterContext) -> Numbers {
     let mut numbers = Numbers::new();
     let pools = karpenter.pools.list();
@@ -35,6 +35,7 @@ pub(in crate::provisioner) fn now(karpenter: &KarpenterContext) -> Numbers {
         let age = created.map(|created| karpenter.base.clock.now().duration_since(created.0));
         sums.write(&mut numbers, node, age.unwrap_or_default().as_secs_f64());
     }
+    // A resource of which no node has any has no utilization.
     for (name, amount) in allocatable.iter().filter(|(_, amount)| **amount > 0) {
         let used = requested.get(name).copied().unwrap_or_default();
         let percent = 100.0 * used as f64 / *amount as f64;
@@ -78,12 +79,12 @@ fn add(sum: &mut Amounts, own: &Amounts) {
     }
 }
 
-/// The name of a resource as a label's value.
+/// Returns the name of a resource as a label's value.
 fn resource_type(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }
 
-/// What a pool may have and has, resource by resource: whole units, cores for cpu.
+/// Adds a pool's limits and usage by resource, in cores for cpu and whole units otherwise.
 pub(super) fn of_pool(numbers: &mut Numbers, pool: &NodePool) {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref();
@@ -101,7 +102,7 @@ pub(super) fn of_pool(numbers: &mut Numbers, pool: &NodePool) {
     }
 }
 
-/// What a node has, keeps, and what of it its pods ask for.
+/// The allocatable amounts and the overhead of a node, and the requests and limits of its pods.
 struct Sums {
     allocatable: Amounts,
     overhead: Amounts,
@@ -175,7 +176,8 @@ impl Sums {
     }
 }
 
-/// Labels of metrics about a node: its name, its phase, whether Karpenter bought it, and its well-known labels by the last part of their names.
+/// Returns the labels of metrics about a node: its name, its phase, whether Karpenter manages it, and its well-known
+/// labels by the last part of their names.
 fn node_labels(node: &Node) -> BTreeMap<String, String> {
     let status = node.status.as_ref();
     let managed = node.labels().contains_key(labels::NODEPOOL).to_string();
@@ -200,6 +202,7 @@ fn of_pod(numbers: &mut Numbers, karpenter: &KarpenterContext, pod: &Pod, node: 
         let kind = owner.kind.to_lowercase();
         let version = &owner.api_version;
         format!(
+            // Karpenter's form of the label, which only looks like a path of the API.
             "/apis/{version}/namespaces/{namespace}/{kind}s/{}",
             owner.name
         )

@@ -1,6 +1,6 @@
-//! What nodes of the pools' classes can be bought as, and at what price.
+//! Metrics about the offerings of instance types for the pools' classes, with their prices.
 //!
-//! The cloud is not asked when metrics are read: plans ask it often, and what they saw last is shown.
+//! Reading metrics makes no calls to the cloud. Plans read the offers often, and the last ones are reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,17 +12,18 @@ use mullion_api::{karpenter::NodePool, labels};
 use super::{Metric, Numbers, series};
 use crate::provisioner::market::Market;
 
-/// The market of each NodeClass that was opened last, by the class's name. Cheap to clone; all clones show the same.
+/// The last market of each NodeClass, by the class's name. Cheap to clone; all clones share it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::provisioner) struct Markets(Arc<Mutex<BTreeMap<String, Market>>>);
 
 impl Markets {
-    /// Keeps a class's market instead of the one before it.
+    /// Replaces a class's market.
     pub(in crate::provisioner) fn keep(&self, class: String, market: Market) {
         self.lock().insert(class, market);
     }
 
-    /// Adds what can be bought for these pools, and forgets the markets of other classes (AWS provider: `cloudprovider.metrics`).
+    /// Adds the offerings for these pools, and drops the markets of classes that no pool uses (AWS provider:
+    /// `cloudprovider.metrics`).
     pub(super) fn add(&self, numbers: &mut Numbers, pools: &[Arc<NodePool>], has_reserved: bool) {
         let class = |pool: &Arc<NodePool>| pool.spec.template.spec.node_class_ref.name.clone();
         let classes: BTreeSet<String> = pools.iter().map(class).collect();
@@ -72,6 +73,8 @@ fn add(numbers: &mut Numbers, market: &Market, has_reserved: bool) {
             offer(own.capacity_type.as_str(), &own.zone, own.available, price);
             zones.insert(&*own.zone);
         }
+        // While the gate is on, every type has an entry for reserved capacity; it is available only through a
+        // reservation.
         for zone in zones.into_iter().filter(|_| has_reserved) {
             offer(labels::RESERVED, zone, false, 0.0);
         }

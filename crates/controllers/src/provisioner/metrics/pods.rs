@@ -1,6 +1,7 @@
-//! How long pods wait for a node, and until they are ready (core: `controllers/metrics/pod`).
+//! Measures how long pods wait for a node and until they are ready (core: `controllers/metrics/pod`).
 //!
-//! Only pods that were seen while they were pending count, as in Karpenter: what was ready before this process says nothing about it.
+//! Only pods that were seen while pending count, as in Karpenter: nothing is known about pods that were ready before
+//! this process started.
 
 use std::{
     collections::HashMap,
@@ -20,13 +21,13 @@ use crate::{
 /// What is known of a pod that was seen while it was pending and has not been ready since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
-    /// Its way to a node has been counted.
+    /// Whether the time until it was bound has been counted.
     is_counted: bool,
-    /// When it was first seen to need a node.
+    /// The time at which it was first seen to need a new node.
     pub(super) seen: Option<Timestamp>,
-    /// When a plan first had it.
+    /// The time of the first plan that considered it.
     pub(super) decided: Option<Timestamp>,
-    /// Since when plans have a place for it.
+    /// The time since which every plan has had a place for it.
     pub(super) placed: Option<Timestamp>,
 }
 
@@ -39,14 +40,14 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a pod, if it has not been ready yet.
+    /// Returns what is recorded about a pod that has not been ready yet.
     pub(super) fn of(&self, uid: &str) -> Option<Wait> {
         self.lock().get(uid).copied()
     }
 }
 
 impl Metrics {
-    /// Counts that a plan has a pod, and whether it has a place for it.
+    /// Records that a plan has considered a pod, and whether the plan has a place for it.
     pub(in crate::provisioner) fn decided(&self, pod: &Pod, has_place: bool, now: Timestamp) {
         let uid = pod.uid().unwrap_or_default();
         let first = {
@@ -56,6 +57,7 @@ impl Metrics {
             };
             wait.placed = match has_place {
                 true => wait.placed.or(Some(now)),
+                // A later place starts a new wait.
                 false => None,
             };
             match wait.decided.replace(wait.decided.unwrap_or(now)) {
@@ -130,6 +132,7 @@ fn note(metrics: &Metrics, pod: &Pod, uid: String, now: Timestamp) {
     {
         wait.is_counted = true;
     }
+    // A pod that becomes unready and ready again must not be counted twice.
     if ready.is_some() || pods::is_finished(pod) {
         metrics.waiting.lock().remove(&uid);
     }

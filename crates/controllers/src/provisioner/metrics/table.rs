@@ -1,4 +1,5 @@
-//! Names, types, labels and help texts: Karpenter's, for what means the same here, and ours. `docs/metrics.md` lists them with what they mean.
+//! The names, types, labels and help texts of metrics: Karpenter's where the meaning is the same, and ours.
+//! `docs/metrics.md` explains them.
 
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,9 +10,9 @@ pub enum Metric {
     Disrupted,
     /// Claims that have ended.
     Terminated,
-    /// How long claims took to end.
+    /// The time from the deletion of a claim until it was gone.
     ClaimTermination,
-    /// How long their instances took.
+    /// The time that the termination of an instance took.
     InstanceTermination,
     /// NodeClaims of nodes that were repaired.
     UnhealthyDisrupted,
@@ -21,83 +22,83 @@ pub enum Metric {
     NodesTerminated,
     /// Nodes that were drained.
     NodesDrained,
-    /// How long nodes lived.
+    /// The age of nodes at their end.
     NodesLifetime,
-    /// How long they took to end.
+    /// The time from the deletion of a node until its finalizer was removed.
     NodesTermination,
-    /// What nodes have for pods.
+    /// The allocatable resources of nodes.
     NodesAllocatable,
-    /// What their pods ask for.
+    /// The requests of the pods on a node.
     NodesPodRequests,
-    /// What their pods may use.
+    /// The limits of the pods on a node.
     NodesPodLimits,
-    /// What their daemons ask for.
+    /// The requests of the DaemonSet pods on a node.
     NodesDaemonRequests,
-    /// What their daemons may use.
+    /// The limits of the DaemonSet pods on a node.
     NodesDaemonLimits,
-    /// What nodes keep from pods.
+    /// The capacity of nodes that is not allocatable.
     NodesOverhead,
-    /// How old nodes are.
+    /// The age of nodes.
     NodesAge,
-    /// How much of what nodes have is asked for.
+    /// The share of the allocatable resources that pods request.
     Utilization,
-    /// How many nodes there are.
+    /// The number of nodes.
     NodeCount,
-    /// Whether the cluster is known.
+    /// Whether pools, claims and nodes were listed at least once.
     Synced,
-    /// How many nodes of a pool may be disrupted at a time.
+    /// The number of nodes of a pool that may be disrupted at present.
     AllowedDisruptions,
-    /// How many nodes of a pool its budgets count.
+    /// The number of nodes of a pool that use up its disruption budgets.
     NodesConsumingBudgets,
-    /// What pools cost.
+    /// The price of a pool's nodes.
     Cost,
-    /// What pools may have.
+    /// The limits of a pool.
     Limit,
-    /// What pools have.
+    /// The resources of a pool's nodes.
     Usage,
-    /// How pods are.
+    /// The state of a pod, in the labels.
     PodsState,
-    /// How long pods waited for their node.
+    /// The time from the creation of a pod until it was bound.
     PodsBound,
-    /// How long pods took to be ready.
+    /// The time from the creation of a pod until it was ready.
     PodsStartup,
-    /// For how long pods have waited for a node.
+    /// The age of a pod that is not bound yet.
     PodsUnbound,
-    /// For how long pods have not been ready.
+    /// The age of a pod that was pending and is not ready yet.
     PodsUnstarted,
-    /// How long it took to decide about a pod.
+    /// The time from the first sight of a pod to the first decision about it.
     SchedulingDecision,
-    /// For how long nothing has been decided about pods.
+    /// The time since the first sight of a pod about which nothing was decided yet.
     SchedulingUndecided,
-    /// From the first place in a plan until pods had their node.
+    /// The time from a pod's first place in a plan until it was bound.
     ProvisioningBound,
-    /// From the first place in a plan until pods were ready.
+    /// The time from a pod's first place in a plan until it was ready.
     ProvisioningStartup,
-    /// For how long pods with a place in a plan have waited for their node.
+    /// The time since the first place in a plan of a pod that is not bound yet.
     ProvisioningUnbound,
-    /// For how long pods with a place in a plan have not been ready.
+    /// The time since the first place in a plan of a pod that is not ready yet.
     ProvisioningUnstarted,
-    /// What the eviction API answered.
+    /// Eviction requests by the status code of the answer.
     EvictionRequests,
-    /// Pods that left nodes which go.
+    /// Pods that were drained from nodes that are being removed.
     PodsDrained,
     /// Pods whose node was disrupted.
     PodsDisrupted,
-    /// How long plans took.
+    /// The time that a plan took.
     Scheduling,
     /// Pods that no node can be bought for.
     UnschedulablePods,
     /// Pods that no node is planned for, whatever there is to buy.
     IgnoredPods,
-    /// How long it took to decide what is disrupted.
+    /// The time that a disruption method took to decide.
     Evaluation,
     /// Commands of the disruption controller.
     Decisions,
-    /// The same by pool.
+    /// Commands of the disruption controller by pool.
     DecisionsByPool,
     /// Nodes that a method may disrupt.
     Eligible,
-    /// Candidates that were none any more when it was time to act.
+    /// Candidates that were no longer candidates when a command was validated.
     FailedValidations,
     /// Commands whose replacements failed.
     QueueFailures,
@@ -105,42 +106,42 @@ pub enum Metric {
     ConsolidationTimeouts,
     /// Messages about instances that were received.
     ReceivedMessages,
-    /// Messages about instances that were dealt with.
+    /// Messages about instances that were handled and deleted.
     DeletedMessages,
-    /// How old they were when they were read.
+    /// The age of messages when they were read.
     MessageAge,
     /// Failing checks of instances.
     UnhealthyStatus,
     /// Whether an offering can be bought.
     OfferingAvailable,
-    /// What an offering costs.
+    /// The price of an offering.
     OfferingPrice,
-    /// What instance types have of CPU.
+    /// The vCPUs of an instance type.
     TypeCpu,
-    /// What instance types have of memory.
+    /// The memory of an instance type.
     TypeMemory,
     /// Offerings that a launch did not get.
     LaunchFailures,
-    /// Instances that could not be ended.
+    /// Instances whose termination failed.
     TerminationFailures,
-    /// What the last plan that buys costs.
+    /// The price of the nodes of the last plan that buys any.
     PlanPrice,
-    /// What any plan for its pods costs at least.
+    /// The least that any plan for the same pods could cost.
     PlanBound,
-    /// By how much it may be dearer than the cheapest.
+    /// How far the plan may be above the cheapest one.
     PlanGap,
-    /// What moves of consolidation save.
+    /// The savings of consolidation's moves.
     Saving,
-    /// Nodes that consolidation leaves alone.
+    /// Nodes that consolidation does not remove, by reason.
     Refused,
 }
 
 /// How a metric is counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// What is now.
+    /// A present value.
     Gauge,
     /// How many were at most so large, for each of these bounds.
     Histogram(&'static [f64]),
@@ -149,7 +150,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word that Prometheus has for it.
+    /// Returns the type's name in Prometheus' text format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -282,12 +283,13 @@ impl Metric {
         Self::Refused,
     ];
 
-    /// Whether its labels have one for each well-known label of nodes.
+    /// Returns whether the metric has a label for each well-known label of nodes.
     pub fn is_of_node(self) -> bool {
         self >= Self::NodesAllocatable && self <= Self::NodesAge
     }
 
-    /// What its name begins with: Karpenter's metrics with `karpenter_`, ours with `mullion_`.
+    /// Returns the prefix of the metric's name: `karpenter_` for Karpenter's metrics, `mullion_`
+    /// for ours.
     pub fn prefix(self) -> &'static str {
         match self >= Self::PlanPrice {
             true => "mullion_",
@@ -295,7 +297,7 @@ impl Metric {
         }
     }
 
-    /// What Prometheus is told of it.
+    /// Returns the metric's name, type and help text.
     pub fn describe(self) -> Description {
         use Kind::{Counter, Gauge, Histogram, Summary};
         let of = |name, kind, labels, help| Description {

@@ -114,6 +114,7 @@ impl PluginConfig {
         let path = format!("{path}.args");
         let mut own = Faults::default();
         shape::check(&self.args, shape, &path, &mut own);
+        // Values are checked only if the shape is right, so that one mistake gives one error.
         match own.are_none() {
             true => drop(faults.note(self.put(name, profile, path))),
             false => faults.extend(own),
@@ -258,6 +259,7 @@ fn fit(args: FitArgs, path: &str) -> Result<Fit, ConfigError> {
         }
     };
     let is_ratio = matches!(fit.strategy, ScoringStrategy::RequestedToCapacityRatio(_));
+    // kube-scheduler refuses the combination, because the curve would be ignored silently.
     if !is_ratio && strategy.requested_to_capacity_ratio.is_some() {
         let why = "must be nil when type is not RequestedToCapacityRatio";
         return Err(refuse(ratio_path, Fault::Forbidden(why.to_owned())));
@@ -288,6 +290,7 @@ fn curve(points: &[UtilizationPoint], path: &str) -> Result<Vec<(i64, i64)>, Con
         let why = "at least one point must be specified";
         return Err(refuse(path, Fault::Required(why.to_owned())));
     }
+    // The order is checked before the ranges, as in kube-scheduler, whose first error is reported.
     for (index, pair) in points.windows(2).enumerate() {
         if pair[0].utilization >= pair[1].utilization {
             let path = format!("{path}[{}].utilization", index + 1);

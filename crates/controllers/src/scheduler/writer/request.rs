@@ -14,6 +14,7 @@ use crate::unread;
 pub(super) fn settled(result: Result<(), Error>) -> Option<bool> {
     match result {
         Ok(()) => Some(true),
+        // 429 and 5xx say that the server could not judge the write now.
         Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
             tracing::debug!(%status, "scheduler write refused");
             Some(false)

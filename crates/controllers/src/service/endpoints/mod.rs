@@ -90,6 +90,7 @@ impl Controller {
             api_error::ignore_not_found(deleted)?;
             return Ok(());
         };
+        // Endpoints of a Service without selector are a user's own.
         if backend::selects(&service).is_none() {
             return Ok(());
         }
@@ -105,6 +106,7 @@ impl Controller {
         let mut wanted = endpoints(&service, current.as_deref(), subsets, cut);
         trigger::annotate(&mut wanted.metadata.annotations, triggered_at);
         let (outcome, reason, what) = match current.as_deref() {
+            // Compared without the trigger time, or every change of a pod would write the object.
             Some(current) if is_same(current, &wanted) => return Ok(()),
             Some(_) => {
                 let outcome = api

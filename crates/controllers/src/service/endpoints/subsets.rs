@@ -69,6 +69,8 @@ pub(super) fn subsets<'a>(
     }
     let mut by_hosts: BTreeMap<BTreeMap<Host, bool>, Vec<Option<Port>>> = BTreeMap::new();
     for (port, hosts) in by_port {
+        // Grouped by the set of hosts including their readiness, as a subset lists its ports for all its
+        // addresses.
         by_hosts.entry(hosts).or_default().push(port);
     }
     let mut subsets: Vec<_> = by_hosts.into_iter().collect();

@@ -36,6 +36,7 @@ impl HostSet {
         let wanted = (!change.is_deleted() && is_host(node)).then_some(machine);
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = node.name_any();
+        // Heartbeats change nodes all the time; only a different set concerns the load balancers.
         if hosts.get(&name) == wanted.as_ref() {
             return false;
         }

@@ -182,6 +182,7 @@ impl Controller {
                 }
             },
         };
+        // The finalizer outlives a restart, while the change that asked for the release may have been missed.
         if is_due || needs_cleanup(service) {
             queue.add(Work::Ensure(key));
         }
@@ -191,6 +192,7 @@ impl Controller {
         let Some(service) = self.context.informers.services.get_key(key) else {
             return Ok(());
         };
+        // A Service that is being deleted still wants a load balancer by its type; cleaning up comes first.
         let outcome = if wants_one(&service) && !needs_cleanup(&service) {
             self.ensure(&service).await
         } else {
@@ -244,6 +246,7 @@ impl Controller {
         let hosts = self.hosts.get();
         match self.served().get_mut(key) {
             Some(known) if *known != hosts => *known = Arc::clone(&hosts),
+            // A key that is not served was released meanwhile, or got these hosts when it was ensured.
             _ => return,
         }
         if hosts.is_empty() {

@@ -54,6 +54,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     if let Some((_, added)) = had.iter().zip(&has).find(|(had, has)| had != has) {
         return Update::Recorded("ExternalIP", format!("Added: {added}"));
     }
+    // Clouds read settings from annotations, which no event can describe.
     if old.metadata.annotations != new.metadata.annotations {
         return Update::Silent;
     }

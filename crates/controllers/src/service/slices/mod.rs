@@ -137,6 +137,7 @@ impl Controller {
             self.topology.forget(key);
             return Ok(());
         };
+        // The slices of a Service without a selector belong to whoever writes them.
         if backend::selects(&service).is_none() {
             return Ok(());
         }
@@ -144,6 +145,7 @@ impl Controller {
         existing.retain(|slice| is_ours(slice) && slice.metadata.deletion_timestamp.is_none());
         // Informers return objects in no particular order, and the plan must not depend on it.
         existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        // Planning with slices from before the last write would create them a second time.
         if self.writes.are_unseen(key, &existing) {
             return Err(Error::Stale);
         }
@@ -209,6 +211,8 @@ impl Controller {
             let node = nodes
                 .entry(name)
                 .or_insert_with(|| self.context.informers.nodes.get("", name));
+            // Without the node the endpoint's zone is unknown. The sync fails and is retried, but the other
+            // endpoints are written.
             if node.is_none() && !name.is_empty() && !backend::publishes_unready(service) {
                 problems.push(format!(
                     "skipping Pod {} for Service {}: Node {name} Not Found",
@@ -241,6 +245,8 @@ impl Controller {
         for slice in plan.create {
             match api.create(&PostParams::default(), &slice).await {
                 Ok(created) => self.writes.note(service, &created),
+                // Nothing can be created in a namespace that is being deleted, so retries would fail until it
+                // is gone.
                 Err(error) if api_error::is_namespace_terminating(&error) => return Ok(()),
                 Err(error) => return Err(failed("create", "", &error)),
             }
@@ -290,6 +296,8 @@ fn zone(node: &Node) -> Option<String> {
 }
 
 fn endpoint(service: &Service, pod: &Pod, address: &str, zone: Option<String>) -> Endpoint {
+    // A terminating pod is not ready even if its probe succeeds: `serving` tells proxies that it can still
+    // take connections if no other endpoint is ready.
     let (serving, terminating) = (pods::is_ready(pod), pods::is_deleting(pod));
     let node = pods::node_name(pod);
     Endpoint {

@@ -137,11 +137,14 @@ fn fit(
     let mut changed = Vec::new();
     let mut unchanged = Vec::new();
     for &slice in slices {
+        // Endpoints keep the slice's order, so that a slice whose endpoints did not change compares equal and
+        // is not written.
         let kept: Vec<_> = endpoints(slice)
             .iter()
             .filter_map(|endpoint| missing.remove(&identity(endpoint)))
             .collect();
         let labels = labels_of(service);
+        // A slice that was empty before may be the placeholder, which takes the first endpoints.
         if kept.is_empty() && !endpoints(slice).is_empty() {
             plan.delete.push(Arc::clone(slice));
         } else if !is_same(&kept, endpoints(slice))
@@ -164,6 +167,8 @@ fn fit(
     for slice in &mut changed {
         top_up(slice, &mut missing);
     }
+    // Every slice that is written goes to all nodes, so filling the fewest slices matters more than full
+    // slices.
     while missing.len() > 0 {
         // The remaining endpoints go together into the fullest other slice that can hold all of them, or else into
         // new slices.
@@ -239,6 +244,8 @@ fn recycle(plan: &mut Plan, service: &Service) {
         {
             Some(mut new) => {
                 new.metadata.name.clone_from(&old.metadata.name);
+                // With the old version the update fails if someone else changed the slice, and the sync
+                // starts again.
                 new.metadata.uid.clone_from(&old.metadata.uid);
                 new.metadata
                     .resource_version

@@ -37,6 +37,8 @@ impl ClusterState {
     pub fn set_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
         let (key, uid, version) = identity(claim);
         if let Some((written, newest)) = self.devices.written.get(&key) {
+            // The watch lags behind the scheduler's own write. Taking the older claim would free devices that
+            // are allocated.
             if *written == uid && version < *newest {
                 return;
             }
@@ -65,6 +67,8 @@ impl ClusterState {
             self.devices.extended.insert(pod.to_owned(), key.clone());
         }
         let promised = self.devices.promised.get(&key);
+        // A different UID means that the claim was deleted and created again; the promise was for the former
+        // one.
         if spec.allocation.is_some() || promised.is_some_and(|(other, _)| *other != uid) {
             self.devices.promised.remove(&key);
         }
@@ -77,6 +81,7 @@ impl ClusterState {
         };
         if let Some((_, allocation)) = self.devices.promised.get(&key) {
             spec.allocation = Some(allocation.clone());
+            // The allocation is decided but not written, so pods cannot start with it yet.
             spec.pending = true;
         }
         self.cluster.set_resource_claim(&spec);
@@ -170,6 +175,7 @@ impl ClusterState {
         for (claim, _) in &choices.claims {
             let key = (namespace.to_owned(), claim.clone());
             if self.devices.promised.remove(&key).is_some()
+                // A claim that is no longer unallocated got its allocation written; that is not undone here.
                 && let Some((_, spec)) = self.devices.wanting.get(&key)
             {
                 self.cluster.set_resource_claim(spec);

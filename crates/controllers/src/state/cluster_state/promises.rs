@@ -112,11 +112,15 @@ impl ClusterState {
             .filter(|(key, old)| wanted.get(*key).is_none_or(|new| new.place != old.place))
             .map(|(key, _)| key.clone())
             .collect();
+        // All room is released before any is held: a pod could otherwise find its new place taken by a
+        // promise that ends.
         lost.iter().for_each(|key| self.release(key));
         self.promises.by_pod.clear();
         let mut known = std::mem::take(&mut self.promises.places);
         for planned in places {
             let old = known.remove(&planned.name);
+            // A new plan does not prolong the wait for a node that is not ready, or a node that never
+            // registers would hold its pods for as long as plans are made.
             let longest = old.as_ref().map_or(now + LONGEST, |old| old.until);
             let place = Place {
                 node: planned.node.map(Arc::from).or(old.and_then(|old| old.node)),
@@ -132,6 +136,7 @@ impl ClusterState {
         // it all the same: their nodes would be bought in vain.
         self.promises.places.extend(known);
         for (key, promise) in wanted {
+            // The pod may have been bound while the plan was computed.
             let waits = self.cluster.node_of_pod(&key).is_none();
             let Some(place) = self.promises.places.get(&promise.place).filter(|_| waits) else {
                 continue;
@@ -158,6 +163,7 @@ impl ClusterState {
             }
             PlaceChange::Ready(place) => {
                 if let Some(own) = self.promises.places.get_mut(place)
+                    // Only the first report counts; repeated ones would extend the window.
                     && !own.is_ready
                 {
                     own.is_ready = true;
@@ -195,6 +201,7 @@ impl ClusterState {
     pub fn place_elsewhere(&self, key: &str, node: &str) -> Option<&str> {
         let promise = self.promises.by_pod.get(key)?;
         let own = self.promises.node_of(key);
+        // Nodes that no plan bought are free for every pod.
         let is_own = own.is_some_and(|own| **own == *node);
         (!is_own && self.promises.is_planned(node)).then_some(&promise.place)
     }

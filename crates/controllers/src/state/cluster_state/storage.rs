@@ -40,6 +40,7 @@ impl ClusterState {
         } else {
             self.volumes.unbound_claims.remove(&key);
         }
+        // From here on the claim itself shows the decision, or a later one.
         if !spec.volume.is_empty() || spec.selected_node.is_some() {
             self.volumes.selected_nodes.remove(&key);
         }
@@ -161,6 +162,8 @@ impl ClusterState {
             let Some(spec) = self.volumes.unbound_claims.get(&key) else {
                 continue;
             };
+            // A claim with a selected node is being provisioned already, for the node that an earlier attempt
+            // chose.
             if spec.selected_node.is_none() {
                 let mut decided = spec.clone();
                 decided.selected_node = Some(node.clone());
@@ -195,6 +198,7 @@ impl ClusterState {
         for claim in &choices.provisioned {
             let key = (namespace.to_owned(), claim.clone());
             if self.volumes.selected_nodes.remove(&key).is_some()
+                // A decision that the watch has shown was dropped from here, and stays.
                 && let Some(spec) = self.volumes.unbound_claims.get(&key)
             {
                 self.cluster.set_claim(spec);

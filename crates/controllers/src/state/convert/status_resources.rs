@@ -64,6 +64,7 @@ pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
     let (Some(held), Some(spec)) = (StatusResources::of(pod), &pod.spec) else {
         return;
     };
+    // The template was converted from this spec, so containers correspond by position.
     let all = template.containers.iter_mut().zip(&spec.containers);
     let others = template.init_containers.iter_mut();
     let others = others.zip(spec.init_containers.iter().flatten());

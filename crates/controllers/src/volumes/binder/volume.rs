@@ -22,6 +22,7 @@ impl Binder {
                 .await
                 .map(drop);
         };
+        // A user reserved the volume for a claim by name. It stays available until that claim is bound to it.
         let Some(uid) = matching::claim_uid(&volume) else {
             return self
                 .write_volume_phase((*volume).clone(), "Available")
@@ -52,6 +53,8 @@ impl Binder {
                 .await
                 .map(drop),
             Some(_) => {
+                // The claim was bound to another volume. A volume provisioned for it is of no use to others
+                // and is deleted.
                 let made = volume.annotations().contains_key(matching::PROVISIONED_BY);
                 if made && reclaim_policy(&volume) == "Delete" {
                     self.release(&volume).await
@@ -106,6 +109,7 @@ impl Binder {
                 if recyclable {
                     self.recorder
                         .normal(volume, "VolumeRecycled", "Volume recycled");
+                    // Nothing is scrubbed: simulated volumes hold no data.
                     return self.unbind(&released).await;
                 }
                 let message = "No recycler plugin found for the volume!";
@@ -146,6 +150,7 @@ impl Binder {
         reason: &str,
         message: &str,
     ) -> kube::Result<()> {
+        // Recorded once, like a lost claim.
         if phase(&volume) == "Failed" {
             return Ok(());
         }

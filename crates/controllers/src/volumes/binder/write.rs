@@ -13,6 +13,8 @@ impl Binder {
         volume: &PersistentVolume,
         claim: &PersistentVolumeClaim,
     ) -> kube::Result<()> {
+        // The volume comes first: its version guards against two claims taking it, while a claim's version
+        // guards only itself.
         let volume = self.bind_volume(volume, claim).await?;
         let volume = self.write_volume_phase(volume, "Bound").await?;
         let claim = self.bind_claim(claim, &volume).await?;
@@ -36,6 +38,7 @@ impl Binder {
             annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
         }
         bound.spec.get_or_insert_default().claim_ref = Some(ObjectReference {
+            // kube-controller-manager stores the version too, although nothing reads it.
             resource_version: claim.resource_version(),
             ..claim.object_ref(&())
         });

@@ -80,6 +80,7 @@ async fn sync(context: &Context, key: &Key, speed: Speed) -> kube::Result<()> {
         return api_error::ignore_not_found(written).map(drop);
     }
     tokio::time::sleep(speed.scale(WORK)).await;
+    // The attachment may have been deleted, or its deletion requested, during the work.
     let Some(attachment) = latest() else {
         return Ok(());
     };

@@ -135,6 +135,7 @@ impl Driver {
             format!("External provisioner is provisioning volume for claim \"{key}\""),
         );
         let outcome = self.provision(&claim, &class, &name).await;
+        // API errors are only retried; they say nothing about the volume.
         if let Err(Failure::Event(message)) = &outcome {
             let message = format!(
                 "failed to provision volume with StorageClass {:?}: {message}",
@@ -176,6 +177,7 @@ impl Driver {
         let volume = volume(claim, class, name, &zone);
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
         match api.create(&PostParams::default(), &volume).await {
+            // An earlier attempt created the volume, and the informer does not show it yet.
             Err(error) if api_error::is_already_exists(&error) => {}
             outcome => drop(outcome?),
         }
@@ -188,6 +190,7 @@ impl Driver {
     }
 
     async fn give_node_back(&self, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+        // The UID makes the API server refuse the patch if a new claim has taken the name.
         let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": { SELECTED_NODE: Value::Null } } });
         let patched = self
             .claims(claim)
@@ -260,6 +263,7 @@ impl Driver {
         let attached = attachments
             .iter()
             .find(|one| one.spec.source.persistent_volume_name.as_deref() == Some(key.name()));
+        // EBS refuses to delete a volume that is in use; external-provisioner reports and retries this.
         if let Some(attachment) = attached {
             let node = &attachment.spec.node_name;
             let message = format!(
@@ -276,6 +280,7 @@ impl Driver {
         };
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
         let deleted = api.delete(key.name(), &DeleteParams::default()).await;
+        // With its finalizer the volume only becomes terminating; removing the finalizer then deletes it.
         api_error::ignore_not_found(deleted)?;
         let kept: Vec<_> = volume
             .finalizers()

@@ -60,6 +60,8 @@ async fn register(context: &Context, node: &Arc<Node>) -> kube::Result<()> {
     };
     let name = node.name_any();
     let own = node.labels();
+    // The label precedes the CSINode, whose topology keys name it: the scheduler reads the values from the
+    // node.
     if let Some(zone) = own.get(labels::ZONE)
         && own.get(DRIVER_ZONE) != Some(zone)
     {

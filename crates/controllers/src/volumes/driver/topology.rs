@@ -53,6 +53,7 @@ pub(super) fn zone(
     // Sorted, so that a claim's zone does not depend on the order of the nodes.
     let zones: BTreeSet<String> = match &allowed {
         Some(zones) => zones.iter().map(|zone| (*zone).to_owned()).collect(),
+        // Only zones that have nodes, so that some pod can use the volume.
         None => nodes
             .iter()
             .filter_map(|node| node.labels().get(labels::ZONE).cloned())
@@ -79,6 +80,7 @@ fn hash_and_offset(claim: &str) -> (u32, u64) {
     };
     match claim.rsplit_once('-') {
         Some((base, number)) => match number.parse() {
+            // Consecutive numbers give consecutive zones, so the replicas of a StatefulSet are spread evenly.
             Ok(offset) => (fnv(base), offset),
             Err(_) => (fnv(claim), 0),
         },

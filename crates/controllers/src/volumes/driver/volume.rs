@@ -43,6 +43,7 @@ pub(super) fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Resu
         .as_ref()
         .and_then(|spec| spec.volume_mode.as_deref())
         == Some("Block");
+    // EBS attaches a volume to several nodes only as a block device (io2 Multi-Attach).
     if modes.any(|mode| mode == "ReadOnlyMany" || (mode == "ReadWriteMany" && !block)) {
         return Err(
             "rpc error: code = InvalidArgument desc = Volume capabilities MULTI_NODE_MULTI_WRITER not supported. Only AccessModes[ReadWriteOnce] supported."

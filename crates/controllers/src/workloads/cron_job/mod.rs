@@ -89,6 +89,7 @@ impl Controller {
         };
         let uid = cron.metadata.uid.as_deref().unwrap_or_default();
         let jobs = self.context.informers.jobs.by_index(BY_CONTROLLER, uid);
+        // A Job of an earlier sync may already be in the informer while the status that lists it is not.
         let cron = match self.reread(&cron, &jobs).await? {
             Some(newer) => Arc::new(newer),
             None => cron,
@@ -96,7 +97,10 @@ impl Controller {
         let mut status = cron.status.clone().unwrap_or_default();
         self.clean_up(&cron, &jobs, &mut status).await?;
         self.note_finished(&cron, &jobs, &mut status).await?;
+        // An error is returned only after the status is written, because the Jobs removed from it stay
+        // removed.
         let outcome = self.start_if_due(key, &cron, &jobs, &mut status).await;
+        // The API omits an empty list, so an empty one here would differ from the stored status for ever.
         if status.active.as_ref().is_some_and(Vec::is_empty) {
             status.active = None;
         }
@@ -218,6 +222,8 @@ impl Controller {
             Some(due) => self.start(cron, jobs, &plan, due, status).await,
             None => Ok(()),
         };
+        // Creating the Job took time; the next due time must be computed from now, or it might lie in the
+        // past.
         let now = self.context.clock.now();
         if let Some(next) = plan.upcoming(cron, last(status), now) {
             let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
@@ -257,6 +263,7 @@ impl Controller {
             .is_some_and(|last| last.0 == due.at);
         let name = job_name(cron, due.at);
         let mut running = status.active.iter().flatten();
+        // The name contains the due time, so a Job of this name was started for it.
         if served || running.any(|job| job.name.as_deref() == Some(&name)) {
             return Ok(());
         }
@@ -279,6 +286,7 @@ impl Controller {
             }
             _ => {}
         }
+        // `Replace` deletes the running Jobs before the new one is created, so they do not overlap by intent.
         let job = new_job(cron, plan, &name, due.at);
         match self.jobs(cron).create(&PostParams::default(), &job).await {
             Ok(made) => {
@@ -336,6 +344,8 @@ impl Controller {
                     .status
                     .as_ref()
                     .and_then(|status| status.start_time.clone());
+                // Jobs started in the same second are ordered by name, so the same ones are deleted at every
+                // sync.
                 (started, job.name_any())
             });
             for job in ended.iter().take(ended.len().saturating_sub(limit)) {
@@ -431,6 +441,7 @@ fn new_job(cron: &CronJob, plan: &Plan, name: &str, at: Timestamp) -> Job {
             namespace: cron.namespace(),
             labels: from.labels,
             annotations: Some(annotations),
+            // kube-controller-manager sets it as well; the API server replaces it.
             creation_timestamp: Some(Time(at)),
             owner_references: Some(vec![ownership::controller_reference(cron)]),
             ..ObjectMeta::default()

@@ -121,6 +121,7 @@ impl Plan {
         let mut earliest = last.or(created).unwrap_or(now);
         if let Some(seconds) = deadline {
             let limit = now.checked_sub(SignedDuration::from_secs(seconds));
+            // Due times before the deadline can never start a Job, so they are not searched either.
             earliest = limit.map_or(earliest, |limit| earliest.max(limit));
         }
         let found = |due, missed| {
@@ -139,6 +140,8 @@ impl Plan {
             return found(Some(first), 0);
         }
         let between = second.duration_since(first).as_secs().max(1);
+        // Only an estimate, since the distance between due times may vary; it decides about the warning and
+        // the skip.
         let missed = now.duration_since(first).as_secs() / between + 1;
         // Skips to near the end without visiting every missed time.
         let skipped = SignedDuration::from_secs((missed - 2).max(0) * between);

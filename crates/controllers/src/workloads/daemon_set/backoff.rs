@@ -25,6 +25,8 @@ impl FailureBackoff {
     pub(super) fn admit(&self, set_uid: &str, node: &str) -> Option<Duration> {
         let now = Instant::now();
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        // client-go forgets entries after the same time, so a node that recovered starts with the shortest
+        // wait again.
         nodes.retain(|_, (_, since)| now - *since <= 2 * LONGEST);
         let entry = nodes.entry((set_uid.to_owned(), node.to_owned()));
         match entry {

@@ -54,6 +54,7 @@ pub(super) fn judge(set: &DaemonSet, tolerations: &[Toleration], node: &Node) ->
         })
     };
     Eligibility {
+        // A NoSchedule taint that comes later does not evict a running daemon, but keeps a new one away.
         should_run: tolerates_all(&["NoSchedule", "NoExecute"]),
         may_stay: tolerates_all(&["NoExecute"]),
     }
@@ -88,6 +89,8 @@ pub fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
                 && other.value.as_deref().unwrap_or_default().is_empty()
         };
         match tolerations.iter_mut().find(same) {
+            // Replacing also drops `tolerationSeconds`, so a daemon stays on a node that is unreachable for
+            // long.
             Some(existing) => *existing = toleration,
             None => tolerations.push(toleration),
         }

@@ -78,6 +78,7 @@ pub(super) fn surplus(
         .as_ref()
         .and_then(|spec| spec.revision_history_limit)
         .unwrap_or(revision::DEFAULT_LIMIT);
+    // Counted before live revisions are set aside: those count towards the limit, but are not deleted.
     let excess = old
         .len()
         .saturating_sub(usize::try_from(limit).unwrap_or_default());

@@ -136,6 +136,7 @@ fn node_changed(
         let after = judge(&set, &tolerations, node);
         // A new node on which no pod of the set should run changes nothing.
         if before != Some(after) && (before.is_some() || after.should_run) {
+            // Many nodes join together; one sync a little later serves all of them.
             queue.add_after(Key::of(&*set), collect_for(nodes.len()));
         }
     }
@@ -197,6 +198,8 @@ impl Controller {
         let mut views = self.view(&set, pods.iter().cloned());
         if may_act {
             outcome = self.keep_steady(key, &set, &views, &revision).await;
+            // A rolling update begins only when nothing is missing or in surplus, or its counts would be
+            // wrong.
             if outcome.is_ok() && self.expectations.are_met(key) && updates_by_rolling(&set) {
                 views = self.view(&set, self.claim(&set, &selector).await?);
                 outcome = self.roll(key, &set, &views, &revision).await;
@@ -257,6 +260,7 @@ impl Controller {
         let mut plan = plan::steady(views, revision, surge > 0, self.context.clock.now());
         let uid = set.metadata.uid.clone().unwrap_or_default();
         for (node, pod) in std::mem::take(&mut plan.failed) {
+            // A daemon that fails at once would otherwise be deleted and created in a tight loop on its node.
             if let Some(wait) = self.failures.admit(&uid, &node) {
                 self.queue.add_after(key.clone(), wait);
                 continue;
@@ -392,6 +396,7 @@ impl Controller {
         } else {
             before.observed_generation
         };
+        // These two are not computed here; leaving them out would clear them.
         status.collision_count = before.collision_count;
         status.conditions = before.conditions.clone();
         if set.status.as_ref() == Some(&status) {

@@ -39,6 +39,7 @@ impl Revision {
         let labels = pod.labels();
         let generation = self.generation.map(|generation| generation.to_string());
         labels.get(HASH_LABEL) == Some(&self.hash)
+            // Pods from before ControllerRevisions had only this label; upstream still accepts it.
             || (generation.is_some() && labels.get(GENERATION_LABEL) == generation.as_ref())
     }
 
@@ -89,6 +90,8 @@ pub(super) fn steady(views: &Views, revision: &Revision, surging: bool, now: Tim
                         _ => running.push(Arc::clone(pod)),
                     }
                 }
+                // A failed or succeeded pod is out of the count before the oldest is chosen, or a dead pod
+                // could win.
                 running.sort_by_key(seniority);
                 if !surging {
                     plan.delete.extend(running.into_iter().skip(1));
@@ -129,6 +132,7 @@ fn prune_surge(
         }
     }
     if let (Some(new), Some(old)) = (newest, former)
+        // An old pod that does not serve protects nothing, so it need not wait for the new one.
         && (!pods::is_ready(&old) || revision.is_available(&new, now))
     {
         delete.push(old);
@@ -165,6 +169,7 @@ fn replace(views: &Views, revision: &Revision, most_unavailable: usize, now: Tim
             ByRevision::None | ByRevision::Both { .. } | ByRevision::Crowd => unavailable += 1,
         }
     }
+    // Only pods that serve count against the limit; those that do not are replaced without it.
     candidates.truncate(most_unavailable.saturating_sub(unavailable));
     at_once.append(&mut candidates);
     Plan {

@@ -15,6 +15,7 @@ use super::{
 /// Returns the node on which a pod runs, or the only one that its affinity allows.
 pub(super) fn target_node(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
+    // A bound pod may have been created by a user, without the affinity that this controller sets.
     if let Some(node) = spec.node_name.as_ref().filter(|node| !node.is_empty()) {
         return Some(node.clone());
     }

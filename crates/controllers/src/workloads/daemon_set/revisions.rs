@@ -96,7 +96,11 @@ impl Revisions {
                 history::hash_of(&created).to_owned()
             }
             Some(kept) => {
+                // Twins arise when orphaned revisions are adopted; two hashes for one template would restart
+                // pods in vain.
                 self.drop_twins(&history.current, kept, pods).await?;
+                // After a rollback the current template is an old one, whose revision becomes the newest
+                // again.
                 self.raise(kept, history.number()).await?;
                 history::hash_of(kept).to_owned()
             }
@@ -201,6 +205,7 @@ impl Revisions {
         if revision::holds(&existing, data) {
             return Ok(existing);
         }
+        // The error makes the queue sync again, then with another hash.
         self.count_collision(set).await?;
         Err(Error::HashCollision(name))
     }

@@ -80,6 +80,7 @@ fn replica_set_changed(informers: &Informers, queue: &Queue<Key>, change: &Chang
     match deployment_of(informers, set) {
         Some(deployment) => {
             let key = Key::of(&*deployment);
+            // A set that changed its owner concerns both Deployments: one lost it.
             if let Some(before) = before.filter(|before| Key::of(&**before) != key) {
                 queue.add(Key::of(&*before));
             }
@@ -174,6 +175,7 @@ impl Controller {
         if deployment.metadata.deletion_timestamp.is_some() {
             return rollout.report_only().await;
         }
+        // Before the early returns below, since pausing and resuming must show in either case.
         rollout.check_paused_condition().await?;
         if spec.paused == Some(true) {
             return rollout.scale_only().await;

@@ -56,6 +56,7 @@ pub(super) fn rollback_to(deployment: &Deployment) -> Option<i64> {
 pub(super) fn last_revision<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) -> i64 {
     let (mut highest, mut second) = (0, 0);
     for revision in sets.into_iter().map(revision) {
+        // Equal revisions count twice, as in kube-controller-manager: undo then goes back to the same number.
         if revision >= highest {
             (second, highest) = (highest, revision);
         } else if revision > second {
@@ -113,6 +114,8 @@ fn copy_annotations(from: &BTreeMap<String, String>, to: &mut BTreeMap<String, S
 /// Appends `revision` to `history`, dropping as many of the oldest entries as needed to stay within the limit.
 fn extend_history(history: &str, revision: &str) -> String {
     let mut kept = history;
+    // Annotations of an object are limited in size; the oldest revisions are the least likely to be asked
+    // for.
     while !kept.is_empty() && kept.len() + 1 + revision.len() > HISTORY_LIMIT {
         kept = kept.split_once(',').map_or("", |(_, rest)| rest);
     }

@@ -51,6 +51,7 @@ impl Limits {
     ) -> Self {
         let surge = scaled(surge, desired, Rounding::Up);
         let unavailable = match scaled(unavailable, desired, Rounding::Down) {
+            // Validation refuses two zeros, but two percentages may still both round to zero.
             0 if surge == 0 => 1,
             unavailable => unavailable,
         };
@@ -125,6 +126,7 @@ pub(super) enum Step {
 pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
     let total = new.replicas + old.iter().map(|set| set.replicas).sum::<i32>();
     let target = new_size(limits, new.replicas, total);
+    // Growing comes first and alone, so that old pods are removed on counts that include the new ones.
     if target != new.replicas {
         return Step::New(target);
     }
@@ -134,6 +136,7 @@ pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
         .filter(|set| set.replicas == 0)
         .for_each(|set| set.available = 0);
     let mut resizes = Vec::new();
+    // New pods that do not serve yet may still fail, so they must not make room for removing old ones.
     let missing_in_new = new.replicas - new.available;
     let room = total - limits.fewest_available() - missing_in_new;
     if room > 0 && drop_unavailable(&mut old, room, &mut resizes) {

@@ -53,6 +53,7 @@ impl<'a> Rollout<'a> {
         deployment: Deployment,
         mut sets: Vec<Arc<ReplicaSet>>,
     ) -> Self {
+        // Oldest first: if several sets have the current template, all of them see the oldest as the new one.
         sets.sort_by_cached_key(|set| age(set));
         let template = deployment.spec.as_ref().map(|spec| &spec.template);
         let position = sets.iter().position(|set| {
@@ -99,6 +100,7 @@ impl<'a> Rollout<'a> {
             .and_then(|current| current.reason.as_deref());
         let paused = self.deployment.spec.as_ref().and_then(|spec| spec.paused) == Some(true);
         let (reason, message) = match (paused, reason) {
+            // A rollout that has timed out stays so until it makes progress; pausing must not hide that.
             (_, Some(status::TIMED_OUT)) => return Ok(()),
             (true, reason) if reason != Some(status::PAUSED) => {
                 (status::PAUSED, "Deployment is paused")
@@ -146,6 +148,8 @@ impl<'a> Rollout<'a> {
         if scaled_down || self.old_pods_are_left() {
             return self.report().await;
         }
+        // The new set is created only now, because its creation with replicas would start pods beside old
+        // ones.
         if self.new.is_none() {
             self.sync_revision(true).await?;
         }
@@ -165,6 +169,7 @@ impl<'a> Rollout<'a> {
                 BY_CONTROLLER,
                 set.metadata.uid.as_deref().unwrap_or_default(),
             );
+            // The status may lag behind the pods, and terminating pods are not in it, so both are asked.
             counted || of_set.iter().any(|pod| !pods::is_finished(pod))
         })
     }
@@ -205,6 +210,7 @@ impl<'a> Rollout<'a> {
         for set in living.into_iter().take(surplus) {
             let status = set.status.as_ref();
             let is_empty = replicas(set) == 0 && status.is_none_or(|status| status.replicas == 0);
+            // An unobserved spec may be about to create pods, which a deleted set would leave behind.
             let is_observed =
                 set.metadata.generation <= status.and_then(|status| status.observed_generation);
             if is_empty && is_observed {
@@ -250,6 +256,7 @@ impl<'a> Rollout<'a> {
             .deployments()
             .replace_status(&name, &PostParams::default(), &self.deployment)
             .await?;
+        // A sync may write more than once; the next write must build on this one.
         self.deployment.metadata.resource_version = written.metadata.resource_version;
         Ok(())
     }

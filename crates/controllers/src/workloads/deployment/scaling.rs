@@ -26,6 +26,7 @@ pub(super) fn proportional(
     sets: &[Share],
 ) -> Vec<(usize, i32)> {
     let mut order: Vec<_> = (0..sets.len()).collect();
+    // Scaling to zero leaves no surge either.
     let allowed = if limits.desired > 0 { limits.most() } else { 0 };
     let to_add = allowed - sets.iter().map(|set| set.replicas).sum::<i32>();
     // The biggest set comes first. Of equal sets the newer one grows first, and the older one shrinks first.
@@ -61,6 +62,7 @@ fn fair_change(limits: Limits, status_replicas: i32, set: &Share) -> i32 {
         return -set.replicas;
     }
     let before = match set.most_before {
+        // Sets from before the annotation existed are judged by the pods that the Deployment reports.
         None | Some(0) => status_replicas,
         Some(before) => before,
     };

@@ -149,6 +149,7 @@ fn terminating(sets: &[&ReplicaSet]) -> Option<i32> {
         let status = set.status.as_ref();
         match status.and_then(|status| status.terminating_replicas) {
             Some(count) => Some(sum + count),
+            // A set that was never synced cannot report terminating pods yet, and has none.
             None if status
                 .and_then(|status| status.observed_generation)
                 .unwrap_or_default()
@@ -171,6 +172,7 @@ pub(super) fn rollout(
     let before = deployment.status.clone().unwrap_or_default();
     let mut status = counts(deployment, sets, new, now);
     let current = find(&before, PROGRESSING);
+    // A complete rollout stays complete when pods fail later: the progress deadline is about rollouts only.
     let settled = status.replicas == status.updated_replicas
         && current.is_some_and(|current| current.reason.as_deref() == Some(NEW_SET_AVAILABLE));
     match deadline(deployment) {
@@ -245,6 +247,7 @@ fn has_timed_out(status: &DeploymentStatus, deadline: SignedDuration, now: Times
     };
     match current.reason.as_deref() {
         Some(NEW_SET_AVAILABLE) => false,
+        // Once timed out, only progress or a new spec changes the condition.
         Some(TIMED_OUT) => true,
         _ => current
             .last_update_time

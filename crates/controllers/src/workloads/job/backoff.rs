@@ -32,6 +32,7 @@ impl Record {
         let ends = failed.iter().map(|pod| finish_time(pod));
         let since = ends.filter(|at| last_success.is_none_or(|success| *at > success));
         let since: Vec<_> = since.collect();
+        // A success ends the series of failures, so only those after it count.
         let before = match last_success {
             Some(_) => Self::default(),
             None => self,
@@ -61,6 +62,7 @@ fn pause(failures: i32, last: Timestamp, now: Timestamp) -> Duration {
     let Ok(doublings) = u32::try_from(failures - 1) else {
         return Duration::ZERO;
     };
+    // Ten doublings are far beyond the longest wait; more could overflow.
     let whole = (SHORTEST * (1 << doublings.min(10))).min(LONGEST);
     Duration::try_from(whole - now.duration_since(last)).unwrap_or_default()
 }

@@ -13,6 +13,7 @@ impl Indexes {
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+                // Bounded by the Job's size, so that a text such as `0-2000000000` cannot fill the memory.
                 indexes.extend(first.max(0)..=last.min(completions - 1));
             }
         }
@@ -41,6 +42,7 @@ impl std::fmt::Display for Indexes {
             write!(f, "{separator}{first}")?;
             match last - first {
                 0 => {}
+                // Two neighbours are written as `3,4`, as kube-controller-manager does.
                 1 => write!(f, ",{last}")?,
                 _ => write!(f, "-{last}")?,
             }

@@ -47,6 +47,7 @@ impl Controller {
     /// error.
     async fn dismiss(&self, view: &View<'_>, doomed: Vec<Arc<Pod>>) -> (i32, Option<kube::Error>) {
         let active = count(view.tally.active.len());
+        // A pod that keeps its finalizer would be counted as failed when it ends by this deletion.
         let freed = join_all(doomed.iter().map(|pod| async {
             match pod::is_tracked(pod) {
                 true => self.let_go_of(pod).await,
@@ -60,6 +61,7 @@ impl Controller {
                 Err(error) => first = first.or(Some(error)),
             }
         }
+        // Pods that could not be freed are not deleted either; the error makes the next sync try again.
         if free.is_empty() {
             return (active, first);
         }
@@ -150,6 +152,7 @@ fn misplaced(spec: &JobSpec, active: &[Arc<Pod>]) -> (Vec<Arc<Pod>>, Vec<Arc<Pod
     let mut rest = Vec::with_capacity(by_index.len());
     for pods in by_index.into_values() {
         let mut pods = replica_set::least_advanced_first(pods);
+        // The most advanced pod of an index stays, since it has the most work to lose.
         rest.extend(pods.pop());
         doomed.extend(pods);
     }
@@ -170,6 +173,7 @@ fn bodies(view: &View<'_>, missing: usize) -> Result<Vec<Arc<Vec<u8>>>, Duration
     } = view;
     let per_index = spec.backoff_limit_per_index.is_some();
     if !per_index
+        // Without limits per index one back-off delays all pods of the Job.
         && let Some(pause) = Some(view.record.pause(*now)).filter(|pause| !pause.is_zero())
     {
         return Err(pause);

@@ -101,6 +101,7 @@ pub fn start(context: &Context) {
             if change.is_deleted() || !pod::is_tracked(pod) {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 let mut let_go = let_go.lock().unwrap_or_else(PoisonError::into_inner);
+                // The informer shows the pod without its finalizer now, so the entry has done its work.
                 let_go.remove(uid);
             }
             watch.observe(change);
@@ -117,6 +118,7 @@ pub fn start(context: &Context) {
                     )
                     .is_none_or(|job| !counts(&job, &owner.uid))
             {
+                // The informers of pods and Jobs are independent: the Job may appear a moment after its pod.
                 orphans.add_after(Key::of(&**pod), Duration::from_secs(1));
             }
         }
@@ -208,6 +210,7 @@ impl Controller {
         let may_act = self.expectations.are_met(key);
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let all = ownership::claim_from(client, &*job, &selector, informer, |_| true).await?;
+        // A copy, because the pods and this set must be of one moment for the count.
         let let_go = self
             .let_go
             .lock()
@@ -239,6 +242,7 @@ impl Controller {
         } = *view;
         let mut status = job.status.clone().unwrap_or_default();
         let suspended = spec.suspend == Some(true);
+        // The deadline counts from the start, so a suspended Job must not start its clock.
         if status.start_time.is_none() && !suspended {
             status.start_time = Some(self.context.now());
             if let Some(seconds) = spec.active_deadline_seconds {
@@ -264,9 +268,12 @@ impl Controller {
             let acts = may_act && job.metadata.deletion_timestamp.is_none();
             if acts {
                 (active, failure) = self.manage(view).await;
+                // Deleted pods may still be reported ready; the API server refuses more ready than active
+                // pods.
                 ready = ready.min(active);
             }
             let done = match spec.completions {
+                // Without `completions` one success is enough, but the other pods may finish their work.
                 None => tally.succeeded > 0 && active == 0,
                 Some(completions) => tally.succeeded >= completions && active == 0,
             };
@@ -288,6 +295,8 @@ impl Controller {
         status.terminating = Some(tally.terminating + deleted);
         let tracked = self.track(view, verdict.as_ref(), status, event).await;
         match (failure, tracked) {
+            // The counts are stored even if creating or deleting pods failed, or finished pods would wait for
+            // the retry.
             (Some(error), _) => Err(error),
             (None, outcome) => outcome,
         }

@@ -32,6 +32,7 @@ pub(super) fn action(job: &Job, pod: &Pod) -> Action {
         let Some(what) = on_exit_codes(rule, pod).or_else(|| on_conditions(rule, pod)) else {
             continue;
         };
+        // The first matching rule decides; later ones are not looked at.
         return match rule.action.as_str() {
             "Ignore" => Action::Ignore,
             "FailIndex" => Action::FailIndex,

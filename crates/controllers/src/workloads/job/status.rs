@@ -18,6 +18,7 @@ pub(super) fn set_suspended(
     if !set_condition(status, "Suspended", value, reason, message, now) {
         return None;
     }
+    // Resuming starts the clock of `activeDeadlineSeconds` anew, as kube-controller-manager does.
     status.start_time = (!suspended).then(|| now.clone());
     Some((event, message))
 }

@@ -139,6 +139,7 @@ fn count_indexes(job: &Job, spec: &JobSpec, open: &[&Arc<Pod>], tally: &mut Tall
     let done = open.iter().filter(|pod| pods::phase(pod) == "Succeeded");
     let done = done.filter_map(|pod| index(pod));
     tally.completed.0.extend(done);
+    // Several pods may succeed for one index; the Job counts indexes.
     tally.succeeded = tally.completed.count();
     let Some(limit) = spec.backoff_limit_per_index else {
         return;
@@ -168,6 +169,7 @@ fn replaced(
     let mut newest = BTreeMap::<i32, Arc<Pod>>::new();
     for pod in open.iter().filter(|pod| is_failed(spec, pod)) {
         let Some(index) = index(pod) else { continue };
+        // An index with an active pod has its replacement already, so the failed one can be counted.
         if tally.completed.has(index) || lost.has(index) || active.contains(&index) {
             continue;
         }

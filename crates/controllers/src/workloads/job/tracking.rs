@@ -81,11 +81,14 @@ impl Controller {
                 &now,
             );
         }
+        // The first store: from here on a crash loses no pod, because the status lists it by uid.
         write_uncounted(&mut status, &counting);
         let mut latest = None;
         if status != stored {
             latest = Some(self.store(job, &status).await?);
         }
+        // Set only once the status is stored: a failed store repeats the sync, which would add the failures
+        // twice.
         self.records.set(view.key, view.record);
         if let Some((reason, message)) = event {
             self.pods.recorder.normal(*job, reason, message);
@@ -98,6 +101,7 @@ impl Controller {
         let pending =
             !counting.succeeded.is_empty() || !counting.failed.is_empty() || counting.more;
         let idle = status.terminating.unwrap_or(0) == 0 && status.ready.unwrap_or(0) == 0;
+        // The final condition is the last write: clients may rely on its counts never to change afterwards.
         let ends = verdict.filter(|_| !pending && idle && status.active.unwrap_or(0) == 0);
         if let Some(verdict) = ends {
             let kind = match verdict.succeeded {
@@ -117,6 +121,7 @@ impl Controller {
             }
         }
         if status != before {
+            // The second store builds on the version that the first one returned.
             self.store(latest.as_ref().unwrap_or(job), &status).await?;
         }
         match ends {
@@ -157,6 +162,7 @@ impl Controller {
     async fn free(&self, all: &[Arc<Pod>]) -> kube::Result<()> {
         {
             let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
+            // Entered before the requests: a sync that runs meanwhile must not count these pods again.
             let_go.extend(all.iter().map(|pod| uid(pod)));
         }
         let freed = join_all(all.iter().map(|pod| async {

@@ -84,9 +84,11 @@ fn failure(
     all: &[Arc<Pod>],
     now: Timestamp,
 ) -> Option<Verdict> {
+    // A decision that was stored stays, even if the pods that led to it are gone by now.
     if let Some(target) = condition(job, "FailureTarget") {
         return Some(Verdict::of_condition(target, false));
     }
+    // The pod failure policy is evaluated before the limits, as the user's more specific rule.
     let failure =
         all.iter()
             .filter(|pod| is_failed(spec, pod))
@@ -155,6 +157,7 @@ fn restarts_exceed(spec: &JobSpec, all: &[Arc<Pod>], limit: i32) -> bool {
         .map(|status| status.restart_count)
         .sum();
     match limit {
+        // With limit 0 the first restart is too many; otherwise reaching the limit is enough.
         0 => restarts > 0,
         limit => restarts >= limit,
     }

@@ -119,6 +119,8 @@ impl Census {
         let before = if change.is_deleted() {
             state.counted.remove(&key)
         } else {
+            // Counted before the old version is discounted: the entry of labels that stay the same is then
+            // not dropped and made anew.
             state.count(change.object());
             state.counted.insert(key, Arc::clone(change.object()))
         };
@@ -143,6 +145,7 @@ impl Census {
             if selector.matches(labels) {
                 sum += tally.labeled_for(set, labels);
             } else if tally.active > 0 {
+                // An active pod that no longer matches must be released, which needs the pod itself.
                 return None;
             }
         }
@@ -183,6 +186,7 @@ impl State {
             {
                 *tally -= Tally::of(pod);
             }
+            // Labels that no pod has any more must go, or a Deployment's every rollout would leave an entry.
             tallies.retain(|(_, tally)| tally.pods > 0);
             if tallies.is_empty() {
                 self.tallies.remove(owner);

@@ -108,6 +108,7 @@ impl Controller {
             return Ok(());
         };
 
+        // Read before the pods are counted: an expectation met in between would hide a pod from the count.
         let may_act = self.expectations.are_met(key);
         let min_ready = spec.min_ready_seconds.unwrap_or_default();
         // The pods must be listed only if some are surplus or become available after `minReadySeconds`.
@@ -140,6 +141,7 @@ impl Controller {
         let available = status::available(&set, tally, &active, now);
         let status = status::compute(&set, tally, available, failed, now);
         self.write_status(&set, status).await?;
+        // The status, which reports the failure, is written before the error leads to a retry.
         if let Some(error) = failure {
             return Err(error);
         }

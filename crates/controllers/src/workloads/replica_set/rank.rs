@@ -24,6 +24,7 @@ pub(in crate::workloads) fn first_to_go(
     now: Timestamp,
 ) -> Vec<Arc<Pod>> {
     let mut pods = active.to_vec();
+    // All pods go anyway when the set is scaled to zero, so they need no order.
     if count < pods.len() {
         pods.sort_by_cached_key(|pod| {
             rank(

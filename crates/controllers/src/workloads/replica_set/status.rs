@@ -74,6 +74,8 @@ fn conditions(
         .any(|condition| condition.type_ == REPLICA_FAILURE);
     match failure {
         None => conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
+        // The condition keeps its first message and time, so a failure that repeats does not write at every
+        // retry.
         Some(message) if !reported => {
             let desired = set
                 .spec

@@ -39,6 +39,7 @@ impl Retention {
 /// Returns whether the set should own a pod's claim, and whether the pod should.
 fn owners(retention: Retention, is_wanted: bool) -> (bool, bool) {
     let by_pod = retention.delete_with_pod && !is_wanted;
+    // Never both: the garbage collector keeps an object while any of its owners exists.
     (retention.delete_with_set && !by_pod, by_pod)
 }
 
@@ -96,6 +97,7 @@ pub(super) async fn create_missing(
     for (_, claim) in identity::claims(set, ordinal) {
         let name = claim.name_any();
         if let Some(existing) = context.informers.claims.get(&namespace, &name) {
+            // A pod started now would use a volume that is about to be deleted.
             if existing.metadata.deletion_timestamp.is_some() {
                 return Err(format!("pvc {name} is being deleted"));
             }

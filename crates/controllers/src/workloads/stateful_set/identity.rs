@@ -26,6 +26,7 @@ const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 /// Returns the ordinal of a set's pod; `None` for a pod that is not named like one.
 pub(super) fn ordinal(set: &str, pod: &str) -> Option<i32> {
     let number = pod.strip_prefix(set)?.strip_prefix('-')?;
+    // `parse` also accepts a plus sign, which no pod of the set has in its name.
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     number.parse().ok().filter(|_| digits)
 }
@@ -140,6 +141,7 @@ pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, Persistent
         .map(|template| {
             let name = template.name_any();
             let mut labels: BTreeMap<_, _> = template.labels().clone();
+            // The selector's labels win, so that the claims can be found by the set's selector.
             labels.extend(own.clone());
             let claim = PersistentVolumeClaim {
                 metadata: ObjectMeta {

@@ -184,6 +184,7 @@ impl Controller {
             let step = self
                 .sync_ordinal(set, revisions, strategy, ordinal, replica.as_ref())
                 .await?;
+            // In order: nothing above this ordinal may be touched before it is available.
             if step == Step::Stop && !strategy.parallel {
                 return Ok(());
             }
@@ -194,6 +195,7 @@ impl Controller {
         if self.condemn(set, strategy, &view).await? == Step::Stop {
             return Ok(());
         }
+        // The update replaces pods only when all of them exist; a missing one has to come back first.
         let existing: Option<Vec<_>> = view.replicas.into_iter().collect();
         // Pods that were just created are considered in the next sync.
         let Some(existing) = existing.filter(|_| !strategy.on_delete) else {
@@ -228,6 +230,7 @@ impl Controller {
             }
             return Ok(Step::Stop);
         }
+        // A claim that was deleted after the pod was created would keep a pending pod from ever starting.
         if pods::phase(pod) == "Pending" && !pods::is_deleting(pod) {
             let name = pod.name_any();
             claims::create_missing(&self.context, &self.recorder, set, &name, ordinal)
@@ -299,6 +302,8 @@ impl Controller {
             .as_ref()
             .and_then(|status| status.current_replicas);
         // Pods below the partition, or not reached by the update yet, are created again from the old revision.
+        // A pod that dies during a rollout must come back in the revision that its ordinal has at this
+        // moment.
         let keeps_old = !strategy.on_delete
             && match rolling {
                 Some(_) => offset < strategy.partition,

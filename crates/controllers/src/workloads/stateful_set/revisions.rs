@@ -90,6 +90,7 @@ impl Keeper {
             .unwrap_or(0);
         let equal = all
             .iter()
+            // Equal revisions can exist after an adoption; the newest is the one to keep using.
             .rev()
             .find(|revision| revision::holds(revision, &data));
         let update = match equal {
@@ -141,6 +142,7 @@ impl Keeper {
             if revision::holds(&existing, data) {
                 return Ok(existing);
             }
+            // The count is part of the hash, so the next attempt has another name.
             *collisions += 1;
         }
     }
@@ -161,6 +163,7 @@ impl Keeper {
             .iter()
             .map(|pod| identity::revision(pod).to_owned())
             .collect();
+        // A revision in use is kept beyond the limit, or its pods could not be recreated.
         live.extend([revisions.current.name_any(), revisions.update.name_any()]);
         let old: Vec<_> = revisions
             .all

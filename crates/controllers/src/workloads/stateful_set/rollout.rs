@@ -67,6 +67,8 @@ pub(super) fn outdated<'a>(
     let partition = usize::try_from(strategy.partition).unwrap_or(0);
     let is_old = |pod: &Pod| identity::revision(pod) != update && !pods::is_deleting(pod);
     let mut due = replicas.iter().skip(partition).rev();
+    // From the top down, the first pod that is old or does not serve decides: only an old one may be
+    // replaced.
     let stop = due.find(|pod| is_old(pod) || is_unavailable(pod, strategy, now))?;
     Some(stop).filter(|pod| is_old(pod))
 }
@@ -110,6 +112,7 @@ pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
         && status.ready_replicas == Some(status.replicas)
         && status.replicas == identity::replicas(set)
     {
+        // From here on new pods are created from this revision, also below a partition.
         status.current_replicas = status.updated_replicas;
         status.current_revision = status.update_revision.clone();
     }

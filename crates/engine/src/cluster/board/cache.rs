@@ -27,6 +27,7 @@ impl<T: Default> BoardCache<T> {
     pub(super) fn keep(&mut self, key: BoardKey, board: Box<T>) {
         self.uses += 1;
         self.boards.insert(key, (self.uses, board));
+        // Boards of classes that are no longer asked for would otherwise be kept for ever.
         if self.boards.len() > MOST {
             let oldest = self.boards.iter().min_by_key(|(_, (used, _))| *used);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {

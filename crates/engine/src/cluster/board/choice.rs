@@ -52,6 +52,7 @@ impl Choice<'_> {
     pub(super) fn best(&self) -> Option<NodeId> {
         let rows = self.rows();
         let first = rows.first()?;
+        // Nodes of one row differ only in load, so the best load wins and no other score has to be computed.
         if rows.len() == 1 {
             return Some(self.order.node(first.position));
         }
@@ -96,6 +97,8 @@ impl Choice<'_> {
             .iter()
             .filter(|group| !group.roomy.is_empty())
         {
+            // Static and room refusals are counted in the index; what is left are topology filters, which are equal
+            // in each group and state.
             for state in 0..self.states() {
                 let nodes = self.count(group, state);
                 if let (1.., Some((plugin, reason))) = (nodes, self.refusal(group, state)) {
@@ -147,6 +150,7 @@ impl Choice<'_> {
             let open = |group: usize| {
                 verdicts[group].fits && (first_of_its_group || (near && verdicts[group].near))
             };
+            // A handful of hosts is looked up faster than every bucket of every group is intersected with them.
             match self.hosts.and_then(|hosts| hosts.set(state)) {
                 Some(NodeSet::Few(members)) => self.rows_of_few(state, members, open, &mut rows),
                 _ => self.rows_of_many(state, open, &mut rows),
@@ -161,6 +165,7 @@ impl Choice<'_> {
             if group.roomy.is_empty() || !open(index) {
                 continue;
             }
+            // Buckets from the best load score down; the first one that has a node in this state decides.
             let best =
                 group.buckets.iter().rev().find_map(|bucket| {
                     Some((bucket.score, bucket.nodes.first(self.start, within)?))
@@ -199,6 +204,7 @@ impl Choice<'_> {
             };
             match rows[from..].iter_mut().find(|row| row.group == group) {
                 Some(best) => {
+                    // As with buckets: the best load score, and among equals the nearest to the start.
                     let rank = |row: &Row| {
                         (
                             row.score,
@@ -226,6 +232,7 @@ impl Choice<'_> {
             fits: false,
             near: false,
         };
+        // Constraints over hosts are judged by the host's state, in `state_verdict`.
         for counts in view
             .hard
             .iter()
@@ -267,6 +274,8 @@ impl Choice<'_> {
         if self.question.volumes.filter(decided).is_none() {
             return true;
         }
+        // Groups are keyed by all labels that decide the reach (`plan.keys`), so any node of the group answers for
+        // it.
         let Some(position) = group.roomy.first(0, Within::All) else {
             return false;
         };
@@ -302,6 +311,7 @@ impl Choice<'_> {
             .affinity
             .iter()
             .any(|term| term.key == Symbol::HOSTNAME);
+        // An affinity by host needs the label, even for the first pod of its group.
         let keyed = !by_host || state.labelled;
         let fits = even && keyed && !state.apart && !state.kept_away;
         (fits, !by_host || state.near)
@@ -315,6 +325,7 @@ impl Choice<'_> {
             Symbol::HOSTNAME => host.is_none_or(|host| host.labelled),
             key => self.value(group, key).is_some(),
         };
+        // The state lists counts in the order of the rules over hosts, so they are taken one after the other.
         let mut host_pods = host.map_or(&[][..], |host| &host.pods).iter();
         for counts in &view.hard {
             let (key, max_skew) = (counts.rule.key, counts.rule.max_skew);
@@ -381,6 +392,7 @@ impl Choice<'_> {
             .zip(groups())
             .map(|(row, group)| {
                 let most = (most_taints, most_preferred);
+                // Maxima are over feasible rows only, as kube-scheduler normalizes over feasible nodes.
                 i64::from(row.score)
                     + score::of_verdict(&question, group.soft_taints, group.preferred, most)
             })
@@ -427,11 +439,13 @@ impl Choice<'_> {
             } else {
                 1
             };
+            // Hard rules come first in a state's counts.
             let mut host_pods = host.map_or(&[][..], |host| &host.pods[hard_hosts..]).iter();
             let cells = view.soft.iter().map(|counts| match counts.rule.key {
                 Symbol::HOSTNAME => {
                     let labelled = host.is_none_or(|host| host.labelled);
                     (
+                        // Only presence matters here: hosts are counted by nodes and not by values.
                         labelled.then_some(Symbol::HOSTNAME),
                         host_pods.next().copied().unwrap_or(0),
                     )

@@ -17,12 +17,19 @@ use crate::reason::{Plugin, Reason, Refusal, Tally};
 /// The cached verdict of each node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evictions {
+    /// The version of the tie order for which the verdicts hold.
     version: u64,
+    /// The version of the disruption budgets for which the verdicts hold.
     budgets: u64,
+    /// The positions up to which the journals have been read.
     read_loads: u64,
     read_nodes: u64,
+    /// The verdicts by node.
     slots: Vec<EvictionVerdict>,
+    /// The nodes of each cost, of which the cheapest are asked for first.
     by_cost: BTreeMap<Cost, NodeSet>,
+    /// The refusals with their numbers of nodes. One that no node has any more stays, because verdicts name it by its
+    /// index.
     tallies: Vec<Tally>,
     /// Nodes whose verdict holds for one question only and must be computed again.
     single_use: Vec<NodeId>,
@@ -50,6 +57,7 @@ impl Evictions {
         budgets: u64,
     ) -> Vec<NodeId> {
         let mut left = Vec::new();
+        // Budgets and the order of nodes change every verdict, so then all of them are worked out again.
         let current =
             self.version == order.version() && self.budgets == budgets && !self.slots.is_empty();
         match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {

@@ -55,6 +55,7 @@ pub(super) struct HostState {
 impl HostState {
     fn empty(view: &View) -> Self {
         HostState {
+            // Nearly all nodes have the hostname label, so the state without one is the exception.
             labelled: true,
             near: false,
             apart: false,
@@ -77,6 +78,7 @@ impl HostState {
             && (class.affinity.is_empty() || none(&view.affinity))
             && (view.score.is_empty() || view.score.sum(Symbol::HOSTNAME, value) == 0)
             && host_rules(view).all(|counts| {
+                // kube-scheduler counts hard constraints by the label and soft ones over hosts by the node itself.
                 counts.pods_at(if counts.rule.hard {
                     value
                 } else {
@@ -210,6 +212,7 @@ impl Hosts {
             return;
         }
         let position = order.position(node);
+        // `marked` is every node that is not in the empty state, so that the empty state needs no list of its own.
         if before == EMPTY as u32 {
             self.marked.insert(position, order.len());
         } else {

@@ -183,11 +183,13 @@ impl Index {
             while let Some((before, _)) = held.next_if(|(node, _)| *node < one.0) {
                 freed.push(*before);
             }
+            // A node that is held with another refusal now is taken again.
             if held.next_if(|(node, _)| *node == one.0) != Some(one) {
                 taken.push(one);
             }
         }
         freed.extend(held.map(|(node, _)| *node));
+        // Freed first: rating a node also removes it from the held ones.
         for node in freed {
             self.rate(node, question, order);
         }
@@ -238,12 +240,14 @@ impl Index {
             return;
         }
         let verdict = question.verdict(node);
+        // A node that a static filter refuses joins no group; only its refusal counts.
         if let Some((plugin, reason)) = verdict.refusal {
             let refusal = self.tally(&Refusal::new(plugin, reason));
             self.change(node, Slot { refusal, ..ABSENT }, order);
             return;
         }
         let labels = &question.cluster.at(node).fixed.labels;
+        // Nodes of a group are alike in all that static scores and topology rules read.
         let key = GroupKey {
             soft_taints: verdict.soft_taints,
             preferred: verdict.preferred,
@@ -301,6 +305,7 @@ impl Index {
 
     /// Returns the index of a refusal among the tallies.
     fn tally(&mut self, refusal: &Refusal) -> u32 {
+        // Compared without building the general form of the refusal, because this runs for each node that is full.
         let same = |tally: &Tally| {
             tally.refusal.plugin == refusal.plugin
                 && tally

@@ -23,6 +23,7 @@ impl Journal {
     /// Records that a node changed.
     pub(in crate::cluster) fn touch(&mut self, node: NodeId) {
         if self.entries.len() >= self.limit.max(LEAST_KEPT) {
+            // Half at a time, so that dropping costs a constant per entry.
             let old = self.entries.len() / 2;
             self.entries.drain(..old);
             self.dropped += old as u64;
@@ -32,6 +33,7 @@ impl Journal {
 
     /// Sets the number of nodes, which determines how many entries are worth keeping.
     pub(super) fn expect(&mut self, nodes: usize) {
+        // Reading more entries than that costs as much as computing every node anew.
         self.limit = 4 * nodes;
     }
 

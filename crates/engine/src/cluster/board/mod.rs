@@ -84,6 +84,7 @@ pub(super) struct Boards {
     host: FxHashMap<Symbol, NodeId>,
     /// All nodes of each hostname label that several nodes have.
     twins: FxHashMap<Symbol, Vec<NodeId>>,
+    /// The number of questions so far, by which the least recently used index is found.
     questions: u64,
     evictions: BoardCache<Evictions>,
     nominated: BoardCache<NominatedRefusals>,
@@ -134,6 +135,7 @@ impl Cluster {
         let by_host = view.by_host();
         let changed_hosts = view.take_changed_hosts();
         let mut hosts = by_host.then(|| self.boards.take_hosts(view_id));
+        // Taken out and put back below, because a question borrows the whole cluster.
         let mut index = self.boards.indexes[number as usize].take()?;
         let decision = self.ask_parts(
             class,
@@ -186,6 +188,7 @@ impl Cluster {
         let boards = &question.cluster.boards;
         let journals = (&boards.loads, &boards.nodes);
         let left = board.refresh(&question, &boards.order, journals, boards.budgets);
+        // The eviction is tried again only on the nodes that changed since the last question.
         for node in left {
             let verdict = self.try_eviction(class, "", node);
             board.set(node, verdict, &self.boards.order);
@@ -217,6 +220,7 @@ impl Cluster {
         if !self.holds_room() {
             return Arc::default();
         }
+        // If other pods matter by more than their requests, every node has to be filtered with the nominated pods.
         if !self.question(class).is_about_room_only() {
             let mut held = self.filter_with_nominated(class, key);
             held.sort_unstable_by_key(|(node, _)| *node);
@@ -305,6 +309,7 @@ impl Cluster {
             boards.index_of_class.resize(class.index() + 1, NONE);
         }
         let known = boards.index_of_class[class.index()];
+        // The keys may have changed with the view or the volumes; then another index serves the class.
         if let Some(Some(index)) = boards.indexes.get_mut(known as usize)
             && index.keys[..] == keys[..]
         {

@@ -34,6 +34,7 @@ impl NominatedRefusals {
             }
             None => {
                 Arc::make_mut(&mut self.refusals).clear();
+                // Only nodes where room is held can refuse for that reason.
                 for node in question.cluster.nominated_nodes() {
                     self.look_at(node, question);
                 }

@@ -61,6 +61,7 @@ impl Order {
         if !self.stale {
             return;
         }
+        // Equal hashes are ordered by name, so that ids never decide.
         let mut sorted: Vec<_> = nodes
             .iter()
             .flatten()
@@ -82,6 +83,7 @@ impl Order {
         }
         self.places = sorted.iter().map(|(place, _, _)| *place).collect();
         self.nodes = sorted.into_iter().map(|(_, _, node)| node).collect();
+        // About as many sectors as nodes, so that a search starts next to its goal.
         let sectors = self.nodes.len().next_power_of_two().max(2);
         let places = &self.places;
         let first =
@@ -122,6 +124,7 @@ impl Order {
         let Some(near) = self.sectors.get(sector_of(from, self.sectors.len())) else {
             return 0;
         };
+        // The leading bits are beyond the seed's place already, so the sector's first node is the answer.
         if near.place > leading(from) {
             return near.first;
         }

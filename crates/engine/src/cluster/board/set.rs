@@ -112,6 +112,7 @@ impl NodeSet {
                 let around = members[split..].iter().chain(&members[..split]);
                 around.copied().find(|member| within.admits(*member))
             }
+            // An intersection is the same from both sides, and a list is walked faster than a bit set.
             (NodeSet::Many(_), Within::In(few @ NodeSet::Few(_))) => {
                 few.first(start, Within::In(self))
             }
@@ -127,6 +128,7 @@ impl NodeSet {
     pub(super) fn count(&self, within: Within<'_>) -> usize {
         match (self, within) {
             (_, Within::All) => self.len(),
+            // Counting what is outside would visit every word; what is inside is counted faster.
             (_, Within::Out(other)) => self.len() - self.count(Within::In(other)),
             (NodeSet::Few(members), Within::In(_)) => members
                 .iter()
@@ -180,6 +182,7 @@ impl Bits {
             let mut left = *word;
             std::iter::from_fn(move || {
                 let lowest = left.trailing_zeros();
+                // Clears the lowest bit that is set.
                 left &= left.wrapping_sub(1);
                 (lowest < 64).then_some(index as u32 * 64 + lowest)
             })
@@ -200,6 +203,7 @@ impl Bits {
                 return (found < to).then_some(found);
             }
             mask = u64::MAX;
+            // The summary skips empty words, so a sparse set costs what it holds and not its width.
             index = self.next_word(index + 1)?;
             if index as u32 * 64 >= to {
                 return None;

@@ -11,7 +11,7 @@ use crate::intern::Symbol;
 use crate::selector::NamedNodes;
 use crate::topology::{Effect, SpreadCounts};
 
-/// What of a class's rules numbers can say.
+/// The rules of a class in numbers.
 pub(super) struct Forms {
     /// Classes of one group are spread or kept together as if they were one class.
     pub(super) group: Option<usize>,
@@ -21,32 +21,33 @@ pub(super) struct Forms {
     pub(super) is_unit: bool,
 }
 
-/// What a class's own pods mean for the zones of others of it.
+/// The way in which the class's own pods determine the zones of one another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Zones {
     Any,
     /// They are spread by this constraint.
     Spread(usize),
-    /// The same as a preference.
+    /// They are spread by this constraint if possible.
     Prefer(usize),
-    /// All are in one; this constraint spreads them all the same, and so keeps some out.
+    /// All are in one zone; this constraint spreads them all the same, and so keeps some out.
     One(Option<usize>),
-    /// No two are in one.
+    /// No two are in one zone.
     Apart,
 }
 
-/// Pending classes, and what their pods mean for each other.
+/// Which pending classes matter to each other.
 pub(super) struct ClassInteractions {
-    /// By class: the pending ones whose pods count for it, and how, in their order.
+    /// The pending classes whose pods count for each class, and how, in their order.
     counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>>,
-    /// Those that take ports of their node.
+    /// The classes that take ports of their node.
     with_ports: Vec<PodClassId>,
     /// The place of each pending class among them.
     places: FxHashMap<PodClassId, usize>,
 }
 
 impl ClassInteractions {
-    /// The classes are prepared.
+    /// Collects the effects of pending classes on each other. The views of all classes must be up to date
+    /// (`Cluster::prepare`).
     fn of(pending: &[(PodClassId, u32)], cluster: &Cluster) -> Self {
         let mut counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>> = pending
             .iter()
@@ -68,12 +69,12 @@ impl ClassInteractions {
         }
     }
 
-    /// The place of a class among the pending ones, if it is one of them.
+    /// Returns the index of a class among the pending ones, if it is one of them.
     pub(super) fn place(&self, class: PodClassId) -> Option<usize> {
         self.places.get(&class).copied()
     }
 
-    /// Pending classes whose pods have an effect of this sort on a class.
+    /// Returns the pending classes whose pods have such an effect on a class.
     pub(super) fn with_effect(
         &self,
         class: PodClassId,
@@ -82,13 +83,14 @@ impl ClassInteractions {
         let counted = self.counted.get(&class).into_iter().flatten();
         let found = counted.filter(|(_, effect)| wanted(*effect));
         let mut classes: Vec<PodClassId> = found.map(|(other, _)| *other).collect();
+        // A class may have the same effect by several of its terms; equal classes stand next to each other here.
         classes.dedup();
         classes
     }
 }
 
-/// What numbers can say of the rules of classes, without those of which they cannot say all. Spreading over zones as a preference
-/// counts if `prefers`.
+/// Returns the rules of each class in numbers, without classes some of whose rules have no numeric form. Spreading
+/// over zones that is only preferred counts if `prefers`.
 pub(super) fn all_forms(
     pending: &[(PodClassId, u32)],
     prefers: bool,
@@ -99,6 +101,7 @@ pub(super) fn all_forms(
         .iter()
         .map(|(class, _)| forms_of(*class, &interactions, prefers, cluster));
     let mut forms: Vec<Option<Forms>> = own.collect();
+    // After all single forms: whether a group can be expressed depends on the forms of all its members.
     groups::join(pending, &mut forms, &interactions, cluster);
     let forms = pending.iter().zip(forms);
     forms
@@ -106,7 +109,8 @@ pub(super) fn all_forms(
         .collect()
 }
 
-/// What numbers can say of a class's rules, but for what other classes mean for its zones; none if they cannot say all.
+/// Returns the rules of one class in numbers, apart from what other classes mean for its zones; `None` if some have
+/// no numeric form.
 fn forms_of(
     class: PodClassId,
     interactions: &ClassInteractions,
@@ -114,6 +118,8 @@ fn forms_of(
     cluster: &Cluster,
 ) -> Option<Forms> {
     let own = cluster.class(class);
+    // Features, volumes, devices and named nodes depend on more of a node than room, labels and taints, which is all
+    // that offers know.
     let plain = own.features.is_empty()
         && own.volumes.is_empty()
         && own.devices.is_none()
@@ -131,11 +137,15 @@ fn forms_of(
     for (index, counts) in view.hard.iter().enumerate() {
         match counts.rule.key {
             Symbol::HOSTNAME => {
+                // `max_skew` pods may join a new host, because an empty host always counts, so the fewest on any host
+                // are none.
                 let members =
                     interactions.with_effect(class, |effect| effect == Effect::Hard(index));
                 let most = counts.rule.max_skew.clamp(0, i64::from(u32::MAX)) as u32;
                 form.rules.push((class, members, most));
             }
+            // One zone constraint that counts the class's own pods becomes shares; two of them, or one that counts
+            // others, do not.
             Symbol::ZONE if form.zones == Zones::Any && counts.self_match => {
                 form.zones = Zones::Spread(index);
             }
@@ -154,6 +164,7 @@ fn forms_of(
         match term.key {
             // Whom it must be near has to be itself, and nobody else so far.
             _ if !view.self_affine => return None,
+            // With rules about company besides, the unit could be larger than a node may hold.
             Symbol::HOSTNAME if view.affinity.is_empty() && form.rules.is_empty() => {
                 form.is_unit = true
             }
@@ -181,6 +192,8 @@ fn forms_of(
     if form.is_unit && is_apart_itself {
         return None;
     }
+    // A class that keeps itself away may have one pod on a node; one that only others keep away may have none beside
+    // them.
     if !apart.is_empty() {
         form.rules.push((class, apart, u32::from(is_apart_itself)));
     }
@@ -195,7 +208,7 @@ fn forms_of(
     Some(form)
 }
 
-/// Whether a pod with this effect on another class may keep it away from more than its own node.
+/// Returns whether a pod with this effect on another class may keep that class away from more than its own node.
 pub(super) fn is_beyond(view: PodClassId, effect: Effect, cluster: &Cluster) -> bool {
     let keys = effect.filter_keys(cluster.view(view), cluster.class(view));
     matches!(effect, Effect::Affinity) || keys.iter().any(|key| *key != Symbol::HOSTNAME)

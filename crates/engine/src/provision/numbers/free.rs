@@ -12,7 +12,7 @@ use crate::filter;
 use crate::intern::Symbol;
 use crate::provision::pack::Load;
 
-/// How many pods of a class nodes hold that are there, by zone, where there are some.
+/// Returns how many pods of a class the existing nodes have room for, by zone; only zones with room.
 pub(super) fn free_by_zone(
     class: PodClassId,
     form: &Forms,
@@ -23,6 +23,8 @@ pub(super) fn free_by_zone(
         .rules
         .iter()
         .filter(|(_, members, _)| members.contains(&class));
+    // A rule about company that counts the class itself bounds how many of its pods one node takes, whatever its
+    // room.
     let most = own.map(|rule| i64::from(rule.2)).min().unwrap_or(i64::MAX);
     let mut free = BTreeMap::new();
     for node in nodes {
@@ -37,12 +39,12 @@ pub(super) fn free_by_zone(
     free
 }
 
-/// A node that is there, with room.
+/// An existing node with room.
 pub(super) struct FreeNode {
     pub(super) node: NodeId,
     pub(super) room: Load,
     pub(super) zone: Option<Symbol>,
-    /// Classes that it admits, and that no pod on it keeps away.
+    /// The classes that its filters admit and that no pod on it keeps away.
     pub(super) open: FxHashSet<PodClassId>,
 }
 
@@ -56,7 +58,7 @@ pub(super) fn free_nodes(
     for node in nodes.iter().copied() {
         let mut free = cluster.at(node).fixed.allocatable.clone();
         free.subtract(&cluster.at(node).used);
-        // Karpenter: where something was promised twice nothing more goes.
+        // As in Karpenter, nothing more is placed on a node whose room is promised twice.
         if free.is_overdrawn() {
             continue;
         }
@@ -76,7 +78,7 @@ pub(super) fn free_nodes(
     found
 }
 
-/// Whether a node admits a pod of a class, and no pod there counts against it.
+/// Returns whether a node admits a pod of a class, as far as pods that are there now decide it.
 fn is_open(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> bool {
     let question = cluster.question(class);
     let there = question.cluster.at(node);
@@ -88,6 +90,7 @@ fn is_open(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> bool {
     }
     let view = cluster.view(class);
     let host = cluster.at(node).fixed.labels.value(Symbol::HOSTNAME);
+    // The numeric rule allows `max_skew` pods of its own on a host, which is true only of hosts without any so far.
     let mut by_host = view
         .hard
         .iter()

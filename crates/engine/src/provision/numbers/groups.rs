@@ -1,7 +1,8 @@
 //! Classes whose pods count for each other's zones.
 //!
-//! Templates that share the labels by which they are spread, or by which they want to be near each other, are one group: what is true of one class's
-//! own pods is true of the group's. Groups of any other shape are placed pod by pod.
+//! Templates that share the labels by which they are spread, or by which they want to be near each other, are one
+//! group: the rule about a class's own pods holds for the pods of the whole group. Groups of any other shape are
+//! placed pod by pod.
 
 use super::forms::{ClassInteractions, Forms, Zones, is_beyond};
 use crate::class::PodClassId;
@@ -9,7 +10,8 @@ use crate::cluster::Cluster;
 use crate::intern::Symbol;
 use crate::topology::{Effect, SpreadCounts};
 
-/// Joins classes that mean something for each other's zones to groups. Takes away the forms of classes for which that cannot be said in numbers.
+/// Joins classes that matter for each other's zones into groups, and drops the forms of classes of which that cannot
+/// be expressed in numbers.
 pub(super) fn join(
     pending: &[(PodClassId, u32)],
     forms: &mut [Option<Forms>],
@@ -29,6 +31,7 @@ pub(super) fn join(
             groups.unite(index, other);
             let zones = forms[other].as_ref().map(|form| form.zones);
             let is_unit = forms[other].as_ref().is_some_and(|form| form.is_unit);
+            // An effect that the other class's form does not contain would be ignored by the packing.
             is_odd[other] |= match effect {
                 Effect::Hard(own) => {
                     zones != Some(Zones::Spread(own)) && zones != Some(Zones::One(Some(own)))
@@ -59,12 +62,14 @@ pub(super) fn join(
                 }
             }
         } else {
+            // All of them: a member placed by numbers would ignore what the others' pods mean for it.
             members.iter().for_each(|member| forms[*member] = None);
         }
     }
 }
 
-/// Whether classes are spread by one constraint that counts all of them, but for those that any zone is right for.
+/// Returns whether one constraint that counts all of these classes spreads them. Members that may be in any zone only
+/// have to be counted.
 fn is_spread(
     members: &[usize],
     ids: &[PodClassId],
@@ -94,7 +99,7 @@ fn is_spread(
     first.is_some()
 }
 
-/// Whether two constraints allow the same.
+/// Returns whether two constraints allow the same now: equal limits, and equal pods in the same places.
 fn is_alike(one: &SpreadCounts, other: &SpreadCounts) -> bool {
     let places = |counts: &SpreadCounts| {
         let mut places: Vec<(Symbol, i64)> = counts
@@ -109,7 +114,8 @@ fn is_alike(one: &SpreadCounts, other: &SpreadCounts) -> bool {
         && places(one) == places(other)
 }
 
-/// Whether each class has to be in a zone with pods of any of them, and no other pod helps it.
+/// Returns whether each class has to be in a zone with pods of any of them, and no pod that is there decides the
+/// zone.
 fn is_near(
     members: &[usize],
     ids: &[PodClassId],
@@ -128,7 +134,7 @@ fn is_near(
     })
 }
 
-/// Whether these are all members of a group.
+/// Returns whether the counted classes are exactly the members of a group.
 fn is_all(mut counted: Vec<PodClassId>, ids: &[PodClassId]) -> bool {
     counted.sort_unstable();
     counted.dedup();
@@ -137,7 +143,7 @@ fn is_all(mut counted: Vec<PodClassId>, ids: &[PodClassId]) -> bool {
     counted == ids
 }
 
-/// Sets of numbers that were united, each known by its least.
+/// Disjoint sets of indices (union-find), each known by its smallest member.
 struct Groups(Vec<usize>);
 
 impl Groups {
@@ -147,6 +153,7 @@ impl Groups {
 
     fn least(&mut self, mut own: usize) -> usize {
         while self.0[own] != own {
+            // Path halving keeps the chains short.
             self.0[own] = self.0[self.0[own]];
             own = self.0[own];
         }
@@ -155,10 +162,11 @@ impl Groups {
 
     fn unite(&mut self, one: usize, other: usize) {
         let (one, other) = (self.least(one), self.least(other));
+        // The smaller index leads, so the order of sets does not depend on the order in which they were united.
         self.0[one.max(other)] = one.min(other);
     }
 
-    /// All sets, the members of each in order.
+    /// Returns all sets by their smallest member, the members of each in order.
     fn all(mut self) -> Vec<Vec<usize>> {
         let mut sets = vec![Vec::new(); self.0.len()];
         for own in 0..self.0.len() {

@@ -1,8 +1,9 @@
 //! The question in numbers: pending classes as items, options of pools as offers, the scheduler's rules as data.
 //!
-//! A class whose rules can be said in numbers is packed: those that forbid or limit company on a node, and spreading over zones by the class's
-//! own pods, which becomes a share for each zone. The others are placed pod by pod. Numbers only choose: what they say is carried out with the
-//! scheduler's filters, and what those refuse is planned pod by pod too.
+//! A class is packed if its rules have a numeric form: rules that forbid or limit company on a node, and spreading
+//! over zones by the class's own pods, which becomes a share for each zone. The others are placed pod by pod. The
+//! numbers only choose: the choice is carried out with the scheduler's filters, and what those refuse is planned pod
+//! by pod too.
 
 mod forms;
 mod free;
@@ -39,19 +40,19 @@ const NATIVE: [Symbol; 4] = [
 /// The place of pods among them.
 const PODS: usize = 2;
 
-/// A problem, and what its numbers stand for.
+/// A packing problem, and what its items and offers stand for.
 #[derive(Default)]
 pub(super) struct Numbers {
     pub(super) problem: Problem,
-    /// What the items are.
+    /// The pods that each item stands for.
     pub(super) items: Vec<Part>,
     /// Catalog and option of each offer.
     pub(super) offers: Vec<(usize, usize)>,
     /// The nodes that are there.
     pub(super) nodes: Vec<NodeId>,
-    /// The problem without the zones that were chosen for pods, if zones were chosen and a bound is asked for.
+    /// The problem for a lower bound of the price, without the zones that the packing chose for pods.
     zone_relaxation: Option<ZoneRelaxation>,
-    /// Kinds of items: classes of one kind that are to be in one zone.
+    /// The kinds of items: items of one kind are admitted by the same options and are to be in the same zone.
     kinds: FxHashMap<(usize, Option<Symbol>), usize>,
 }
 
@@ -59,9 +60,9 @@ pub(super) struct Numbers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) class: PodClassId,
-    /// The zone they are to be in, where the class's rules are about zones.
+    /// The zone in which they are to be, if the class's rules are about zones.
     pub(super) zone: Option<Symbol>,
-    /// So many pods that must be on one node are one of the item.
+    /// The number of pods that one item stands for: more than one if they must share a node.
     pub(super) pods: u32,
     /// Classes of one group count for each other's zones.
     pub(super) group: Option<usize>,
@@ -77,7 +78,8 @@ pub(super) struct NumbersConfig {
 }
 
 impl Numbers {
-    /// Of the pending classes, with how many pods each, those that can be packed.
+    /// Converts the pending classes, with their numbers of pods, into numbers; classes without a numeric form are
+    /// left out.
     pub(super) fn of(
         pending: &[(PodClassId, u32)],
         nodes: &[NodeId],
@@ -90,9 +92,12 @@ impl Numbers {
         }
         let mut forms = all_forms(pending, config.preferences, cluster);
         let dimensions = dimensions(&forms, cluster);
+        // A class that asks for a resource beyond the dimensions cannot be packed, because its room would not be
+        // checked.
         forms.retain(|(class, ..)| {
             load(&cluster.class(*class).shape.requests.real, &dimensions).is_some()
         });
+        // Too many limited resources: without all of them a packing could exceed a limit, so nothing is packed.
         let Some(limits) = limit_names(catalogs) else {
             return Numbers::default();
         };
@@ -128,6 +133,7 @@ impl Numbers {
             .map(|catalog| catalog.limits.left(&limits))
             .collect();
         numbers.add_offers(&options, catalogs);
+        // If no zone was chosen and no pods are tied together, the packing's own bound holds for every plan.
         let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
         if config.bound && !numbers.items.iter().all(is_free) {
             numbers.zone_relaxation = Some(ZoneRelaxation::of(
@@ -138,12 +144,13 @@ impl Numbers {
                 &dimensions,
             ));
         }
+        // After the relaxation: a bound is for machines to buy, and nodes at price 0 are no part of it.
         numbers.add_nodes(free);
         numbers.problem.prepare();
         numbers
     }
 
-    /// Adds pods of a class as an item: so many in a zone, or anywhere.
+    /// Adds `demand` pods of a class as an item, in a zone or anywhere.
     fn add_item(
         &mut self,
         (class, request, form): (PodClassId, Load, &Forms),
@@ -164,6 +171,8 @@ impl Numbers {
             demand,
             kind: *kind.or_insert(next),
         };
+        // Pods that must share a node are one large item; what the largest machine does not hold is left for
+        // one-by-one placement.
         if form.is_unit {
             part.pods = options
                 .most_together(class, &request, zone, catalogs)
@@ -183,7 +192,7 @@ impl Numbers {
         }
     }
 
-    /// No way to buy for these pods costs less than this: micro-dollars an hour.
+    /// Returns a lower bound for the price of every plan for these pods, in micro-dollars per hour.
     pub(super) fn bound(&self, packed: &Packed) -> u64 {
         match &self.zone_relaxation {
             None => packed.packing.bound,
@@ -198,8 +207,9 @@ impl Numbers {
         }
     }
 
-    /// The node that a bin is, if it is there already.
+    /// Returns the existing node that a bin stands for; `None` if it is a machine to buy.
     pub(super) fn node(&self, bin: &Bin) -> Option<NodeId> {
+        // Existing nodes are numbered behind the offers.
         let node = bin.offer.checked_sub(self.problem.offers.len())?;
         Some(self.nodes[node])
     }
@@ -230,7 +240,7 @@ impl Numbers {
     }
 }
 
-/// Says of items what their classes' pods mean for each other on one node.
+/// Adds the rules about company on one node to the problem.
 fn add_rules(forms: &[(PodClassId, u32, Forms)], parts: &[Part], problem: &mut Problem) {
     let mut items: FxHashMap<PodClassId, Vec<usize>> = FxHashMap::default();
     for (item, part) in parts.iter().enumerate() {
@@ -258,7 +268,7 @@ fn add_rules(forms: &[(PodClassId, u32, Forms)], parts: &[Part], problem: &mut P
     }
 }
 
-/// What a pod of a class takes of a node.
+/// Returns what a pod of a class takes of a node, including its place among the node's pods.
 fn request_of(class: PodClassId, cluster: &Cluster, dimensions: &[Symbol]) -> Load {
     let real = &cluster.class(class).shape.requests.real;
     let mut request = load(real, dimensions).unwrap_or_default();
@@ -266,13 +276,13 @@ fn request_of(class: PodClassId, cluster: &Cluster, dimensions: &[Symbol]) -> Lo
     request
 }
 
-/// How many pods a room holds.
+/// Returns how many pods a room holds.
 fn how_many(request: &Load, room: &Load) -> i64 {
     let counts = request.iter().zip(room).filter(|(asked, _)| **asked > 0);
     counts.map(|(asked, room)| room / asked).min().unwrap_or(0)
 }
 
-/// The resources of the classes: the native ones, then as many others as there is space for.
+/// Returns the resources that are counted: the native ones, then as many others as there is space for.
 fn dimensions(forms: &[(PodClassId, u32, Forms)], cluster: &Cluster) -> Vec<Symbol> {
     let mut names: Vec<Symbol> = NATIVE.to_vec();
     for (class, ..) in forms {
@@ -285,7 +295,7 @@ fn dimensions(forms: &[(PodClassId, u32, Forms)], cluster: &Cluster) -> Vec<Symb
     names
 }
 
-/// Amounts in the order of the dimensions; none if there is more than they say.
+/// Returns amounts in the order of the dimensions; `None` if a resource is not among them.
 fn load(amounts: &Amounts, dimensions: &[Symbol]) -> Option<Load> {
     let known = amounts.iter().all(|(name, _)| dimensions.contains(&name));
     known.then(|| dimensions_of(amounts, dimensions))
@@ -299,7 +309,7 @@ fn dimensions_of(amounts: &Amounts, dimensions: &[Symbol]) -> Load {
     load
 }
 
-/// The resources that pools limit; none if there are too many.
+/// Returns the resources that pools limit; `None` if there are more than dimensions.
 fn limit_names(catalogs: &[Catalog]) -> Option<Vec<String>> {
     let mut names: Vec<String> = catalogs
         .iter()

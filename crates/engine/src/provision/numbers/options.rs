@@ -16,7 +16,7 @@ use crate::provision::pack::{Item, Load, Offer, within};
 /// An option of a catalog, in numbers.
 pub(super) struct Row {
     pub(super) catalog: usize,
-    /// Of the catalog's options.
+    /// Its index among the catalog's options.
     pub(super) option: usize,
     /// Micro-dollars an hour.
     pub(super) price: u64,
@@ -24,12 +24,13 @@ pub(super) struct Row {
     pub(super) room: Load,
     /// Kinds of pods that it admits and of which it holds some.
     pub(super) kinds: FixedBitSet,
-    /// What it takes of the pool's limits.
+    /// The amounts of the pool's limits that it uses up.
     pub(super) takes: Load,
 }
 
 impl Row {
-    /// Whether it does all that another row does, which comes later and so costs no less.
+    /// Returns whether this option makes a later one useless: it costs no more, because rows are sorted by price, and
+    /// holds and admits as much.
     fn does_for(&self, other: &Row) -> bool {
         self.catalog == other.catalog
             && self.zone == other.zone
@@ -59,7 +60,8 @@ impl Options {
     ) -> Self {
         let mut known: FxHashMap<Vec<usize>, usize> = FxHashMap::default();
         let mut kinds: FxHashMap<PodClassId, usize> = FxHashMap::default();
-        // By kind: a class of it, and what its classes ask for at least.
+        // For each kind a class of it, and the smallest requests among its classes: a room that holds none of these
+        // holds none of the kind.
         let mut leads: Vec<PodClassId> = Vec::new();
         let mut least: Vec<Vec<Load>> = Vec::new();
         let mut requests: Vec<Load> = Vec::with_capacity(forms.len());
@@ -75,6 +77,7 @@ impl Options {
                 load(&cluster.class(*class).shape.requests.real, dimensions).unwrap_or_default();
             request[PODS] += 1;
             requests.push(request);
+            // Only requests that no smaller one makes superfluous are kept, so that each room is compared with few.
             if !least[kind].iter().any(|other| within(other, &request)) {
                 least[kind].retain(|other| !within(&request, other));
                 least[kind].push(request);
@@ -90,6 +93,7 @@ impl Options {
                 limits,
             ));
         }
+        // The key is unique, and pool and option break ties of price, so an unstable sort gives one order.
         all.sort_unstable_by_key(|row| (row.price, row.catalog, row.option));
         let mut rows: Vec<Row> = Vec::new();
         for row in all {
@@ -98,6 +102,7 @@ impl Options {
             }
         }
         let mut weights: FxHashMap<PodClassId, i32> = FxHashMap::default();
+        // A machine may be opened only for pods that no pool of higher weight can take; pods of others may join it.
         for ((class, ..), request) in forms.iter().zip(&requests) {
             let holding = rows
                 .iter()
@@ -116,12 +121,12 @@ impl Options {
         self.weights.get(&class) == Some(&catalogs[catalog].weight)
     }
 
-    /// The kind of a class.
+    /// Returns the kind of a class.
     pub(super) fn kind(&self, class: PodClassId) -> usize {
         self.kinds[&class]
     }
 
-    /// What can be bought for items, without what another offer makes useless for them, cheapest first.
+    /// Returns what can be bought for items, cheapest first, without offers that another one makes useless for them.
     pub(super) fn offers(
         &self,
         parts: &[Part],
@@ -145,10 +150,12 @@ impl Options {
                     opens.set(item, self.may_open(class, row.catalog, catalogs));
                 }
             }
+            // Nothing is bought for pods that may only join.
             if opens.is_clear() {
                 continue;
             }
             let offer = Offer {
+                // The packing divides by prices, and a free machine would be bought without end.
                 price: row.price.max(1),
                 room: row.room,
                 fits,
@@ -163,7 +170,7 @@ impl Options {
         offers
     }
 
-    /// The zones of options that admit and hold pods of a class, in the order of their prices.
+    /// Returns the zones of options that admit and hold pods of a class, in the order of their prices.
     pub(super) fn zones(&self, class: PodClassId, request: &Load) -> Vec<Symbol> {
         let kind = self.kind(class);
         let mut zones = Vec::new();
@@ -177,7 +184,7 @@ impl Options {
         zones
     }
 
-    /// The options that a class may open, with how many pods of this size each holds.
+    /// Returns the options that a class may open, with how many pods of this size each holds.
     fn opened<'a>(
         &'a self,
         class: PodClassId,
@@ -194,7 +201,7 @@ impl Options {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// How many pods of a class the largest option holds.
+    /// Returns how many pods of a class the largest option holds.
     pub(super) fn most_together(
         &self,
         class: PodClassId,
@@ -208,7 +215,7 @@ impl Options {
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
-    /// For each zone the least that a pod of a class costs there, where it can be bought at all.
+    /// Returns for each zone in which a pod of a class can be bought the least that it costs there.
     pub(super) fn prices_by_zone(
         &self,
         class: PodClassId,
@@ -228,7 +235,7 @@ impl Options {
     }
 }
 
-/// The options of a catalog that hold a class of some kind.
+/// Returns the options of a catalog that hold a class of some kind.
 fn rows_of(
     (index, catalog): (usize, &mut Catalog),
     (leads, least): (&[PodClassId], &[Vec<Load>]),
@@ -266,6 +273,7 @@ fn rows_of(
             own.push((option, rooms[room], kinds));
         }
     }
+    // A machine that alone exceeds what is left can never be bought; how many of the others fit, the packing decides.
     if !catalog.limits.is_unlimited() {
         own.retain(|(option, ..)| {
             let capacity = &catalog.type_of(*option).capacity;

@@ -1,7 +1,8 @@
 //! Relaxes the packing problem for a lower bound on its price: each pod may be in any zone that its rules allow.
 //!
-//! The packing chose zones. Others are as right, so a bound has to hold for all of them: a class that is spread may have so many pods in each zone as
-//! the skew allows at most, one that is together is in any one zone, one that is apart has one pod in each.
+//! The packing chose zones, and another choice may be as good, so a bound has to hold for all of them. Of a class
+//! that is spread, each zone may have at most as many pods as the skew allows; a class that is together is in any one
+//! zone; one that is apart has one pod in each.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use crate::topology::SpreadCounts;
 /// The packing problem with an item for every zone that a pod could be in.
 pub(super) struct ZoneRelaxation {
     parts: Vec<Part>,
-    /// The demand of an item is the most that there may be of it.
+    /// The demand of an item is the maximum number of its pods.
     problem: Problem,
     demands: Vec<ZonalDemand>,
 }
@@ -39,13 +40,14 @@ impl ZoneRelaxation {
             demands: Vec::new(),
         };
         let mut kinds = FxHashMap::default();
-        // By group: how many pods it has, and for those that are kept together the ways to have them all in one zone.
+        // For each group, how many pods it has.
         let mut pods: FxHashMap<usize, u32> = FxHashMap::default();
         for (_, count, form) in forms {
             if let Some(group) = form.group {
                 *pods.entry(group).or_default() += count;
             }
         }
+        // For each group that is kept together, the items that all of its pods are in each zone.
         let mut together: BTreeMap<usize, BTreeMap<Symbol, Vec<(usize, u32)>>> = BTreeMap::new();
         for (class, count, form) in forms {
             let request = request_of(*class, cluster, dimensions);
@@ -79,6 +81,8 @@ impl ZoneRelaxation {
                         own.map(|zone| add(Some(zone), most_in(counts, zone, all).min(*count)));
                     ZonalDemand::Split(*count, own.collect())
                 }
+                // Members of a group choose the zone together, so their demand is added once, after all of them are
+                // known.
                 Zones::One(_) if form.group.is_some() => {
                     let group = together.entry(form.group.unwrap_or_default()).or_default();
                     for zone in zones() {
@@ -91,6 +95,7 @@ impl ZoneRelaxation {
                     let own = zones().into_iter();
                     ZonalDemand::OneOf(own.map(|zone| vec![add(Some(zone), *count)]).collect())
                 }
+                // Pods that are there already may be in several zones, and each new one may join any of them.
                 Zones::One(_) => {
                     let own = zones().into_iter();
                     ZonalDemand::Split(*count, own.map(|zone| add(Some(zone), *count)).collect())
@@ -103,7 +108,7 @@ impl ZoneRelaxation {
             relaxation.demands.push(demand);
         }
         for ways in together.into_values() {
-            // A zone that not all of them can be in is no way.
+            // A zone in which not every member of the group can be is no choice.
             let most = ways.values().map(Vec::len).max().unwrap_or(0);
             let ways = ways.into_values().filter(|way| way.len() == most);
             relaxation.demands.push(ZonalDemand::OneOf(ways.collect()));
@@ -111,14 +116,15 @@ impl ZoneRelaxation {
         add_rules(forms, &relaxation.parts, &mut relaxation.problem);
         let offers = options.offers(&relaxation.parts, &relaxation.problem.items, catalogs);
         relaxation.problem.offers = offers.into_iter().map(|(_, offer)| offer).collect();
+        // Limits only make plans dearer, so a lower bound may ignore them.
         relaxation.problem.limits =
             vec![[i64::MAX; crate::provision::pack::DIMENSIONS]; catalogs.len()];
         relaxation.problem.prepare();
         relaxation
     }
 
-    /// No way to buy for these pods costs less than this: micro-dollars an hour. `values` say what pods of a class are worth in the zones that were
-    /// chosen.
+    /// Returns a lower bound for the price of every plan for these pods, in micro-dollars per hour. `values` are the
+    /// values of pods in the zones that were chosen.
     pub(super) fn least(&self, values: &[(Part, f64)]) -> u64 {
         let mut known: FxHashMap<(PodClassId, Option<Symbol>), f64> = FxHashMap::default();
         let mut lowest: FxHashMap<PodClassId, f64> = FxHashMap::default();
@@ -132,6 +138,7 @@ impl ZoneRelaxation {
             let own = known.get(&(part.class, part.zone));
             own.or_else(|| lowest.get(&part.class)).copied()
         };
+        // Any values give a valid bound; for zones that were not chosen the lowest known one is a good guess.
         let values: Vec<f64> = self
             .parts
             .iter()
@@ -142,8 +149,8 @@ impl ZoneRelaxation {
     }
 }
 
-/// How many of a class's pods may be in a zone at most, once all of them have a place: every pod comes to a zone that has no more than the fewest and
-/// the skew then, and the fewest are no more than the average of all.
+/// Returns the maximum number of a class's pods that may be in a zone once all of them have a place: a pod may join a
+/// zone that has at most the fewest and the skew then, and the fewest are at most the average.
 fn most_in(counts: &SpreadCounts, zone: Symbol, count: u32) -> u32 {
     let zones: Vec<Symbol> = counts.all_places().collect();
     if zones.is_empty() {

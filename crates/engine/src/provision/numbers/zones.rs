@@ -15,7 +15,7 @@ use crate::intern::Symbol;
 use crate::provision::catalog::Catalog;
 use crate::topology::SpreadCounts;
 
-/// The zones of a class whose rules are about zones, with how many of its pods go to each.
+/// Returns the zones of a class whose rules are about zones, with how many of its pods go to each.
 pub(super) fn zones_of(
     (class, count, form): (PodClassId, u32, &Forms),
     prices: &BTreeMap<Symbol, u64>,
@@ -34,6 +34,8 @@ pub(super) fn zones_of(
             let Some(zone) = cheapest_zone(prices, free, there, cluster) else {
                 return Vec::new();
             };
+            // A class that must be together and is spread as well stops at the skew; the rest has no place, as in the
+            // scheduler.
             let most = spread.map_or(i64::MAX, |index| alone_in(&view.hard[index], zone, prices));
             vec![(zone, count.min(u32::try_from(most).unwrap_or(u32::MAX)))]
         }
@@ -47,6 +49,8 @@ pub(super) fn zones_of(
                 .map(|(zone, price)| (*price, *zone))
                 .filter(|(_, zone)| !taken(*zone))
                 .collect();
+            // Zones with free room first, because they cost nothing; names break ties because symbols differ between
+            // processes.
             zones.sort_unstable_by_key(|(price, zone)| {
                 (!free.contains_key(zone), *price, cluster.text(*zone))
             });
@@ -56,7 +60,7 @@ pub(super) fn zones_of(
     }
 }
 
-/// The zone with room that is there, or else the cheapest one, of those that are open.
+/// Returns the open zone with free room, or else the cheapest one.
 fn cheapest_zone(
     prices: &BTreeMap<Symbol, u64>,
     free: &BTreeMap<Symbol, i64>,
@@ -69,7 +73,8 @@ fn cheapest_zone(
     cheapest.map(|(zone, _)| *zone)
 }
 
-/// For each class of a group how many of its pods go to each zone. Groups whose classes cannot all be bought in the same zones are left out.
+/// Returns for each class of a group how many of its pods go to each zone. Groups whose classes cannot all be bought
+/// in the same zones are left out.
 pub(super) fn dealt(
     forms: &[(PodClassId, u32, Forms)],
     options: &Options,
@@ -95,6 +100,7 @@ pub(super) fn dealt(
             is_alike &= index == 0 || own.keys().eq(prices.keys());
             for (zone, price) in own {
                 let sum = prices.entry(zone).or_default();
+                // Prices by the number of pods, so that the zone that is cheapest for the group as a whole is found.
                 *sum = sum.saturating_add(price.saturating_mul(u64::from(*count)));
             }
             for (zone, room) in free_by_zone(*class, form, &request, nodes) {
@@ -118,10 +124,13 @@ pub(super) fn dealt(
                 zone.into_iter().map(|zone| (zone, total)).collect()
             }
         };
+        // The zones' shares are dealt out member by member, always from the zone with the most left, so that each
+        // class is spread about evenly too.
         for (class, count, _) in members {
             let mut own: Vec<(Symbol, u32)> = rest.iter().map(|(zone, _)| (*zone, 0)).collect();
             for _ in 0..*count {
                 // The first of those with the most left.
+                // `max_by_key` returns the last of equals, so the order is reversed to get the first zone by name.
                 let most = (0..rest.len()).rev().max_by_key(|place| rest[*place].1);
                 let Some(place) = most.filter(|place| rest[*place].1 > 0) else {
                     break;
@@ -136,19 +145,20 @@ pub(super) fn dealt(
     dealt
 }
 
-/// Pods that zones hold by now: those where nodes count, and those where some can be bought.
+/// Returns the number of pods in each zone that counts: those of eligible nodes and those where nodes can be bought.
 fn there(counts: &SpreadCounts, prices: &BTreeMap<Symbol, u64>) -> BTreeMap<Symbol, i64> {
     let zones = counts.all_places().chain(prices.keys().copied());
     zones.map(|zone| (zone, counts.pods_at(zone))).collect()
 }
 
-/// How many pods may be in one zone while no more come to the others.
+/// Returns how many pods may be in one zone while no more come to the others.
 fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Symbol, u64>) -> i64 {
     let there = there(counts, prices);
     let others = there
         .iter()
         .filter(|(other, _)| **other != zone)
         .map(|(_, pods)| *pods);
+    // With fewer domains than `minDomains` the scheduler takes the global minimum as 0.
     let few = (there.len() as i64) < counts.rule.min_domains;
     let Some(least) = others.min() else {
         return i64::MAX;
@@ -157,11 +167,11 @@ fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Symbol, u64>)
     (least + counts.rule.max_skew - there.get(&zone).copied().unwrap_or(0)).max(0)
 }
 
-/// How many more pods every zone may get than necessary, if that lets more of them go where there is room.
+/// The maximum number of levels above the necessary one that are tried so that more pods go where there is room.
 const HIGHER_LEVELS: i64 = 64;
 
-/// How many of a class's pods each zone gets: as many as the skew lets those have that are cheap or have room already. Equal zones go by name, and so
-/// does the answer: symbols are numbered as they come, differently in every process.
+/// Returns how many of a class's pods each zone gets: zones that are cheap or have free room get as many as the skew
+/// allows. Equal zones go by name, and so does the answer, because symbols are numbered differently in every process.
 fn shares(
     counts: &SpreadCounts,
     count: u32,
@@ -192,10 +202,13 @@ fn shares(
     };
     let needed =
         |level: i64| -> i64 { zones.iter().map(|zone| (level - there[zone]).max(0)).sum() };
+    // `level` is the number of pods that the zone with the fewest has in the end; no zone may have more than `level +
+    // skew`.
     let mut level = there.values().copied().min().unwrap_or(0);
     if few {
         level = 0;
     } else {
+        // A zone that gets nothing more keeps the level down.
         let most = stuck.unwrap_or(i64::MAX);
         while open(level) < count && level < most && needed(level + 1) <= count {
             level += 1;
@@ -203,11 +216,13 @@ fn shares(
     }
     let price = |zone: &Symbol| prices.get(zone).copied().unwrap_or(u64::MAX);
     let mut by_price = zones.clone();
+    // Of equally cheap zones the fuller one first: others have to be filled up to the level anyway.
     by_price.sort_by_key(|zone| (price(zone), Reverse(there[zone]), cluster.text(*zone)));
     let shares_at = |level: i64| -> BTreeMap<Symbol, i64> {
         let mut share: BTreeMap<Symbol, i64> = BTreeMap::new();
         let mut rest = count;
         for zone in &by_price {
+            // First what each zone needs to reach the level; the rest is then dealt to free room and to cheap zones.
             let least = if few {
                 0
             } else {
@@ -245,6 +260,7 @@ fn shares(
         while to_buy(&share) > 0 && level < most && needed(level + 1) <= count {
             level += 1;
             let higher = shares_at(level);
+            // A higher level also forces pods into dear zones, so it is taken only if less has to be bought.
             if to_buy(&higher) < to_buy(&share) {
                 share = higher;
             }

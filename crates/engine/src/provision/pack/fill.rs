@@ -1,14 +1,14 @@
-//! Filling one machine in thought: greedy by value for the room that a pod takes.
+//! Fills one machine on trial: greedily, by pods' value for the room that they take.
 
 use super::{DIMENSIONS, Load, Offer, Problem};
 
-/// How much the share of each resource counts in the size of a pod.
+/// The weight of each resource's share in the size of a pod.
 pub(super) type Weights = [f64; DIMENSIONS];
 
-/// All shares count alike.
+/// The weights with which the shares of all resources count alike.
 pub(super) const ALIKE: Weights = [1.0; DIMENSIONS];
 
-/// Pods that are exchanged for others on a machine, at most.
+/// The maximum number of pods that are exchanged for others on a machine.
 const EXCHANGES: usize = 4;
 
 /// Scratch space of a filling, used again for the next one.
@@ -16,14 +16,14 @@ pub(super) struct Filler<'a> {
     pub(super) problem: &'a Problem,
     /// Items by density, and how many pods of each want a place.
     order: Vec<(f64, u32, u32)>,
-    /// What a filling took: item and number.
+    /// The items that a filling took, with their numbers of pods.
     pub(super) taken: Vec<(usize, u32)>,
-    /// How short each resource is on an average machine.
+    /// The shortage of each resource on an average machine.
     pub(super) shortage: Weights,
     counts: Vec<u32>,
     /// The number of pods on the machine that each rule counts.
     rule_counts: Vec<RuleCount>,
-    /// Takes fewer of an item than fit now and then, where this is set.
+    /// If set, now and then fewer pods of an item are taken than fit, so that repeated fillings differ.
     pub(super) random: Option<Random>,
     /// Items looked at so far.
     pub(super) work: u64,
@@ -36,7 +36,7 @@ struct RuleCount {
     members: u32,
 }
 
-/// A sequence that is the same every time (xorshift64*).
+/// A pseudorandom sequence that is the same every time (xorshift64*), because plans must not depend on chance.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -53,6 +53,7 @@ impl Random {
     }
 
     pub(super) fn below(&mut self, bound: usize) -> usize {
+        // The high half times the bound, which is less biased than a remainder and needs no division.
         (((self.next() >> 32) * bound as u64) >> 32) as usize
     }
 
@@ -71,6 +72,7 @@ impl<'a> Filler<'a> {
         }
         let mut given = [0.0; DIMENSIONS];
         for offer in &problem.offers {
+            // Room for the price: what matters is how much of a resource money buys, not how large machines are.
             for (given, room) in given.iter_mut().zip(offer.room) {
                 *given += room.max(0) as f64 / offer.price as f64;
             }
@@ -95,8 +97,8 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Fills a machine with some of these pods, told as item and number, and gives the value of what it holds; what that is stands in `taken`. Nothing
-    /// where no pod for which the machine may be bought fits.
+    /// Fills a machine with some of these pods (item and number) and returns the value of the pods that it holds
+    /// then, which are in `taken`. Returns 0 if no pod for which the machine may be bought fits.
     pub(super) fn fill(
         &mut self,
         offer: &Offer,
@@ -124,6 +126,7 @@ impl<'a> Filler<'a> {
             let wanted = demand - u32::from(opener == Some(item));
             value += self.put(item, wanted, &mut room, values);
         }
+        // With chance in it, the first pass may leave room that the same pods could have had.
         if self.random.is_some() {
             // Those of which fewer than fit were taken.
             for index in 0..self.order.len() {
@@ -136,14 +139,16 @@ impl<'a> Filler<'a> {
         value
     }
 
-    /// Takes one pod after the other off the machine that was filled last, by the same weights, and fills its room with others; keeps what is worth more.
-    /// Gives the value of what is in `taken` then. A pod for which the machine may be bought stays.
+    /// Takes one pod after the other off the machine that was filled last, fills its room with others by the same
+    /// weights, and keeps what is worth more. Returns the value of what is in `taken` then. One pod for which the
+    /// machine may be bought stays.
     pub(super) fn exchange(&mut self, offer: &Offer, values: &[f64], mut value: f64) -> f64 {
         for _ in 0..EXCHANGES {
             let mut best: Option<(f64, Vec<(usize, u32)>)> = None;
             let there = self.taken.clone();
             for leaving in there.iter().map(|pod| pod.0) {
                 let other = self.without(offer, values, &there, leaving);
+                // The margin keeps rounding errors from exchanging equal pods back and forth.
                 if other > best.as_ref().map_or(value, |best| best.0) * (1.0 + 1e-9) {
                     best = Some((other, self.taken.clone()));
                 }
@@ -158,7 +163,7 @@ impl<'a> Filler<'a> {
         value
     }
 
-    /// The value of a machine when one pod of an item leaves and others take its room.
+    /// Returns the value of a machine when one pod of an item leaves and others take its room.
     fn without(
         &mut self,
         offer: &Offer,
@@ -179,6 +184,7 @@ impl<'a> Filler<'a> {
             value += values[item] * f64::from(count);
             is_open |= count > 0 && offer.opens.contains(item);
         }
+        // Without a pod that justifies the machine, nothing else may be on it.
         if is_open {
             for index in 0..self.order.len() {
                 let (_, item, demand) = self.order[index];
@@ -194,7 +200,8 @@ impl<'a> Filler<'a> {
         if is_open { value } else { 0.0 }
     }
 
-    /// Puts more pods into the room that a machine has left. Gives what is in `taken`: pods that are there already stay.
+    /// Puts more pods into the room that a machine has left, beside those that are there. Returns whether one was
+    /// added; the pods are in `taken` then.
     pub(super) fn top_up(
         &mut self,
         offer: &Offer,
@@ -207,6 +214,7 @@ impl<'a> Filler<'a> {
         let fits = |(item, _): &(usize, u32)| {
             offer.fits.contains(*item) && super::within(&self.problem.items[*item].request, &room)
         };
+        // Most machines have no room for anything, so this comes before sorting.
         if !demand.iter().any(fits) {
             return false;
         }
@@ -225,7 +233,7 @@ impl<'a> Filler<'a> {
         more > 0.0
     }
 
-    /// Puts up to so many pods of an item into the room; gives their value.
+    /// Puts up to `wanted` pods of an item into the room and returns their value.
     pub(super) fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
         let request = &self.problem.items[item].request;
         let mut count = i64::from(wanted);
@@ -240,6 +248,7 @@ impl<'a> Filler<'a> {
         if count <= 0 {
             return 0.0;
         }
+        // Sometimes fewer than fit, so that a repeated search finds other fillings.
         if let Some(random) = self.random.as_mut().filter(|_| count > 1)
             && random.below(4) == 0
         {
@@ -247,6 +256,7 @@ impl<'a> Filler<'a> {
         }
         super::add(room, request, -count);
         let count = count as u32;
+        // `taken` only lists the items; `settle` fills in the numbers.
         if self.counts[item] == 0 {
             self.taken.push((item, 0));
         }
@@ -254,22 +264,24 @@ impl<'a> Filler<'a> {
         values[item] * f64::from(count)
     }
 
-    /// How many pods of an item are on the machine that is being filled.
+    /// Returns how many pods of an item are on the machine that is being filled.
     pub(super) fn count(&self, item: usize) -> u32 {
         self.counts[item]
     }
 
-    /// Whether the rules let one more pod of an item join what is there.
+    /// Returns whether the rules let one more pod of an item join.
     pub(super) fn allows(&self, item: usize) -> bool {
         self.problem.rules_of[item].is_empty() || self.allowed(item) > 0
     }
 
-    /// How many more pods of an item the rules let join what is there.
+    /// Returns how many more pods of an item the rules let join.
     fn allowed(&self, item: usize) -> i64 {
         let mut allowed = i64::MAX;
         for role in &self.problem.rules_of[item] {
             let RuleCount { subjects, members } = self.rule_counts[role.rule];
             let free = i64::from(self.problem.rules[role.rule].most) - i64::from(members);
+            // A rule limits its members only while a subject is there; a subject may come only where its members are
+            // few enough already.
             if role.is_member && (role.is_subject || subjects > 0) {
                 allowed = allowed.min(free);
             } else if role.is_subject && free < 0 {
@@ -279,7 +291,7 @@ impl<'a> Filler<'a> {
         allowed.max(0)
     }
 
-    /// Says how many pods of an item are on the machine that is being filled.
+    /// Sets how many pods of an item are on the machine that is being filled, and what its rules count.
     fn set_count(&mut self, item: usize, count: u32) {
         let before = std::mem::replace(&mut self.counts[item], count);
         for role in &self.problem.rules_of[item] {
@@ -293,8 +305,9 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Writes the counts into `taken` and forgets them.
+    /// Writes the counts into `taken` and resets them.
     pub(super) fn settle(&mut self) {
+        // Only items in `taken` have counts, so resetting costs what was taken and not the number of all items.
         for index in 0..self.taken.len() {
             let item = self.taken[index].0;
             self.taken[index].1 = self.counts[item];
@@ -307,6 +320,8 @@ impl<'a> Filler<'a> {
         let mut share = [0.0; DIMENSIONS];
         for (dimension, share) in share.iter_mut().enumerate() {
             if offer.room[dimension] > 0 {
+                // The small addition keeps a pod that asks only for resources of weight 0 from seeming to take no
+                // room at all.
                 *share = (weights[dimension] + 0.01) / offer.room[dimension] as f64;
             }
         }

@@ -1,5 +1,5 @@
-//! Packing pods of many sizes as if they had few: items of about one size are a group, the linear program over patterns is about groups, and real pods
-//! take the places that its patterns have for their groups.
+//! Packs pods of many sizes as if they had few: items of about one size are a group, the linear program over patterns
+//! is about groups, and real pods take the places that its patterns have for their groups.
 
 use fixedbitset::FixedBitSet;
 
@@ -10,28 +10,28 @@ use super::rounding::Solution;
 use super::shelf::{Shelf, worth};
 use super::{Bin, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
-/// So many groups are aimed at: the linear program has a row for each.
+/// The number of groups to aim at; the linear program has a row for each.
 const MOST_GROUPS: usize = 100;
-/// Items of a kind are cut into so many groups at least, where there are as many.
+/// The least number of groups for the items of a kind, if there are as many items.
 const LEAST_GROUPS: usize = 4;
 
-/// How much more a lack of room counts than room that is left over.
+/// The factor by which a lack of room counts more than room that is left over.
 const LACK: f64 = 3.0;
 
-/// Pods of a group that are tried for the last place but one of a machine.
+/// The number of pods of a group that are tried for the last place but one of a machine.
 const TRIES: usize = 32;
 
 /// Items of one kind and about one size.
 struct Group {
     items: Vec<usize>,
-    /// What its pods ask for on average.
+    /// The average request of its pods.
     request: Load,
 }
 
 /// The problem with a group for each item.
 pub(super) struct Grouped {
     groups: Vec<Group>,
-    /// By item of the real problem; those without pods that want a place are of any.
+    /// The group of each item of the real problem; arbitrary for items without pods that want a place.
     group_of: Vec<usize>,
     problem: Problem,
 }
@@ -52,6 +52,8 @@ impl Grouped {
             let of_groups = |set: &FixedBitSet| -> FixedBitSet {
                 let holds = |group: &usize| {
                     let group = &groups[*group];
+                    // A machine that holds only the group's smaller pods does not fit the average one, so it is no
+                    // offer for the group.
                     within(&group.request, &offer.room)
                         && group.items.iter().any(|item| set.contains(*item))
                 };
@@ -110,6 +112,7 @@ impl Grouped {
     ) -> Vec<f64> {
         let relaxation = Relaxation::solve(&self.problem, &mut Filler::new(&self.problem));
         let mut patterns = relaxation.patterns;
+        // By how often they are bought, so that a turn can end at the first pattern that is used up.
         patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
         let most = patterns.iter().map(|own| own.1).fold(0.0, f64::max);
         let mut shelf = Shelf::of(problem, &solution.left);
@@ -119,7 +122,8 @@ impl Grouped {
             (rates::kinds_of(problem, &offer.fits), [cpu, memory])
         });
         let admitted: Vec<(Vec<usize>, [f64; 2])> = admitted.collect();
-        // Patterns take turns, so that no group's best pods are all gone to one of them.
+        // Patterns take turns, so that none of them uses up a group's most suitable pods.
+        // Fractions of machines are left out; what they would hold is packed by resources afterwards.
         for turn in 0..(most + 1e-6).floor() as u64 {
             for (pattern, times) in &patterns {
                 if turn >= (times + 1e-6).floor() as u64 {
@@ -152,6 +156,8 @@ impl Grouped {
                             pods: pods.clone(),
                         },
                     );
+                    // Items without further pods leave shelf and group, or every later machine would look at them
+                    // again.
                     for item in pods.iter().map(|pod| pod.0) {
                         if solution.left[item] == 0 {
                             shelf.forget(item);
@@ -176,11 +182,11 @@ struct Filling<'a> {
     offer: &'a Offer,
     /// The kinds of pods that it admits.
     kinds: &'a [usize],
-    /// What a unit of cpu and one of memory on the machine are worth.
+    /// The values of a unit of cpu and of one of memory on the machine.
     rates: [f64; 2],
-    /// What is free.
+    /// The free room.
     room: Load,
-    /// Item and number.
+    /// The items on it, with their numbers of pods.
     pods: Vec<(usize, u32)>,
 }
 
@@ -199,6 +205,7 @@ impl Filling<'_> {
             };
             share(0) + share(1)
         };
+        // Large places first, because small pods later make good the error of a large one.
         order.sort_by(|a, b| size(*b).total_cmp(&size(*a)).then(a.cmp(b)));
         let guided = order.len().saturating_sub(2);
         for place in 0..guided {
@@ -264,8 +271,9 @@ impl Filling<'_> {
         best.map(|best| best.1)
     }
 
-    /// Returns the item whose pod is worth most in a room on the machine, and what it is worth. `beside` is an item of which a pod is about to be taken.
-    /// While no pod justifies the machine (a pool of lower weight is bought only for pods that others refuse), only such a pod is returned.
+    /// Returns the item whose pod is worth most in a room on the machine, and its worth. `beside` is an item of which
+    /// a pod is about to be taken. While no pod on the machine justifies it (a pool of lower weight is bought only
+    /// for pods that others refuse), only a pod that does is returned.
     fn last(&self, room: &Load, beside: Option<usize>) -> Option<(usize, f64)> {
         let opens = |item: usize| self.offer.opens.contains(item);
         let is_open = beside.is_some_and(opens) || self.pods.iter().any(|pod| opens(pod.0));
@@ -316,6 +324,8 @@ fn groups(problem: &Problem, left: &[u32]) -> Vec<Group> {
     let all: usize = kinds.iter().map(Vec::len).sum();
     let mut groups = Vec::new();
     for mut kind in kinds {
+        // The same number of cuts by cpu and by memory, so a kind with `share` groups has about its root of them on
+        // each side.
         let share = MOST_GROUPS * kind.len() / all.max(1);
         let side = (share.max(LEAST_GROUPS) as f64).sqrt() as usize;
         for part in cut(problem, &mut kind, 0, side) {
@@ -369,6 +379,7 @@ impl Group {
                 *sum += i128::from(request) * i128::from(left[*item]);
             }
         }
+        // Rounded up: places for averages that are too small could not all be filled with real pods.
         let request = sum.map(|sum| i64::try_from((sum + pods - 1) / pods).unwrap_or(i64::MAX));
         Group {
             items: items.to_vec(),

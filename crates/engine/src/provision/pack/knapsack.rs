@@ -1,19 +1,19 @@
-//! The most that the pods on one machine can be worth: a bounded knapsack in several resources.
+//! Bounds what the pods on one machine can be worth: a bounded knapsack in several resources.
 //!
-//! First with fractions of pods, by a small simplex with a row for each resource; its dual values say what the machine's room is worth. Then with
-//! whole pods, by branch and bound with those values.
+//! It is solved first with fractions of pods, by a small simplex with a row for each resource, whose dual values say
+//! what the machine's room is worth; then with whole pods, by branch and bound with those values.
 
 use super::{DIMENSIONS, Load, Offer, Problem};
 
-/// Steps of the simplex, at most. What it says is an upper bound however early it ends.
+/// The maximum number of steps of the simplex. Its result is an upper bound however early it ends.
 const MOST_STEPS: usize = 200;
-/// Most machines count so many resources at most: cpu, memory, pods, and one more.
+/// The number of resources that suffices for most machines: cpu, memory, pods, and one more.
 const FEW_ROWS: usize = 4;
 
 /// An upper bound on the value of the pods on a machine, with the best filling that was found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FillingBound {
-    /// No filling is worth more.
+    /// An upper bound: no filling is worth more.
     pub(super) upper: f64,
     /// Whether `upper` is what the best filling is worth, or what was enough.
     pub(super) is_exact: bool,
@@ -27,10 +27,10 @@ pub(super) struct Knapsack {
     /// Resources that count, and how many there are.
     dimensions: [usize; DIMENSIONS],
     rows: usize,
-    /// A part of the machine's room is one by this.
+    /// The factor that turns an amount into its share of the machine's room.
     scale: [f64; DIMENSIONS],
     choices: Vec<Choice>,
-    /// What the whole room of each resource is worth.
+    /// The value of the whole room of each resource.
     duals: [f64; DIMENSIONS],
     /// The best filling with fractions of pods: item and number.
     pub(super) parts: Vec<(u32, f64)>,
@@ -42,13 +42,13 @@ pub(super) struct Knapsack {
 struct Choice {
     item: usize,
     value: f64,
-    /// No more of it fit or are wanted.
+    /// The maximum number that fits or is wanted.
     most: u32,
-    /// What a pod takes of the machine, by row.
+    /// The shares of the machine that a pod takes, by row.
     share: [f64; DIMENSIONS],
     request: Load,
     place: Place,
-    /// What its room on the machine is worth.
+    /// The value of the room that it takes on the machine.
     size: f64,
 }
 
@@ -82,25 +82,26 @@ struct Search {
     most_nodes: usize,
 }
 
-/// A choice of branch and bound; it counts so many resources. Nearly all the time of a search goes into reading these, one after the other.
+/// A choice of branch and bound that counts `ROWS` resources. Nearly all the time of a search goes into reading these
+/// in order, so they are kept small.
 struct Step<const ROWS: usize> {
     request: [i64; ROWS],
     value: f64,
-    /// What its room on the machine is worth.
+    /// The value of the room that it takes on the machine.
     size: f64,
-    /// What a pod is worth beyond its room.
+    /// The value of a pod beyond that of its room.
     excess: f64,
-    /// What this choice and those after it are worth at most beyond their room.
+    /// The most that this choice and those after it can be worth beyond their room.
     beyond: f64,
-    /// What pods of this choice and later ones make of their room at most, excess left out.
+    /// The most that pods of this choice and later ones make of their room, excess left out.
     density: f64,
-    /// No more of it fit or are wanted.
+    /// The maximum number that fits or is wanted.
     most: u32,
 }
 
 impl Knapsack {
-    /// Looks at the fillings of a machine with these pods, told as item and the most of it, none of which is more than fits. Those worth no more than
-    /// `enough` do not count. Rules are not looked at. `most_nodes` bounds the search among whole pods.
+    /// Searches the best filling of a machine with these pods (item and maximum, none more than fits). Fillings worth
+    /// no more than `enough` do not count. Rules are not considered. `most_nodes` bounds the search among whole pods.
     pub(super) fn most(
         &mut self,
         problem: &Problem,
@@ -111,6 +112,8 @@ impl Knapsack {
     ) -> FillingBound {
         self.choose(problem, offer, choices, values);
         let upper = self.solve();
+        // The fractional bound already says that no filling is worth enough, which is the common case and needs no
+        // search.
         if upper <= enough || most_nodes == 0 {
             return FillingBound {
                 upper,
@@ -137,7 +140,7 @@ impl Knapsack {
         }
     }
 
-    /// Looks at all fillings with whole pods. False where they are too many.
+    /// Searches all fillings with whole pods; returns `false` if there are too many.
     fn look<const ROWS: usize>(
         &mut self,
         offer: &Offer,
@@ -152,6 +155,7 @@ impl Knapsack {
         own.clear();
         own.extend(self.choices.iter().map(Step::of));
         let mut beyond = 0.0;
+        // Summed from the end, because `beyond` is about a choice and all later ones.
         for step in own.iter_mut().rev() {
             beyond += step.excess * f64::from(step.most);
             step.beyond = beyond;
@@ -181,6 +185,7 @@ impl Knapsack {
     fn choose(&mut self, problem: &Problem, offer: &Offer, choices: &[(u32, u32)], values: &[f64]) {
         let mut asked = Load::default();
         for (item, _) in choices {
+            // Only whether some item asks for a resource matters; resources that none asks for need no row.
             for (asked, request) in asked.iter_mut().zip(problem.items[*item as usize].request) {
                 *asked |= request;
             }
@@ -217,7 +222,7 @@ impl Knapsack {
         }
     }
 
-    /// Solves the problem with fractions of pods; gives what the machine's filling is worth at most.
+    /// Solves the problem with fractions of pods; returns an upper bound of what a filling is worth.
     fn solve(&mut self) -> f64 {
         let rows = self.rows;
         let mut basis = Basis::free(rows, self.choices.len());
@@ -232,6 +237,7 @@ impl Knapsack {
             let Some(entering) = entering else { break };
             basis.enter(entering, rows, &mut self.choices);
         }
+        // Any duals that are not negative give an upper bound, so it holds even if the simplex ended early.
         self.duals.iter_mut().for_each(|dual| *dual = dual.max(0.0));
         self.parts.clear();
         let mut upper: f64 = self.duals[..rows].iter().sum();
@@ -253,7 +259,8 @@ impl Knapsack {
         upper
     }
 
-    /// The variable that makes most of the room it takes when it comes in, or leaves.
+    /// Returns the variable that gains most for the room it takes when it enters the basis, or when it leaves its
+    /// upper bound.
     fn entering(&self, basis: &Basis) -> Option<usize> {
         let rows = self.rows;
         let mut best: Option<(f64, usize)> = None;
@@ -282,8 +289,10 @@ impl Knapsack {
         best.map(|best| best.1)
     }
 
-    /// Prepares branch and bound: the choices that lose no more than so much, those first that make most of their room.
+    /// Prepares branch and bound: drops choices that lose more than `budget` against the value of their room, and
+    /// sorts the others by what they make of it.
     fn rank(&mut self, budget: f64) {
+        // One pod of such a choice takes the bound below what is enough, so no filling with it counts.
         self.choices
             .retain(|choice| choice.size - choice.value <= budget);
         self.choices.sort_unstable_by(|a, b| {
@@ -296,7 +305,7 @@ impl Knapsack {
 }
 
 impl Choice {
-    /// What a pod is worth for what its room is worth.
+    /// Returns a pod's value for the value of its room.
     fn density(&self) -> f64 {
         self.value / self.size.max(1e-12)
     }
@@ -316,7 +325,7 @@ impl<const ROWS: usize> Step<ROWS> {
     }
 }
 
-/// Items that follow each other, and how often.
+/// Groups equal items that follow each other.
 fn counted(items: impl Iterator<Item = usize>) -> Vec<(usize, u32)> {
     let mut pods: Vec<(usize, u32)> = Vec::new();
     for item in items {
@@ -337,7 +346,7 @@ fn dot(a: &[f64; DIMENSIONS], b: &[f64; DIMENSIONS], rows: usize) -> f64 {
 }
 
 impl Basis {
-    /// Nothing is on the machine.
+    /// Creates the basis of an empty machine: all room is free.
     fn free(rows: usize, choices: usize) -> Self {
         let mut basis = Basis {
             variables: [usize::MAX; DIMENSIONS],
@@ -364,7 +373,8 @@ impl Basis {
         duals
     }
 
-    /// Takes a variable in, as far as the others let it, or from all of it to none.
+    /// Brings a variable into the basis, or moves it from one of its bounds to the other if no other variable stops
+    /// it before.
     fn enter(&mut self, entering: usize, rows: usize, choices: &mut [Choice]) {
         let free = choices.len();
         let (column, most, sign) = match choices.get(entering) {
@@ -388,6 +398,7 @@ impl Basis {
         }
         let mut step = most;
         let mut leaving: Option<(usize, Place)> = None;
+        // The ratio test of a simplex with bounds: a variable of the basis stops the step at 0 or at its maximum.
         for (row, direction) in direction[..rows].iter().enumerate() {
             let rate = sign * direction;
             let (limit, place) = if rate > 1e-12 {
@@ -448,7 +459,8 @@ impl Basis {
 }
 
 impl Search {
-    /// Fillings worth no more than `enough` do not count, and so many are looked at.
+    /// Begins a search that counts only fillings worth more than `enough`, and that looks at `most_nodes` of them at
+    /// most.
     fn begin(&mut self, enough: f64, most_nodes: usize) {
         self.taken.clear();
         self.found.clear();
@@ -457,8 +469,9 @@ impl Search {
         self.most_nodes = most_nodes;
     }
 
-    /// Looks at all fillings that have more of the choices from one of them on, of which so many are there. What is left of the machine and the pods on
-    /// it are worth so much. False where they are too many.
+    /// Searches all fillings that have more of the choices from `from` on, of which `there` pods are on the machine
+    /// already. `left` is what the free room is worth and `value` what the pods are worth. Returns `false` if there
+    /// are too many.
     fn look<const ROWS: usize>(
         &mut self,
         steps: &[Step<ROWS>],
@@ -475,6 +488,7 @@ impl Search {
         for (place, step) in steps.iter().enumerate().skip(from) {
             let count = std::mem::take(&mut there);
             let beyond = step.beyond - step.excess * f64::from(count);
+            // Choices are sorted by density, so if this one cannot beat the best any more, no later one can.
             if value + beyond + left * step.density <= self.best {
                 break;
             }
@@ -484,6 +498,7 @@ impl Search {
             let rest: [i64; ROWS] = std::array::from_fn(|row| room[row] - step.request[row]);
             // Negative if any of them is: a pod does not fit.
             let lack = rest.iter().fold(0, |lack, rest| lack | rest);
+            // Later choices may be smaller or different, so the search goes on.
             if lack < 0 || count == step.most {
                 continue;
             }

@@ -1,11 +1,11 @@
-//! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
+//! Bounds from below what pods cost if a pod may be one of several items: one for each zone in which it could be.
 
 use super::grouped::Grouped;
 use super::knapsack::Knapsack;
 use super::simplex::EPSILON;
 use super::{Problem, rates, varied};
 
-/// Fillings of whole pods that are looked at for one machine.
+/// The number of fillings of whole pods that are looked at for one machine.
 const NODES: usize = 2000;
 
 /// Pending pods, and the items (one for each zone) that they may become.
@@ -18,7 +18,8 @@ pub(in crate::provision) enum ZonalDemand {
 }
 
 impl ZonalDemand {
-    /// What its pods pay at least where a pod of each item pays this. Items that no machine holds have no price.
+    /// Returns the least that its pods pay if a pod of each item pays these prices. Items that no machine holds have
+    /// an infinite price.
     fn paid(&self, prices: &[f64]) -> f64 {
         match self {
             ZonalDemand::Split(count, items) => {
@@ -26,6 +27,8 @@ impl ZonalDemand {
                 let mut items: Vec<(usize, u32)> =
                     items.iter().filter(has_price).copied().collect();
                 items.sort_by(|a, b| prices[a.0].total_cmp(&prices[b.0]));
+                // The cheapest items first: no other division of the pods pays less, so the result bounds all of
+                // them.
                 let mut rest = *count;
                 let mut paid = 0.0;
                 for (item, most) in items {
@@ -51,8 +54,9 @@ impl ZonalDemand {
 }
 
 impl Problem {
-    /// No machines for all that is wanted cost less than this: micro-dollars an hour. The demand of an item is the most that there may be of it;
-    /// `values`, one for each item, say what its pods may be worth: any are right, and those of a linear program over the same pods are the best.
+    /// Returns a lower bound for the price of machines for all demands, in micro-dollars per hour. The demand of an
+    /// item is the maximum number of its pods. `values` says what a pod of each item may be worth: any values give a
+    /// valid bound, those of a linear program over the same pods the best one.
     pub(in crate::provision) fn least_for(
         &self,
         demands: &[ZonalDemand],
@@ -65,6 +69,7 @@ impl Problem {
         let by_rates = sum(&rates::least(self, &varied::rates(self)));
         let by_groups = self.least_by_groups().map_or(0, |least| sum(&least));
         let by_values = values.map_or(0, |values| sum(&self.held_to_price(values)));
+        // Each of the three is a lower bound, so the highest is one too.
         by_rates.max(by_groups).max(by_values)
     }
 
@@ -77,7 +82,7 @@ impl Problem {
         Some(grouped.least(self, &grouped.group_values()))
     }
 
-    /// Values in proportion, so small that no machine holds more than its price.
+    /// Returns these values, scaled down until no machine holds pods worth more than its price.
     fn held_to_price(&self, values: &[f64]) -> Vec<f64> {
         let mut knapsack = Knapsack::default();
         let values: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
@@ -85,6 +90,8 @@ impl Problem {
         for offer in &self.offers {
             let price = offer.price as f64;
             let choices = self.choices_on(offer);
+            // Only a machine that exceeds its price by more than the worst so far changes the scale, so less need not
+            // be searched for.
             let found = knapsack.most(self, offer, (&choices, &values), price * best_ratio, NODES);
             best_ratio = best_ratio.max(found.upper / price);
         }

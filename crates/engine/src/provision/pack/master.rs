@@ -1,12 +1,13 @@
-//! What pods are worth: the linear program over patterns, by column generation.
+//! Solves the linear program over patterns by column generation; its dual values say what pods are worth.
 //!
-//! A pattern is one machine with so many pods of each item. The program buys fractions of patterns so that every pod has a place, at the least
-//! price; its dual values say what one more pod of an item costs. Patterns are found as they are needed: the one whose pods are worth most
-//! beyond its price comes in.
+//! A pattern is one machine with a number of pods of each item. The program buys fractions of patterns so that every
+//! pod has a place at the least price; its dual values say what one more pod of an item costs. Patterns are found as
+//! they are needed: the one whose pods are worth most beyond its price enters.
 //!
-//! It is solved twice. In the first program a machine with too many fillings to look at all may hold fractions of pods: the best such filling is found
-//! at once and exactly, so the program comes to its end, and its price is a bound for every plan. The second one has whole pods only, begins with
-//! what the first one knows of values and with its fillings, rounded, and its patterns are what is bought.
+//! It is solved twice. In the first program, a machine with too many fillings to search may hold fractions of pods:
+//! the best such filling is found at once and exactly, so the program ends, and its price is a bound for every plan.
+//! The second one has whole pods only, begins with the values of the first one and with its fillings, rounded, and
+//! its patterns are what is bought.
 
 use super::fill::{ALIKE, Filler, Weights};
 use super::knapsack::Knapsack;
@@ -14,30 +15,32 @@ use super::rounding::pods;
 use super::simplex::{Column, EPSILON, Simplex};
 use super::{DIMENSIONS, Offer, Problem};
 
-/// Rounds of looking for fillings, at most: in the program with fractions of pods, and with whole ones.
+/// The maximum numbers of rounds of looking for fillings: with fractions of pods, and with whole ones.
 const ROUNDS: usize = 400;
 const WHOLE_ROUNDS: usize = 60;
-/// Steps of the simplex in a round, at most.
+/// The maximum number of steps of the simplex in a round.
 const STEPS: usize = 200;
-/// What sums of numbers may be off by.
+/// The relative error that sums may have.
 const ROUNDING: f64 = 1e-10;
-/// A program whose price is so near to the bound is solved: with fractions of pods, and with whole ones.
+/// The relative distance from the bound at which the price of a program counts as solved: with fractions of pods, and
+/// with whole ones.
 const NEAR: f64 = 0.0003;
 const WHOLE_NEAR: f64 = 0.004;
-/// The program with whole pods ends when so many rounds lowered its price by less than this.
+/// The program with whole pods ends when `PATIENCE` rounds lowered its price by less than `LITTLE`.
 const PATIENCE: usize = 5;
 const LITTLE: f64 = 0.0005;
-/// How far the values at which fillings are looked for stay with the best ones known, and away from the program's own: those jump about while
-/// fillings are missing.
+/// The share of the best known values in those at which fillings are looked for; the rest are the program's own,
+/// which jump about while fillings are missing.
 const STEADY: f64 = 0.7;
-/// Fillings of whole pods that are looked at for one machine.
+/// The number of fillings of whole pods that are looked at for one machine.
 const NODES: usize = 1000;
-/// An offer that was worth less of its price is looked at in one round of so many.
+/// An offer whose pods were worth less than `PROMISING` of its price is looked at in one of `SELDOM` rounds.
 const PROMISING: f64 = 0.95;
 const SELDOM: usize = 8;
-/// Machines whose pods are worth so much of their price are as good as those that the program buys.
+/// The share of their price from which the pods of machines count as nearly as good as those that the program buys.
 const NEARLY: f64 = 0.99;
-/// A machine with too many fillings to look at all, so often, holds fractions of pods from then on.
+/// The number of times that a machine may have too many fillings to search before it may hold fractions of pods for
+/// good.
 const TOO_MANY: u8 = 3;
 
 /// The solution of the linear program.
@@ -52,7 +55,7 @@ pub(crate) struct Relaxation {
     pub(super) bought: Vec<usize>,
     /// Offers by what the pods on them are worth for the price, the best first.
     pub(super) offers: Vec<usize>,
-    /// No plan costs less: micro-dollars an hour.
+    /// A lower bound for the price of every plan, in micro-dollars per hour.
     pub(super) bound: u64,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct Pattern {
 }
 
 impl Relaxation {
-    /// Items that no offer holds are worth nothing and left out.
+    /// Solves both programs. Items that no offer holds are worth nothing and left out.
     pub(super) fn solve(problem: &Problem, filler: &mut Filler<'_>) -> Self {
         let mut program = Program::new(problem);
         let mut relaxation = program.relax(filler);
@@ -72,33 +75,33 @@ impl Relaxation {
         relaxation
     }
 
-    /// The same without patterns: machines hold fractions of pods.
+    /// Solves only the program with fractions of pods, without patterns.
     pub(super) fn in_parts(problem: &Problem, filler: &mut Filler<'_>) -> Self {
         Program::new(problem).relax(filler)
     }
 }
 
-/// The program with fractions of pods, and what both programs know of offers.
+/// The program with fractions of pods, and what both programs know about offers.
 struct Program<'a> {
     problem: &'a Problem,
     simplex: Simplex,
-    /// By column: none where it has fractions of pods, or pods that may not be together.
+    /// The pattern of each column; `None` if it has fractions of pods, or pods that may not be together.
     patterns: Vec<Option<Pattern>>,
-    /// By column: the offer.
+    /// The offer of each column.
     offers: Vec<usize>,
-    /// What a pod of each item costs that has its machines to itself.
+    /// The price of a pod of each item if its machines hold nothing else.
     alone: Vec<Option<f64>>,
     markets: Vec<Market>,
     knapsack: Knapsack,
 }
 
-/// What is known of an offer.
+/// The state of an offer in the search for patterns.
 struct Market {
     /// Items and how many of each there may be on it.
     choices: Vec<(u32, u32)>,
-    /// How much of its price its pods were worth when it was looked at last.
+    /// The share of its price that its pods were worth when it was looked at last.
     last: f64,
-    /// How often branch and bound ended early.
+    /// The number of times that branch and bound ended early.
     failed: u8,
 }
 
@@ -109,6 +112,7 @@ impl<'a> Program<'a> {
         let mut patterns = Vec::new();
         let mut offers = Vec::new();
         let mut alone = Vec::with_capacity(items);
+        // Each item starts with machines of its own, so that the program has a solution from the first step.
         for (item, own) in problem.items.iter().enumerate() {
             let first = first_pattern(problem, item);
             let holds = first.as_ref().map(|first| holds(first, problem));
@@ -120,6 +124,7 @@ impl<'a> Program<'a> {
         let market = |offer: &Offer| {
             let mut choices = problem.choices_on(offer);
             choices.retain(|(item, _)| alone[*item as usize].is_some());
+            // A machine for which no pod of the problem may be bought is never looked at.
             if !choices
                 .iter()
                 .any(|(item, _)| offer.opens.contains(*item as usize))
@@ -144,7 +149,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Values of pods and offers, the bound, and no patterns.
+    /// Returns the values of pods and offers and the bound, without patterns.
     fn relax(&mut self, filler: &mut Filler<'_>) -> Relaxation {
         let problem = self.problem;
         let (duals, bound) = self.bound();
@@ -191,7 +196,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// What all pods are worth.
+    /// Returns the sum of all pods' values.
     fn worth(&self, values: &[f64]) -> f64 {
         let pairs = self.problem.items.iter().zip(values);
         pairs
@@ -199,7 +204,7 @@ impl<'a> Program<'a> {
             .sum()
     }
 
-    /// Dual values, and what all pods cost at least.
+    /// Returns dual values and a lower bound for the price of all pods.
     fn bound(&mut self) -> (Vec<f64>, f64) {
         // At these values all pods together are worth most, no machine being worth more than it costs.
         let mut best: Vec<f64> = Vec::new();
@@ -214,9 +219,13 @@ impl<'a> Program<'a> {
             let is_near = bound * (1.0 + NEAR) >= price;
             let mixed = mixed(&best, &duals);
             let mut is_solved = true;
+            // The steadied values first. Only if no filling gains at them do the program's own decide whether it is
+            // solved.
             for values in [&mixed, &duals] {
                 let (ratio, added) = self.look(values, &duals, (!is_near).then_some(round));
                 let ratio = ratio.max(EPSILON);
+                // Divided by the ratio, no machine's pods are worth more than its price, so the sum of the values is
+                // a lower bound.
                 let own = self.worth(values) / ratio;
                 if own > bound {
                     bound = own;
@@ -231,7 +240,7 @@ impl<'a> Program<'a> {
                 break;
             }
         }
-        // Not all offers were looked at each time.
+        // Offers were skipped in rounds, so the ratio that makes the bound valid is worked out once for all of them.
         let values = best.clone();
         let ratio = self.look(&values, &values, None).0.max(1.0);
         best.iter_mut().for_each(|value| *value /= ratio);
@@ -239,8 +248,9 @@ impl<'a> Program<'a> {
         (best, bound)
     }
 
-    /// Adds the best fillings of the offers at these values, if they are worth more than their price at the program's own values. Gives how much of its
-    /// price any machine's pods are worth at most, and how many were added. In a round, offers that are worth little are looked at seldom.
+    /// Adds the best fillings of the offers at these values if they are worth more than their price at the program's
+    /// own values. Returns the highest share of its price that any machine's pods are worth, and how many fillings
+    /// were added. If a round is given, offers that are worth little are looked at seldom.
     fn look(&mut self, values: &[f64], duals: &[f64], round: Option<usize>) -> (f64, usize) {
         let (mut most, mut added) = (0.0_f64, 0);
         for index in 0..self.markets.len() {
@@ -251,11 +261,13 @@ impl<'a> Program<'a> {
             }
             let offer = &self.problem.offers[index];
             let price = offer.price as f64;
+            // A machine whose searches were cut short too often is not searched again: fractions of pods must do.
             let nodes = if market.failed < TOO_MANY { NODES } else { 0 };
             let pods = (&market.choices[..], values);
             let found = self.knapsack.most(self.problem, offer, pods, price, nodes);
             market.last = found.upper / price;
             most = most.max(market.last);
+            // Its pods are worth no more than its price, so no filling of it lowers the program's price.
             if market.last <= 1.0 + EPSILON {
                 continue;
             }
@@ -269,7 +281,9 @@ impl<'a> Program<'a> {
                 cost: price,
                 entries,
             };
+            // The fillings were looked for at steadier values, but only the program's own say whether this one helps.
             if column.worth(duals) > price * (1.0 + LEAST_GAIN) {
+                // A filling with fractions, or one that the rules forbid, cannot be bought; it only serves the bound.
                 let is_whole = !in_parts && is_allowed(self.problem, offer, &found.pods);
                 self.patterns.push(is_whole.then_some(Pattern {
                     offer: index,
@@ -283,13 +297,15 @@ impl<'a> Program<'a> {
         (most, added)
     }
 
-    /// Solves the program with whole pods. Gives the patterns it buys, and how often.
+    /// Solves the program with whole pods. Returns the patterns that it buys, and how often.
     fn integral_patterns(&mut self, best: &[f64], filler: &mut Filler<'_>) -> Vec<(Pattern, f64)> {
         let problem = self.problem;
         let mut simplex = Simplex::new(problem.items.len());
         let mut patterns: Vec<Pattern> = Vec::new();
         let mut known = std::mem::take(&mut self.patterns).into_iter().flatten();
         for (item, own) in problem.items.iter().enumerate() {
+            // The first columns are the items' own machines in the order of items, so they are taken off in the same
+            // order.
             let first = self.alone[item].and_then(|_| known.next());
             let holds = first.as_ref().map(|first| holds(first, problem));
             simplex.start(item, holds, f64::from(own.demand));
@@ -324,6 +340,7 @@ impl<'a> Program<'a> {
                 column.worth(&duals) > column.cost * (1.0 + LEAST_GAIN)
             };
             found.retain(gains);
+            // What the steadied values do not find, the program's own may.
             if found.is_empty() {
                 found = self.fillings(&duals, &demand, &mixes, filler);
                 found.retain(gains);
@@ -342,7 +359,7 @@ impl<'a> Program<'a> {
             .collect()
     }
 
-    /// The first program's fillings without their fractions of pods, topped up with whole ones.
+    /// Returns the first program's fillings without their fractions of pods, topped up with whole ones.
     fn rounded(
         &self,
         values: &[f64],
@@ -352,6 +369,7 @@ impl<'a> Program<'a> {
         let mut found = Vec::new();
         for (column, index) in self.simplex.columns().iter().zip(&self.offers) {
             let entries = column.entries.iter();
+            // The small addition undoes rounding: 2.9999999 pods are three.
             let whole = entries.map(|(item, count)| (*item as usize, (count + 1e-6) as u32));
             let mut pods: Vec<(usize, u32)> = whole.filter(|pod| pod.1 > 0).collect();
             let offer = &self.problem.offers[*index];
@@ -368,7 +386,8 @@ impl<'a> Program<'a> {
         found
     }
 
-    /// Good fillings with whole pods of the offers that are nearly worth their price: a greedy one and one by branch and bound.
+    /// Returns good fillings with whole pods of the offers that are nearly worth their price: a greedy one and one by
+    /// branch and bound.
     fn fillings(
         &mut self,
         values: &[f64],
@@ -399,7 +418,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// A gain of less is none.
+/// The relative gain below which a filling does not enter the program.
 const LEAST_GAIN: f64 = 1e-7;
 
 fn demand_of(problem: &Problem) -> Vec<(usize, u32)> {
@@ -407,7 +426,7 @@ fn demand_of(problem: &Problem) -> Vec<(usize, u32)> {
     pods(&demand)
 }
 
-/// Values near the best ones.
+/// Returns values near the best known ones.
 fn mixed(best: &[f64], duals: &[f64]) -> Vec<f64> {
     let pairs = best.iter().zip(duals);
     pairs
@@ -415,7 +434,7 @@ fn mixed(best: &[f64], duals: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// Whether rules let pods be on a machine together, and one of them may have it bought.
+/// Returns whether rules let these pods be on a machine together and one of them justifies buying it.
 fn is_allowed(problem: &Problem, offer: &Offer, pods: &[(usize, u32)]) -> bool {
     let opens = pods.iter().any(|(item, _)| offer.opens.contains(*item));
     opens && problem.together(pods)
@@ -434,13 +453,13 @@ fn column_of(pattern: &Pattern, problem: &Problem) -> Column {
     }
 }
 
-/// The price of a pattern of one item, and how many pods it has.
+/// Returns the price of a pattern of one item, and how many pods it has.
 fn holds(pattern: &Pattern, problem: &Problem) -> (f64, f64) {
     let price = problem.offers[pattern.offer].price as f64;
     (price, f64::from(pattern.pods[0].1))
 }
 
-/// Fills a machine by the best of some weights, then exchanges pods on it.
+/// Fills a machine by the best of these weights, then exchanges pods on it.
 fn best_filling(
     offer: &Offer,
     demand: &[(usize, u32)],
@@ -455,6 +474,7 @@ fn best_filling(
             best = Some((value, weights));
         }
     }
+    // Filled once more, because the exchanges start from what the filler took last.
     if let Some((_, weights)) = best {
         let value = filler.fill(offer, demand, values, weights);
         filler.exchange(offer, values, value);
@@ -462,7 +482,7 @@ fn best_filling(
     std::mem::take(&mut filler.taken)
 }
 
-/// How much shares of cpu and memory may count in the size of a pod, beside the other resources.
+/// The weights of cpu and memory in the size of a pod that are tried, beside those of the other resources.
 const MIXES: [(f64, f64); 6] = [
     (1.0, 0.0),
     (1.0, 0.1),
@@ -472,7 +492,7 @@ const MIXES: [(f64, f64); 6] = [
     (0.0, 1.0),
 ];
 
-/// Weights by which a machine is filled, each time with other pods first.
+/// Returns the weights by which a machine is filled, each of which puts other pods first.
 fn mixes(shortage: Weights) -> Vec<Weights> {
     let mixed = MIXES.iter().map(|(cpu, memory)| {
         let mut weights = [0.05; DIMENSIONS];
@@ -482,7 +502,7 @@ fn mixes(shortage: Weights) -> Vec<Weights> {
     [ALIKE, shortage].into_iter().chain(mixed).collect()
 }
 
-/// The cheapest way to have a pod of an item: a machine with nothing else on it.
+/// Returns the cheapest way to place a pod of an item on a machine with nothing else on it.
 fn first_pattern(problem: &Problem, item: usize) -> Option<Pattern> {
     let wanted = &problem.items[item];
     let mut best: Option<(f64, Pattern)> = None;
@@ -496,6 +516,7 @@ fn first_pattern(problem: &Problem, item: usize) -> Option<Pattern> {
                 count = count.min(room / request);
             }
         }
+        // Rules may let fewer pods of the item be together than room does.
         count = count.min(problem.most_alone(item));
         if count <= 0 {
             continue;

@@ -1,4 +1,4 @@
-//! Packing by cost: which machines to buy for so many pods of each class, in whole numbers.
+//! Packs pods by cost: which machines to buy for so many pods of each class, in whole numbers.
 //!
 //! Karpenter takes the first machine that holds a pod and looks at prices last. Here prices lead: a linear program over patterns (one machine
 //! with so many pods of each class) says what a pod of each class is worth (`master`), machines are chosen by how much worth they
@@ -29,44 +29,46 @@ use fill::Filler;
 pub(super) use least::ZonalDemand;
 pub(super) use master::Relaxation;
 
-/// Rows of a linear program over patterns, at most.
+/// The most rows of a linear program over patterns.
 const MOST_ROWS: usize = 300;
 
-/// Pods that are kept apart count as a resource if they need so many machines at least.
+/// Pods that are kept apart count as a resource if they need at least this many machines.
 const LEAST_MACHINES: u64 = 20;
 
-/// Resources that are told apart: cpu, memory, pods, local storage, and so many others.
+/// The number of resources that are told apart: cpu, memory, pods, local storage, and four others.
 pub(super) const DIMENSIONS: usize = 8;
 
 /// An amount of each resource.
 pub(super) type Load = [i64; DIMENSIONS];
 
-/// Pods of one class, as many as want a place.
+/// Pods of one class that need a place.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) request: Load,
     pub(super) demand: u32,
-    /// Items of one kind are admitted by the same machines, if these hold them.
+    /// Items of the same kind are admitted by the same machines, apart from their sizes.
     pub(super) kind: usize,
 }
 
-/// A machine that can be bought, as often as wanted.
+/// A machine that can be bought any number of times.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
-    /// Micro-dollars an hour, at least 1.
+    /// The price in micro-dollars an hour, at least 1.
     pub(super) price: u64,
     pub(super) room: Load,
-    /// Items that may run on it.
+    /// The items that may run on it.
     pub(super) fits: FixedBitSet,
-    /// Items for which it may be bought. The others only join them: a pool of higher weight could have them.
+    /// The items for which it may be bought. The others may only join them, because a pool of higher weight could
+    /// hold them.
     pub(super) opens: FixedBitSet,
-    /// Whose limits it counts against.
+    /// The pool whose limits it counts against.
     pub(super) pool: usize,
-    /// What it takes of them.
+    /// The amounts of these limits that it uses up.
     pub(super) takes: Load,
 }
 
-/// What pods on one node mean for each other: while there is a pod of any of the `subjects`, there are no more than `most` of `members` together.
+/// A rule about the pods of one node: as long as the node has a pod of any of the `subjects`, it may have at most
+/// `most` pods of the `members` together.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) subjects: Vec<usize>,
@@ -74,22 +76,22 @@ pub(super) struct Rule {
     pub(super) most: u32,
 }
 
-/// The question, in numbers.
+/// The packing problem in numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Problem {
     pub(super) items: Vec<Item>,
-    /// Cheapest first.
+    /// The machines that can be bought, cheapest first.
     pub(super) offers: Vec<Offer>,
-    /// Machines that are there: each once, for nothing.
+    /// The existing machines, each of which can be used once and costs nothing.
     pub(super) nodes: Vec<Offer>,
     pub(super) rules: Vec<Rule>,
-    /// What pools may still buy; `i64::MAX` where there is no limit.
+    /// The amounts that each pool may still buy; `i64::MAX` where there is no limit.
     pub(super) limits: Vec<Load>,
     /// The rules that each item is part of.
     rules_of: Vec<Vec<Role>>,
 }
 
-/// What an item is in a rule.
+/// The part that an item has in a rule.
 #[derive(Clone, Copy, Debug)]
 struct Role {
     rule: usize,
@@ -97,37 +99,39 @@ struct Role {
     is_member: bool,
 }
 
-/// A machine to buy, and what goes on it.
+/// A machine and the pods that go on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bin {
-    /// Of the offers, or behind them of the nodes.
+    /// The index of the machine among the offers, or behind them among the existing machines.
     pub(super) offer: usize,
-    /// Item and number of its pods, by item.
+    /// The items and the numbers of their pods, sorted by item.
     pub(super) pods: Vec<(usize, u32)>,
 }
 
-/// The answer.
+/// The solution of a [`Problem`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packing {
     pub(super) bins: Vec<Bin>,
-    /// Pods of each item that found no place.
+    /// The number of pods of each item that found no place.
     pub(super) left: Vec<u32>,
-    /// Micro-dollars an hour.
+    /// The price in micro-dollars an hour.
     pub(super) price: u64,
-    /// No packing of all of them costs less.
+    /// A lower bound for the price of a packing of all pods.
     pub(super) bound: u64,
 }
 
-/// A packing, and the dual values of the linear program over patterns: what a pod of each item is worth, in micro-dollars an hour. None where the
-/// items were too many for it.
+/// A packing, and the dual values of the linear program over patterns: what a pod of each item is worth, in micro-dollars an
+/// hour. They are empty where there were too many items for that program.
 pub(super) struct Packed {
     pub(super) packing: Packing,
     pub(super) values: Vec<f64>,
 }
 
 impl Offer {
-    /// Whether it does all that another one does. It is not dearer: offers are looked at from the cheapest on.
+    /// Returns whether this machine can stand for another one everywhere. It is not dearer, because the offers are
+    /// compared from the cheapest on.
     pub(super) fn does_for(&self, other: &Offer) -> bool {
+        // It may not use up more of the same pool's limits.
         let limited =
             self.pool != other.pool || self.takes.iter().zip(&other.takes).any(|(a, b)| a > b);
         let counts = self.takes.iter().any(|takes| *takes != 0);
@@ -142,6 +146,7 @@ impl Problem {
     /// Completes a problem whose items, offers, rules and limits are known.
     pub(super) fn prepare(&mut self) {
         debug_assert!(self.offers.is_sorted_by_key(|offer| offer.price));
+        // Only a program over resources needs this; one over patterns knows the rules.
         if self.is_varied() {
             self.add_scarce();
         }
@@ -155,6 +160,7 @@ impl Problem {
                 });
             }
             for item in own.members.iter().copied() {
+                // Subjects were entered above, so an item that is both has one role.
                 match self.rules_of[item].last_mut() {
                     Some(role) if role.rule == rule => role.is_member = true,
                     _ => self.rules_of[item].push(Role {
@@ -167,9 +173,11 @@ impl Problem {
         }
     }
 
-    /// Counts as a resource of each machine what rules let it have few of, where pods that many machines would be needed for are about: a linear program
-    /// over resources knows nothing of rules.
+    /// Adds a resource for each rule that many machines are needed for: a machine has as much of it as the rule
+    /// allows pods, and each of these pods requests one. A linear program over resources would know nothing of rules
+    /// otherwise.
     fn add_scarce(&mut self) {
+        // Only resources that no pod requests can stand for rules.
         let is_unused = |dimension: &usize| {
             let mut items = self.items.iter();
             items.all(|item| item.request[*dimension] == 0)
@@ -184,8 +192,10 @@ impl Problem {
                 .sum();
             scarce.push((pods / u64::from(rule.most), rule.most, both));
         }
+        // There may be more rules than free resources, so those that need most machines come first.
         scarce.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
         let most = scarce.first().map_or(0, |own| own.0);
+        // Rules that need far fewer machines than the first one say little about the price.
         scarce.retain(|own| own.0 >= LEAST_MACHINES && own.0 * 4 >= most);
         for (dimension, (_, most, items)) in unused.into_iter().zip(scarce) {
             for item in items {
@@ -197,7 +207,8 @@ impl Problem {
         }
     }
 
-    /// Subjects of a rule that are members too: no machine has more of them together than the rule says.
+    /// Returns the subjects of a rule that are members too: no machine has more of them together than the rule
+    /// allows.
     fn about_each_other(&self, rule: &Rule) -> Vec<usize> {
         let mut members = FixedBitSet::with_capacity(self.items.len());
         members.extend(rule.members.iter().copied());
@@ -205,7 +216,8 @@ impl Problem {
         subjects.filter(|item| members.contains(*item)).collect()
     }
 
-    /// A cheap packing. `effort` bounds the search for a cheaper one: so many items are looked at, for one machine or another.
+    /// Returns a cheap packing. `effort` bounds the search for a cheaper one: the number of times that an item may be
+    /// considered for a machine.
     pub(super) fn pack(&self, effort: u64) -> Packed {
         let mut filler = Filler::new(self);
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
@@ -213,6 +225,7 @@ impl Problem {
             true => varied::build(self, &demand, &mut filler),
             false => {
                 let mut relaxation = Relaxation::solve(self, &mut filler);
+                // Either bound may be the higher one.
                 let by_resources = rates::bound(self, &varied::rates(self));
                 relaxation.bound = relaxation.bound.max(by_resources);
                 let best = rounding::build(self, &relaxation, &demand, &mut filler);
@@ -220,7 +233,8 @@ impl Problem {
             }
         };
         if !self.nodes.is_empty() {
-            // It knows nothing of machines that cost nothing.
+            // The linear program does not know the existing machines, which cost nothing, so its bound would be too
+            // high.
             relaxation.bound = 0;
         }
         ruin::improve(self, &relaxation, &mut best, effort, &mut filler);
@@ -240,7 +254,8 @@ impl Problem {
         }
     }
 
-    /// What a pod of each item is worth in the linear program, and what all of them cost at least: micro-dollars an hour.
+    /// Returns what a pod of each item is worth in the linear program, and a lower bound for the price of all of
+    /// them, in micro-dollars an hour.
     pub(super) fn values(&self) -> (Vec<f64>, u64) {
         let relaxation = match self.is_varied() {
             true => varied::relax(self).0,
@@ -249,12 +264,13 @@ impl Problem {
         (relaxation.values, relaxation.bound)
     }
 
-    /// Whether there are more items than the linear program over patterns has time for: it has a row for each and takes time by their square.
+    /// Returns whether there are too many items for the linear program over patterns, which has a row for each and
+    /// takes time by the square of their number.
     fn is_varied(&self) -> bool {
         self.items.len() > MOST_ROWS
     }
 
-    /// What a bin's machine is: to be bought, or there.
+    /// Returns a bin's machine: an offer or an existing machine.
     fn offer(&self, index: usize) -> &Offer {
         match index.checked_sub(self.offers.len()) {
             None => &self.offers[index],
@@ -262,13 +278,14 @@ impl Problem {
         }
     }
 
-    /// The cheapest offer that holds these pods and what they ask for together, within the limits.
+    /// Returns the cheapest offer that holds these pods and their requests together, within the limits of its pool.
     fn cheapest_for(&self, pods: &[(usize, u32)], limits: &[Load]) -> Option<usize> {
         let load = self.load_of(pods);
         let mut offers = self.offers.iter();
         offers.position(|offer| {
             within(&load, &offer.room)
                 && pods.iter().all(|(item, _)| offer.fits.contains(*item))
+                // It is enough that one of the pods may buy it.
                 && pods.iter().any(|(item, _)| offer.opens.contains(*item))
                 && within(&offer.takes, &limits[offer.pool])
         })
@@ -282,7 +299,7 @@ impl Problem {
         load
     }
 
-    /// Whether pods may be on one node together.
+    /// Returns whether the rules allow these pods on one node.
     fn together(&self, pods: &[(usize, u32)]) -> bool {
         let mut members: FxHashMap<usize, u32> = FxHashMap::default();
         for (item, count) in pods {
@@ -301,14 +318,14 @@ impl Problem {
             })
     }
 
-    /// The items that an offer may hold, and how many of each at most: as many as fit and are wanted.
+    /// Returns the items that an offer may hold, and how many pods of each at most: as many as fit and are wanted.
     fn choices_on(&self, offer: &Offer) -> Vec<(u32, u32)> {
         let most = |item: usize| self.most_on(offer, item).min(self.items[item].demand);
         let items = offer.fits.ones().map(|item| (item as u32, most(item)));
         items.filter(|(_, most)| *most > 0).collect()
     }
 
-    /// How many pods of an item a machine holds that has no others.
+    /// Returns how many pods of an item an empty machine holds.
     fn most_on(&self, offer: &Offer, item: usize) -> u32 {
         let request = &self.items[item].request;
         let by_room = request.iter().zip(&offer.room).filter(|own| *own.0 > 0);
@@ -318,7 +335,7 @@ impl Problem {
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
-    /// How many pods of an item may be on one node, by the rules about it alone.
+    /// Returns how many pods of an item the rules allow on a node without other pods.
     fn most_alone(&self, item: usize) -> i64 {
         let roles = self.rules_of[item].iter();
         let own = roles.filter(|role| role.is_subject && role.is_member);
@@ -347,6 +364,7 @@ fn give_back(limits: &mut [Load], offer: &Offer) {
 
 fn change(limit: &mut Load, takes: &Load, sign: i64) {
     for (limit, takes) in limit.iter_mut().zip(takes) {
+        // A pool without a limit stays without one.
         if *limit != i64::MAX {
             *limit += sign * takes;
         }

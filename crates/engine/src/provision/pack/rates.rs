@@ -1,17 +1,19 @@
-//! What a core or a GiB costs on the machines of each kind of pod, by a linear program over resources.
+//! Prices a core or a GiB on the machines of each kind of pod, by a linear program over resources.
 //!
-//! Its rows are a kind of pod and a resource, and its machines may be filled with fractions of pods: so pods may be of any number of sizes.
+//! Its rows are a kind of pod and a resource, and its machines may be filled with fractions of pods, so pods may be
+//! of any number of sizes.
 
 use fixedbitset::FixedBitSet;
 
 use super::fill::Filler;
 use super::{DIMENSIONS, Item, Load, MOST_ROWS, Offer, Problem, Relaxation};
 
-/// The room of the largest machine is told in so many parts.
+/// The number of parts in which the room of the largest machine is counted.
 const PARTS: i64 = 10_000;
-/// A machine counts for a kind of pods if it holds so much of what they are worth, pods that are too large for it left out.
+/// The share of a kind's pods, by what they are worth, that a machine must hold to count for the kind; pods that are
+/// too large for it are left out.
 const HELD: f64 = 0.9;
-/// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
+/// The cost of a unit of each resource, by kind of pod, in micro-dollars an hour.
 pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
 
 /// Returns a lower bound of what a pod of each item costs, in micro-dollars per hour; infinite if no machine holds it. `rates` returns what a unit of each
@@ -85,7 +87,7 @@ struct ResourceDemand {
     units: Load,
     /// A kind, a resource, and how many units are wanted: none of them is zero.
     rows: Vec<(usize, usize, u32)>,
-    /// By offer: the kinds of pods that it counts for.
+    /// The kinds of pods that each offer counts for.
     counts: Vec<FixedBitSet>,
     kinds: usize,
 }
@@ -107,6 +109,7 @@ impl ResourceDemand {
         let mut rows = Vec::new();
         for (kind, sums) in sums.iter().enumerate() {
             for (dimension, sum) in sums.iter().enumerate() {
+                // Rows without demand would only cost time: they have no price.
                 let wanted = sum / i128::from(units[dimension]);
                 if wanted > 0 {
                     rows.push((kind, dimension, u32::try_from(wanted).unwrap_or(u32::MAX)));
@@ -121,11 +124,12 @@ impl ResourceDemand {
         }
     }
 
-    /// The rows in parts that the linear program has time for, each of whole kinds.
+    /// Returns the rows in parts that the linear program has time for, each of whole kinds.
     fn parts(&self) -> Vec<&[(usize, usize, u32)]> {
         let mut parts = Vec::new();
         let mut rest = &self.rows[..];
         while rest.len() > MOST_ROWS {
+            // A kind stays in one part, because its resources share machines.
             let kind = rest[MOST_ROWS].0;
             let (part, after) = rest.split_at(rest.partition_point(|row| row.0 < kind));
             parts.push(part);
@@ -138,8 +142,8 @@ impl ResourceDemand {
     }
 }
 
-/// What resources cost where this much is wanted, and the machines that hold them cheapest. Kinds that are too many for one program are priced in
-/// several, as if those of one did not share machines with those of another.
+/// Returns what resources cost if this much is wanted, and the machines that hold it cheapest. Kinds that are too
+/// many for one program are priced in several, as if kinds of different programs did not share machines.
 pub(super) fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
     let resource_demand = ResourceDemand::of(problem, demand);
     let mut rates = vec![[0.0; DIMENSIONS]; resource_demand.kinds];
@@ -152,7 +156,7 @@ pub(super) fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
     (rates, bought)
 }
 
-/// Solves the program of some rows: an item for each.
+/// Solves the program of some rows, each of which is an item.
 fn price_rows(
     problem: &Problem,
     resource_demand: &ResourceDemand,
@@ -195,6 +199,7 @@ fn price_rows(
     }
     program.prepare();
     let relaxation = Relaxation::in_parts(&program, &mut Filler::new(&program));
+    // Rows for which no machine may be opened keep the rate 0: their pods only join others.
     for row in opened.ones() {
         let (kind, dimension, _) = rows[row];
         let value = relaxation.values[row].max(0.0);
@@ -203,7 +208,7 @@ fn price_rows(
     bought.extend(relaxation.bought.iter().map(|offer| places[*offer]));
 }
 
-/// The most that any of some kinds pays for a unit of each resource.
+/// Returns the most that any of these kinds pays for a unit of each resource.
 pub(super) fn highest(rates: &Rates, kinds: &[usize]) -> [f64; DIMENSIONS] {
     std::array::from_fn(|dimension| {
         let rates = kinds.iter().map(|kind| rates[*kind][dimension]);
@@ -211,12 +216,12 @@ pub(super) fn highest(rates: &Rates, kinds: &[usize]) -> [f64; DIMENSIONS] {
     })
 }
 
-/// The most that pods on a machine pay for a unit of each resource.
+/// Returns the most that pods on a machine pay for a unit of each resource.
 pub(super) fn highest_of(problem: &Problem, rates: &Rates, offer: &Offer) -> [f64; DIMENSIONS] {
     highest(rates, &kinds_of(problem, &offer.fits))
 }
 
-/// The kinds of some items.
+/// Returns the kinds of these items.
 pub(super) fn kinds_of(problem: &Problem, items: &FixedBitSet) -> Vec<usize> {
     kind_set(problem, items).ones().collect()
 }
@@ -229,7 +234,8 @@ fn kind_set(problem: &Problem, items: &FixedBitSet) -> FixedBitSet {
     seen
 }
 
-/// By offer: the kinds for which it counts, because it holds nearly all pods of them that want a place, or as much of them as any other.
+/// Returns for each offer the kinds for which it counts, because it holds nearly all pods of them that want a place,
+/// or as much of them as any other.
 fn counting(problem: &Problem, demand: &[u32], kinds: usize) -> Vec<FixedBitSet> {
     let weight =
         |index: usize, item: &Item| item.request[0].max(1) as f64 * f64::from(demand[index]);
@@ -248,6 +254,7 @@ fn counting(problem: &Problem, demand: &[u32], kinds: usize) -> Vec<FixedBitSet>
     let held: Vec<Vec<f64>> = problem.offers.iter().map(held).collect();
     let enough = |kind: usize| {
         let most = held.iter().map(|held| held[kind]).fold(0.0, f64::max);
+        // A kind of which no machine holds nearly all still counts for the machines that hold most of it.
         most.min(HELD * all[kind])
     };
     let enough: Vec<f64> = (0..kinds).map(enough).collect();
@@ -266,7 +273,7 @@ pub(super) fn worth_of(load: &Load, rates: &[f64; DIMENSIONS]) -> f64 {
     worth.sum()
 }
 
-/// What a pod of each item is worth: never nothing, or nobody would take it along.
+/// Returns what a pod of each item is worth: more than nothing, or it would never be taken along.
 pub(super) fn values(problem: &Problem, rates: &Rates) -> Vec<f64> {
     let cheapest = problem
         .offers

@@ -4,22 +4,23 @@ use super::fill::{ALIKE, Filler, Weights};
 use super::master::Pattern;
 use super::{Bin, Load, Problem, Relaxation, give_back, take, within};
 
-/// A machine is nearly full when its pods are worth so much of its price.
+/// The share of its price that the pods of a nearly full machine are worth.
 const NEARLY_FULL: f64 = 0.95;
 
-/// Machines so far, those that are there first, and the pods that have no place.
+/// The machines so far, existing nodes first, and the pods that have no place.
 #[derive(Clone, Debug)]
 pub(super) struct Solution {
     pub(super) bins: Vec<Bin>,
     pub(super) left: Vec<u32>,
     pub(super) limits: Vec<Load>,
-    /// Items that have pods left, and some that have none any more.
+    /// Items that have pods left; some may have none any more, because the list is tidied only when it is read.
     open: Vec<usize>,
-    /// How many pods are left.
+    /// The number of pods that are left.
     unplaced: u64,
 }
 
-/// The linear program's patterns as often as they are bought whole, then the best machine for what is left, again and again.
+/// Buys the linear program's patterns as often as they are bought whole, then again and again the best machine for
+/// the pods that are left.
 pub(super) fn build(
     problem: &Problem,
     relaxation: &Relaxation,
@@ -27,12 +28,14 @@ pub(super) fn build(
     filler: &mut Filler<'_>,
 ) -> Solution {
     let mut solution = Solution::of_nodes(problem, demand);
+    // Existing nodes first, because they cost nothing.
     fill_up(problem, &relaxation.values, &mut solution, filler);
     let mut patterns: Vec<_> = relaxation.patterns.iter().collect();
     patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
     for (pattern, times) in &patterns {
         let offer = &problem.offers[pattern.offer];
         for _ in 0..(times + 1e-6).floor() as u64 {
+            // A pattern is bought only with all of its pods here; partly filled ones compete by worth below.
             let enough = pattern
                 .pods
                 .iter()
@@ -58,8 +61,9 @@ pub(super) fn build(
     solution
 }
 
-/// Buys patterns of which some pods have a place already, while the others are worth nearly what the machine costs: of the linear program's fractions
-/// of machines, rounded down, a good part is left, and its patterns fit each other better than machines that are filled one by one.
+/// Buys patterns of which some pods have a place already while the others are worth nearly what the machine costs.
+/// Rounding down the program's fractions of machines leaves many pods, and its patterns fit each other better than
+/// machines that are filled one by one.
 fn buy_nearly_full(problem: &Problem, relaxation: &Relaxation, solution: &mut Solution) {
     loop {
         let mut best: Option<(f64, &Pattern)> = None;
@@ -90,7 +94,7 @@ fn buy_nearly_full(problem: &Problem, relaxation: &Relaxation, solution: &mut So
 }
 
 impl Solution {
-    /// The machines that are there, all empty.
+    /// Creates a solution of the existing nodes, all empty.
     pub(super) fn of_nodes(problem: &Problem, demand: &[u32]) -> Self {
         let nodes = problem.offers.len()..problem.offers.len() + problem.nodes.len();
         let empty = |offer: usize| Bin {
@@ -106,18 +110,18 @@ impl Solution {
         }
     }
 
-    /// What its machines cost from one of them on: micro-dollars an hour.
+    /// Returns what its machines from `first` on cost, in micro-dollars per hour.
     pub(super) fn price_from(&self, first: usize, problem: &Problem) -> u64 {
         let bins = self.bins[first..].iter();
         bins.map(|bin| problem.offer(bin.offer).price).sum()
     }
 
-    /// Pods without a place.
+    /// Returns the number of pods without a place.
     pub(super) fn unplaced(&self) -> u64 {
         self.unplaced
     }
 
-    /// Items that have pods left, and how many.
+    /// Returns the items that have pods left, with their numbers.
     pub(super) fn rest(&mut self) -> Vec<(usize, u32)> {
         let left = &self.left;
         self.open.retain(|item| left[*item] > 0);
@@ -150,7 +154,7 @@ impl Solution {
         self.bins.push(bin);
     }
 
-    /// Gives the last machines back, until there are so many left.
+    /// Gives the last machines back until `bins` are left.
     pub(super) fn shorten(&mut self, problem: &Problem, bins: usize) {
         while self.bins.len() > bins {
             self.give_back(problem, self.bins.len() - 1);
@@ -165,7 +169,7 @@ impl Solution {
         bin
     }
 
-    /// Puts other pods on a machine. Gives those that were there.
+    /// Replaces the pods on a machine and returns those that were there.
     pub(super) fn exchange(&mut self, index: usize, pods: Vec<(usize, u32)>) -> Vec<(usize, u32)> {
         let before = std::mem::take(&mut self.bins[index].pods);
         self.take_back(&before);
@@ -174,7 +178,8 @@ impl Solution {
         before
     }
 
-    /// Puts some of the pods without a place, which are `rest`, where a machine has room for them. Gives what was there before, if any came.
+    /// Adds some of the pods without a place, which are `rest`, to a machine that has room for them. Returns what was
+    /// there before if any were added.
     pub(super) fn top_up(
         &mut self,
         problem: &Problem,
@@ -189,7 +194,7 @@ impl Solution {
     }
 }
 
-/// Puts pods without a place where any machine has room for them.
+/// Puts pods without a place on any machine that has room for them.
 pub(super) fn fill_up(
     problem: &Problem,
     values: &[f64],
@@ -210,9 +215,9 @@ pub(super) fn fill_up(
     }
 }
 
-/// Buys for what is left of the demand, of some offers, where pods have these values: the machine that holds most value for its price, again and
-/// again; at any point everything that is left may go on one machine instead. The cheapest of these ways is taken. False, and nothing changed,
-/// where it would cost `most` or more.
+/// Buys machines for the pods that are left, among `offers`, where pods have these `values`: again and again the
+/// machine that holds most value for its price; at any point, everything left may go on one machine instead. The
+/// cheapest of these ways is taken. Returns `false`, with nothing changed, if it would cost `most` or more.
 pub(super) fn complete(
     problem: &Problem,
     market: (&[usize], &[f64]),
@@ -223,13 +228,16 @@ pub(super) fn complete(
 ) -> bool {
     let kept = solution.bins.len();
     let mut price = 0;
-    // Price of a way that places everything: so many machines of the greedy way, then one.
+    // The best way with one last machine for everything left: its price, the number of machines before the last, and
+    // the last.
     let mut best: Option<(u64, usize, Bin)> = None;
     loop {
         let rest = solution.rest();
         if rest.is_empty() {
             break;
         }
+        // Near the end one machine for all that is left is often cheaper than the two best ones, which greed alone
+        // does not see.
         if problem.together(&rest)
             && let Some(one) = problem.cheapest_for(&rest, &solution.limits)
         {
@@ -265,7 +273,7 @@ pub(super) fn complete(
     is_cheap
 }
 
-/// The machine with most value for its price, made no larger than what it holds.
+/// Returns the machine that holds most value for its price, made no larger than what it holds.
 fn next(
     problem: &Problem,
     (offers, values): (&[usize], &[f64]),
@@ -289,13 +297,14 @@ fn next(
         }
     }
     let (_, mut bin) = best?;
+    // What rules or sizes left empty need not be paid for.
     if let Some(smaller) = problem.cheapest_for(&bin.pods, limits) {
         bin.offer = smaller;
     }
     Some(bin)
 }
 
-/// Items that have pods left, and how many.
+/// Returns the items that have pods left, with their numbers.
 pub(super) fn pods(left: &[u32]) -> Vec<(usize, u32)> {
     let some = left.iter().enumerate().filter(|(_, count)| **count > 0);
     some.map(|(item, count)| (item, *count)).collect()

@@ -1,25 +1,26 @@
-//! Ruin and recreate: some machines of a plan are taken apart and what was on them is bought for again, with what pods are worth changed a
-//! little each time. What is cheaper stays.
+//! Improves a plan by ruin and recreate: some machines are taken apart, and machines for the pods on them are bought
+//! again, each time with slightly different values of pods. Cheaper results are kept.
 
 use super::fill::{Filler, Random, Weights};
 use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, Problem, Relaxation, give_back, take, within};
 
-/// Machines that are taken apart at once, at most.
+/// The maximum number of machines that are taken apart at once.
 const MOST: usize = 8;
-/// Offers that are looked at for an item: the best, and so many others; and for how many items.
+/// The numbers of offers that are looked at for an item, the best ones and arbitrary others, and of the items.
 const BEST: usize = 3;
 const OTHERS: usize = 1;
 const ITEMS: usize = 5;
-/// After so many rounds without a cheaper plan it ends, and more the more machines there are.
+/// The number of rounds without a cheaper plan after which the search ends; more if there are many machines.
 const PATIENCE: usize = 600;
-/// A plan of so many machines is cheap enough if it costs less than such a part of its bound more.
+/// A plan of `MANY` machines is cheap enough if it costs less than 1 / `CLOSE` of its bound more than that.
 const MANY: usize = 200;
 const CLOSE: u128 = 400;
-/// The effort has so many stretches. A plan of many machines that one stretch makes less than 1 / `LITTLE` of its price cheaper is good enough.
+/// The number of stretches of the effort. If one stretch makes a plan of many machines cheaper by less than 1 /
+/// `LITTLE` of its price, the plan is good enough.
 const STRETCHES: u64 = 20;
 const LITTLE: u128 = 2000;
-/// Other machines whose free room is looked at.
+/// The number of other machines whose free room is looked at.
 const NEIGHBOURS: usize = 12;
 
 /// Improves a plan until the effort is spent, or it costs no more than the bound.
@@ -31,6 +32,7 @@ pub(super) fn improve(
     filler: &mut Filler<'_>,
 ) {
     let mut random = Random::new();
+    // A sequence of its own: how often a filling draws must not change which machines are chosen next.
     let mut noisy = Random::new();
     let end = filler.work + effort;
     let mut now = solution.price_from(0, problem);
@@ -64,6 +66,8 @@ pub(super) fn improve(
         filler.random = (random.below(2) == 0).then(|| noisy.clone());
         let offers = sample(problem, relaxation, (&taken, &cleared), &mut random);
         let topped = fill_gaps(problem, solution, &values, &mut random, filler);
+        // A result of the same price is accepted as well, because steps sideways lead out of dead ends. If pods have
+        // no place, any price is.
         let most = if left_before > 0 { u64::MAX } else { paid + 1 };
         let done = complete(
             problem,
@@ -88,6 +92,7 @@ pub(super) fn improve(
             now = now + cost - paid;
         } else {
             solution.shorten(problem, kept);
+            // In reverse, because a node may have been emptied first and filled from others' pods after.
             for (index, pods) in cleared.into_iter().chain(topped).rev() {
                 solution.exchange(index, pods);
             }
@@ -97,7 +102,8 @@ pub(super) fn improve(
         }
     }
     fill_up(problem, &relaxation.values, solution, filler);
-    // What lost pods may do with a smaller machine.
+    // Machines that lost pods may be replaced by smaller ones.
+    // Given back first, so that the machine's own part of the limits does not stand in the way of a smaller one.
     for bin in &mut solution.bins[problem.nodes.len()..] {
         give_back(&mut solution.limits, problem.offer(bin.offer));
         if let Some(smaller) = problem.cheapest_for(&bin.pods, &solution.limits) {
@@ -107,13 +113,14 @@ pub(super) fn improve(
     }
 }
 
-/// Whether a plan costs as little as makes no difference: the bound, or of many machines hardly more.
+/// Returns whether a plan costs so little that improving it makes no difference: the bound, or for many machines
+/// hardly more.
 fn is_close(price: u64, bound: u64, machines: usize) -> bool {
     let beyond = price.saturating_sub(bound);
     beyond == 0 || (machines >= MANY && u128::from(beyond) * CLOSE < u128::from(bound))
 }
 
-/// Which machines to take apart: the one that holds least for its price of a few looked at, and others at random.
+/// Returns the machines to take apart: the one of three that holds least for its price, and random others.
 fn choose(
     problem: &Problem,
     relaxation: &Relaxation,
@@ -131,6 +138,8 @@ fn choose(
         problem.offer(bin.offer).price as f64 - worth
     };
     let mut chosen = Vec::with_capacity(MOST);
+    // Of three only: the worst of all would be taken apart again and again, even if nothing better can be done with
+    // it.
     let first = (0..3)
         .map(|_| random.below(bins.len()))
         .max_by(|a, b| waste(*a).total_cmp(&waste(*b)))
@@ -149,7 +158,8 @@ fn choose(
     chosen
 }
 
-/// Offers to look at: what was taken apart, and for some of the items on it the best and some of the others.
+/// Returns the offers to look at: what was taken apart, and for some of the items on it the best offers and an
+/// arbitrary one.
 fn sample(
     problem: &Problem,
     relaxation: &Relaxation,
@@ -181,16 +191,18 @@ fn sample(
     sample
 }
 
-/// A machine's place, and what was on it.
+/// The index of a machine, and what was on it.
 type Before = (usize, Vec<(usize, u32)>);
 
-/// Empties machines: those to buy are given back, those that are there stay.
+/// Empties machines: those to buy are given back, existing nodes stay.
 fn take_apart(
     problem: &Problem,
     solution: &mut Solution,
     chosen: Vec<usize>,
 ) -> (Vec<Bin>, Vec<Before>) {
     let (mut taken, mut cleared) = (Vec::with_capacity(chosen.len()), Vec::new());
+    // From the last on: giving a machine back moves the last machine to its place, which would change the indices of
+    // later ones.
     for index in chosen.into_iter().rev() {
         if index < problem.nodes.len() {
             cleared.push((index, solution.exchange(index, Vec::new())));
@@ -201,7 +213,8 @@ fn take_apart(
     (taken, cleared)
 }
 
-/// Puts pods without a place where other machines have room. Gives the machines it changed with what was on them before.
+/// Puts pods without a place on other machines that have room. Returns the machines that changed with what was on
+/// them before.
 fn fill_gaps(
     problem: &Problem,
     solution: &mut Solution,

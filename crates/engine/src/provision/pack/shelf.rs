@@ -1,8 +1,8 @@
-//! Pods by kind and size, to find the one that fills a room best.
+//! Keeps pods by kind and size, to find the one that fills a room best.
 
 use super::{Item, Load, Problem, within};
 
-/// A grid has so many rows by cpu, and as many by memory, at most.
+/// The maximum number of rows of a grid by cpu, and as many by memory.
 const MAX_ROWS: usize = 40;
 /// A grid of few items has fewer rows, so that about this many items share a cell.
 const ITEMS_PER_CELL: usize = 12;
@@ -10,7 +10,7 @@ const ITEMS_PER_CELL: usize = 12;
 /// Items that have pods without a place, in a grid for each kind: a machine admits all items of a kind or none, as far as they fit.
 pub(super) struct Shelf<'a> {
     items: &'a [Item],
-    /// By kind.
+    /// The grids by kind.
     grids: Vec<Grid>,
 }
 
@@ -19,7 +19,7 @@ struct Grid {
     rows: usize,
     /// The most cpu and memory that any pod requests.
     most: [i64; 2],
-    /// By row of cpu, then of memory.
+    /// The items by row of cpu, then of memory.
     cells: Vec<Vec<u32>>,
 }
 
@@ -102,6 +102,7 @@ impl Grid {
         let most = |row: usize, dimension: usize| {
             self.top(row, dimension).min(room[dimension]) as f64 * rates[dimension]
         };
+        // From the largest down: the first rows give a value that ends the search in most of the smaller ones.
         for cpu in (0..=last[0]).rev() {
             if is_beaten(best, most(cpu, 0) + most(last[1], 1)) {
                 break;
@@ -129,6 +130,7 @@ impl Grid {
 
     /// Returns the row of an amount; amounts beyond the grid are in its last row.
     fn row(&self, amount: i64, dimension: usize) -> usize {
+        // One more than the largest amount, so that it falls into the last row and not behind it.
         let most = i128::from(self.most[dimension]) + 1;
         let row = i128::from(amount.max(0)) * self.rows as i128 / most;
         (row as usize).min(self.rows - 1)

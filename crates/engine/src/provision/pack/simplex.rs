@@ -1,9 +1,9 @@
-//! A revised simplex with a dense inverse, for programs whose columns come one after the other: so much of each row is wanted at least, and columns that
-//! hold some of it are bought at the least price.
+//! A revised simplex with a dense inverse, for programs whose columns come one after the other: each row demands an
+//! amount, and columns that hold some of it are bought at the least price.
 
-/// What counts as nothing, beside a price.
+/// Amounts below this count as nothing beside a price.
 pub(super) const EPSILON: f64 = 1e-9;
-/// A dual value below this is below zero.
+/// Dual values below this count as negative.
 const BELOW: f64 = -1e-6;
 
 /// A variable of the program.
@@ -15,7 +15,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// What it holds, where one of each row is worth this.
+    /// Returns the worth of what it holds at these values of a unit of each row.
     pub(super) fn worth(&self, values: &[f64]) -> f64 {
         let entries = self.entries.iter();
         entries
@@ -36,13 +36,13 @@ pub(super) struct Simplex {
     direction: Vec<f64>,
 }
 
-/// What is bought for a row.
+/// The variable of the basis in a row.
 #[derive(Clone, Copy, Debug)]
 enum Basic {
     Column(usize),
-    /// More of the row than is wanted.
+    /// The amount of the row beyond what is wanted.
     Surplus,
-    /// The row is not wanted.
+    /// Nothing, because nothing of the row is wanted.
     Nothing,
 }
 
@@ -59,7 +59,8 @@ impl Simplex {
         }
     }
 
-    /// The first column of a row, which holds so much of that row and nothing else. Without one the row asks for nothing.
+    /// Sets the first column of a row, which holds an amount of that row and nothing else. Without one, nothing of
+    /// the row is wanted.
     pub(super) fn start(&mut self, row: usize, first: Option<(f64, f64)>, wanted: f64) {
         let at = row * self.rows + row;
         match first {
@@ -74,22 +75,22 @@ impl Simplex {
         }
     }
 
-    /// What the columns hold, in the order in which they came.
+    /// Returns the columns in the order in which they were added.
     pub(super) fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// Says that there is another column.
+    /// Adds a column.
     pub(super) fn add(&mut self, column: Column) {
         self.columns.push(column);
     }
 
-    /// What one more of each row costs: nothing, where it would be less.
+    /// Returns what one more of each row costs, at least 0.
     pub(super) fn duals(&self) -> Vec<f64> {
         self.values.iter().map(|value| value.max(0.0)).collect()
     }
 
-    /// What all that is bought costs.
+    /// Returns the price of everything that is bought.
     pub(super) fn price(&self) -> f64 {
         let pairs = self.basis.iter().zip(&self.bought);
         pairs
@@ -97,7 +98,7 @@ impl Simplex {
             .sum()
     }
 
-    /// Columns that are bought, and how much of each.
+    /// Returns the columns that are bought, with their amounts.
     pub(super) fn bought(&self) -> Vec<(usize, f64)> {
         let pairs = self.basis.iter().zip(&self.bought);
         let columns = pairs.filter_map(|(basic, bought)| match basic {
@@ -107,7 +108,7 @@ impl Simplex {
         columns.collect()
     }
 
-    /// Buys at the least price that these columns allow, within so many steps.
+    /// Finds the least price that these columns allow, within a number of steps.
     pub(super) fn optimise(&mut self, most_steps: usize) {
         self.find_values();
         for _ in 0..most_steps {
@@ -115,6 +116,7 @@ impl Simplex {
                 break;
             }
         }
+        // Steps only correct the values, and errors add up, so they are computed from the inverse again.
         self.find_values();
     }
 
@@ -138,7 +140,7 @@ impl Simplex {
         }
     }
 
-    /// Takes in the column that holds most for its price. False where none lowers the price.
+    /// Brings in the column that holds most for its price. Returns `false` if none lowers the price.
     fn step(&mut self) -> bool {
         let mut best: Option<(f64, usize)> = None;
         for (index, column) in self.columns.iter().enumerate() {
@@ -148,12 +150,14 @@ impl Simplex {
             }
         }
         if let Some((_, index)) = best {
+            // Taken out for the call, which changes everything else of the program.
             let column = std::mem::take(&mut self.columns[index].entries);
             let entered = self.enter(Basic::Column(index), &column, self.columns[index].cost);
             self.columns[index].entries = column;
             return entered;
         }
         let rows = self.values.iter().enumerate();
+        // A negative value means that less than all is dearer: buying more of that row lowers the price.
         let lowest = rows.min_by(|a, b| a.1.total_cmp(b.1));
         match lowest {
             Some((row, value)) if *value < BELOW => {
@@ -163,7 +167,7 @@ impl Simplex {
         }
     }
 
-    /// Takes a column into the basis. False where numbers do not allow it.
+    /// Brings a column into the basis. Returns `false` if rounding errors do not allow it.
     fn enter(&mut self, entering: Basic, entries: &[(u32, f64)], cost: f64) -> bool {
         let rows = self.rows;
         for (row, direction) in self.direction.iter_mut().enumerate() {

@@ -15,31 +15,34 @@ use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, sum_of, v
 use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
-/// Pods with a mix of resources like the room's that are looked at for it: a machine is filled once with each number, and the fullest is taken.
+/// The numbers of pods with a mix of resources like the room's that are looked at: a machine is filled once with each
+/// number, and the fullest is taken.
 const NEAR: [usize; 3] = [12, 48, 192];
-/// A machine wants all its cpu or memory used if they make up so much of its price; otherwise as much as goes with the other one on average.
+/// The share of a machine's price from which cpu or memory should be used up; of less, only as much as goes with the
+/// other one on average.
 const COUNTS: f64 = 0.05;
-/// What it is worth that cpu and memory are both used as they should be, beside the share of its price that a machine's pods pay.
+/// The value of using cpu and memory as intended, beside the share of its price that a machine's pods pay.
 const EVEN: f64 = 0.5;
-/// A little more of what does not count is wanted than goes with the rest on average: pods seldom leave exactly what the last ones need.
+/// The factor by which more of the cheap resource is wanted than goes with the other on average: pods seldom leave
+/// exactly what the last ones need.
 const AHEAD: f64 = 1.03;
-/// A pod pays for its room on a machine if it is worth so much of what pods of other kinds would pay for it.
+/// A pod pays for its room on a machine if it is worth this share of what pods of other kinds would pay.
 const PAYS: f64 = 0.97;
-/// Pods that are looked at in vain before a machine is full, and all that are, those it does not admit among them.
+/// The number of pods that are looked at in vain before a machine counts as full.
 const TRIES: usize = 256;
-/// Pods on a machine that are a handful, and machines that are many.
+/// The number of pods on a machine that counts as a handful, and the number of machines that counts as many.
 const HANDFUL: u64 = 10;
 const MANY: u64 = 100;
-/// So few pods are left to the search that tries all machines for all of them.
+/// The number of pods from which on the search tries all machines for all of them.
 const FEW: usize = 150;
 
-/// What resources cost where all pods want a place.
+/// Returns what resources cost if all pods want a place.
 pub(super) fn rates(problem: &Problem) -> Rates {
     let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
     price(problem, &demand).0
 }
 
-/// What pods are worth by the resources they ask for, and what a unit of each is worth.
+/// Returns what pods are worth by the resources they ask for, and what a unit of each resource is worth.
 pub(super) fn relax(problem: &Problem) -> (Relaxation, Rates) {
     let rates = rates(problem);
     let mut rated: Vec<(f64, usize)> = Vec::with_capacity(problem.offers.len());
@@ -62,7 +65,8 @@ pub(super) fn relax(problem: &Problem) -> (Relaxation, Rates) {
     (relaxation, rates)
 }
 
-/// Buys by groups of about one size, or by what resources cost, whichever is cheaper. Where machines hold a handful of pods, and are many, groups are.
+/// Buys by groups of about one size, or by what resources cost, whichever is cheaper. If machines are many and hold a
+/// handful of pods each, only by groups, which is cheaper then.
 pub(super) fn build(
     problem: &Problem,
     demand: &[u32],
@@ -80,6 +84,7 @@ pub(super) fn build(
     let mut by_groups = solution.clone();
     let pods = by_groups.unplaced();
     let values = grouped.buy(problem, &rates, &mut by_groups);
+    // Pods on existing nodes pay nothing, so what all pods pay bounds a plan only without such nodes.
     if problem.nodes.is_empty() {
         let least = sum_of(problem, &grouped.least(problem, &values));
         relaxation.bound = relaxation.bound.max(least);
@@ -111,6 +116,7 @@ fn buy_all(
         if before <= FEW as u64 {
             break;
         }
+        // Priced anew each time, because the mix of the pods that are left changes what is short.
         let (rates, bought) = price(problem, &solution.left);
         buy(problem, &rates, &bought, solution, filler);
         if solution.unplaced() == before {
@@ -134,7 +140,7 @@ fn buy_all(
     );
 }
 
-/// Buys these machines, one at a time the one that holds most for its price, until none holds more.
+/// Buys the machine that holds most for its price, one at a time, until none holds a pod.
 fn buy(
     problem: &Problem,
     rates: &Rates,
@@ -161,6 +167,7 @@ fn buy(
             }
         }
         let Some((_, mut bin)) = best else { break };
+        // It was filled for the sake of its price; what went on it may also fit on a cheaper one.
         if let Some(smaller) = problem.cheapest_for(&bin.pods, &solution.limits) {
             bin.offer = smaller;
         }
@@ -175,11 +182,11 @@ struct UnplacedPods<'a> {
     problem: &'a Problem,
     values: Vec<f64>,
     sizes: Vec<Size>,
-    /// By kind: cpu and memory of all that want a place.
+    /// The cpu and memory of all pods of each kind that want a place.
     wanted: Vec<[f64; 2]>,
     /// All cpu and memory that was wanted.
     all: [f64; 2],
-    /// By offer: the kinds that it admits, and the most that they pay for a unit of each resource.
+    /// The kinds that each offer admits, and the most that they pay for a unit of each resource.
     kinds_of: Vec<(Vec<usize>, [f64; DIMENSIONS])>,
     /// Sizes by their mix of cpu and memory.
     by_lean: Vec<u32>,
@@ -189,13 +196,13 @@ struct UnplacedPods<'a> {
     gone: usize,
 }
 
-/// Items of one kind that ask for the same: what they differ in is which rules are about them.
+/// Items of one kind that ask for the same amounts; only the rules about them differ.
 struct Size {
     /// The logarithm of memory by cpu: sizes with the same mix are near each other.
     lean: f64,
-    /// How much of all cpu and memory that is wanted a pod asks for.
+    /// The share of all wanted cpu and memory that a pod requests.
     share: f64,
-    /// Those that the most rules are about come first. Among them are some of which no pod wants a place any more.
+    /// The items with the most rules first. Some may have no pods left.
     items: Vec<u32>,
 }
 
@@ -269,7 +276,7 @@ impl<'a> UnplacedPods<'a> {
         }
     }
 
-    /// Pods were placed. Takes items without any more out of the lists once they are many.
+    /// Counts pods as placed, and tidies the lists once many items in them have no pods left.
     fn forget(&mut self, pods: &[(usize, u32)], left: &[u32]) {
         for (item, count) in pods.iter().copied() {
             let Item { request, kind, .. } = &self.problem.items[item];
@@ -290,7 +297,7 @@ impl<'a> UnplacedPods<'a> {
         }
     }
 
-    /// How much cpu and memory a machine should be used for.
+    /// Returns how much of a machine's cpu and memory should be used.
     fn goal(&self, index: usize, offer: &Offer) -> [f64; 2] {
         let (kinds, rates) = &self.kinds_of[index];
         let all = |dimension: usize| -> f64 {
@@ -310,7 +317,7 @@ impl<'a> UnplacedPods<'a> {
         })
     }
 
-    /// How much of the cpu and memory that a machine should be used for its pods take: at most 2.
+    /// Returns how much of the intended cpu and memory a machine's pods use, as the sum of two shares: at most 2.
     fn used(&self, (index, offer): (usize, &Offer), load: &Load) -> f64 {
         let goal = self.goal(index, offer);
         let shares = goal.iter().zip(load);
@@ -319,7 +326,7 @@ impl<'a> UnplacedPods<'a> {
             .sum()
     }
 
-    /// Fills a machine and gives the value of what it holds; what that is stands in the filler's `taken`.
+    /// Fills a machine and returns the value of its pods, which are in the filler's `taken`.
     fn fill(
         &self,
         (index, offer): (usize, &Offer),
@@ -336,6 +343,8 @@ impl<'a> UnplacedPods<'a> {
             let mut opening = items.filter(|item| offer.opens.contains(*item));
             opening.find(|item| self.pays(*item, rates))
         };
+        // The largest pod first: what is left of a machine suits small pods, and no later machine would suit the
+        // large one better.
         let Some(first) = self.by_size.iter().find_map(opener) else {
             return 0.0;
         };
@@ -409,19 +418,19 @@ impl<'a> UnplacedPods<'a> {
         value
     }
 
-    /// Items of a size.
+    /// Returns the items of a size.
     fn items(&self, size: u32) -> impl Iterator<Item = usize> + '_ {
         let items = self.sizes[size as usize].items.iter();
         items.map(|item| *item as usize)
     }
 
-    /// Whether a pod pays for its room where a unit of each resource costs this.
+    /// Returns whether a pod pays for its room at these prices of a unit of each resource.
     fn pays(&self, item: usize, rates: &[f64; DIMENSIONS]) -> bool {
         self.values[item] >= PAYS * worth_of(&self.problem.items[item].request, rates)
     }
 
-    /// Of the paying pods that fit into a room and whose mix of cpu and memory is nearest to the given one, those of so many sizes are looked at: the
-    /// largest.
+    /// Returns the largest of the paying pods that fit into a room, among `near` pods whose mix of cpu and memory is
+    /// nearest to the wanted one.
     fn nearest(
         &self,
         offer: &Offer,
@@ -435,6 +444,7 @@ impl<'a> UnplacedPods<'a> {
         let (mut below, mut above) = (at, at);
         let mut best: Option<(f64, usize)> = None;
         let (mut seen, mut tries) = (0, 0);
+        // Walks outwards from the wanted mix to both sides, always to the nearer neighbour.
         while seen < near && tries < near + TRIES {
             let under = below.checked_sub(1).map(|place| self.by_lean[place]);
             let over = self.by_lean.get(above).copied();
@@ -472,7 +482,7 @@ impl<'a> UnplacedPods<'a> {
     }
 }
 
-/// A mix of cpu and memory as one number.
+/// Returns a mix of cpu and memory as one number.
 fn lean_of(cpu: f64, memory: f64) -> f64 {
     memory.max(1.0).ln() - cpu.max(1.0).ln()
 }

@@ -53,8 +53,10 @@ impl<'p> Translator<'p> {
             Some(name) => (true, name),
             None => (false, name),
         };
+        // Two negations cancel each other out.
         let sign = if negated == (letter == 'P') { 'p' } else { 'P' };
         let class = format!("\\{sign}{{{name}}}");
+        // Rust's engine decides which names exist, but forms of its own, such as `sc=Greek`, are not Go's.
         let is_name = name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "_- ".contains(c));
@@ -91,6 +93,7 @@ impl<'p> Translator<'p> {
             let start = self.rest;
             let low = self.class_char(before)?;
             let mut high = low;
+            // A hyphen before the closing bracket is a member of the class.
             if self.rest.starts_with('-') && self.rest.len() >= 2 && !self.rest.starts_with("-]") {
                 self.skip(1);
                 high = self.class_char(before)?;
@@ -153,6 +156,7 @@ impl<'p> Translator<'p> {
             'r' => 13,
             't' => 9,
             'v' => 11,
+            // A single digit from 1 to 7 would be a back-reference, which Go does not support.
             '0' | '1'..='7' if c == '0' || octal(self.rest) => {
                 let more = self.rest.bytes().take(2);
                 let more = more.take_while(|b| matches!(b, b'0'..=b'7')).count();

@@ -173,6 +173,7 @@ impl<'t> Parser<'t> {
         if matches!(self.peek().0, Token::End | Token::Comma) {
             return requirement(key, Operator::Exists, Vec::new());
         }
+        // Not by `peek`, because `in` and `notin` are operators here.
         let (token, literal) = self
             .tokens
             .get(self.position)
@@ -215,6 +216,7 @@ impl<'t> Parser<'t> {
                 }
                 Ok(values)
             }
+            // As in apimachinery, `in ()` has one value, which is empty.
             (Token::Close, _) => {
                 self.next();
                 Ok(vec![String::new()])
@@ -257,6 +259,7 @@ impl<'t> Parser<'t> {
     }
 
     fn value(&mut self) -> Result<String, String> {
+        // `key=` compares with the empty text.
         if matches!(self.peek().0, Token::End | Token::Comma) {
             return Ok(String::new());
         }

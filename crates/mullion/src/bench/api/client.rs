@@ -65,6 +65,7 @@ impl Connection {
         connector: &TlsConnector,
     ) -> Result<Self, Failure> {
         let stream = TcpStream::connect(address).await.map_err(broken)?;
+        // Otherwise the kernel may hold a small request back until the last answer is acknowledged.
         stream.set_nodelay(true).map_err(broken)?;
         let name = ServerName::from(address.ip());
         let stream = connector.connect(name, stream).await.map_err(broken)?;

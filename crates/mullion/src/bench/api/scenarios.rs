@@ -179,6 +179,8 @@ pub(super) async fn steady(disk: Option<&Path>) -> Result<Measured, Failure> {
             let mut latencies = Vec::with_capacity(requests.len());
             for (index, request) in &requests {
                 let due = Duration::from_secs(1) * *index as u32 / STEADY_RATE as u32;
+                // Each write is due by one common start, so a slow answer does not lower the rate of the
+                // writes after it.
                 tokio::time::sleep_until(began + due).await;
                 let sent = Instant::now();
                 connection.expect(request, 201).await?;

@@ -161,7 +161,9 @@ async fn measure(
     }
     let templates = manifest::pods(scenario).into_iter().map(Template::new);
     let templates = templates.collect();
+    // Before the first pod is created: the watch shows only what happens after its start.
     let seen = tokio::spawn(Bindings::watch(server).await?.wait(pods));
+    // Every write raises the revision, so this also counts the scheduler's status updates and Events.
     let before = stage.revision().await?;
     let began = LoadTimer::now();
     load::create(server, templates, "pod", pods).await?;

@@ -73,6 +73,7 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     match &pod.placement.builds {
         Some(selected) => {
             let hosts: Option<Vec<Build>> = selected.iter().map(|text| text.parse().ok()).collect();
+            // A build in the wrong form is MUL022, and what it was meant to be is not certain.
             let Some(hosts) = hosts else {
                 return;
             };
@@ -101,6 +102,7 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         }
         None if pod.placement.os == Choice::One(System::Windows) => {
             let hosts = match context.fleet.windows().all(|group| group.build.is_some()) {
+                // With a group of unknown build it is unknown where the pod may land.
                 true => context.fleet.builds(),
                 false => return,
             };
@@ -283,6 +285,7 @@ fn form(at: &Path, value: &Value, object: usize, found: &mut Findings) {
     }
     let known = match numbers.as_deref() {
         Some([major, minor, number, _]) => Some(format!("{major}.{minor}.{number}")),
+        // Build numbers of Windows Server have five digits, which years have not.
         Some([number]) if *number > 10_000 => Some(format!("10.0.{number}")),
         _ => by_name(&text).map(|build| build.to_string()),
     };

@@ -101,6 +101,7 @@ fn aws_auth(context: &Context<'_>, index: usize, object: &Object, found: &mut Fi
             at.clone(),
             Problem::NoProxyGroup { role: name },
         );
+        // The roles are YAML inside a string, so the inner text is edited and the string replaced.
         if let Some(changed) = edit::apply(text, 0, &Edit::Push(groups, json!(PROXY))) {
             finding.safe([Edit::Set(at, json!(changed))]);
         }
@@ -155,6 +156,7 @@ fn addresses(context: &Context<'_>, index: usize, object: &Object, found: &mut F
         }
         Some(Some(true)) if !on => {
             let finding = found.add("MUL076", index, at(PREFIXES), Problem::PrefixesAlone);
+            // An explicit "false" may be meant, so then it is not said which of the two keys is wrong.
             if ipam.and_then(parse_bool).is_none() {
                 finding.safe([turn_on()]);
             }

@@ -65,6 +65,7 @@ impl<'a> Context<'a> {
             .collect();
         let own = Fleet::of(&objects[..checked], false);
         let fleet = match known || live.is_some() {
+            // Nodes were described, so the cluster is taken to have no others.
             true => Fleet::of(objects, true),
             false => own.clone(),
         };
@@ -119,6 +120,7 @@ impl<'a> Context<'a> {
             && pod.wanted().is_some()
             && label(pod.meta)
                 .or_else(|| label(&self.objects.iter().find(is_home)?.value["metadata"]))
+                // The pod's label wins over its namespace's, as in the admission rule.
                 .unwrap_or(pod.namespace != "kube-system")
     }
 }

@@ -40,6 +40,7 @@ fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     }
     let repository = repository(container.image).unwrap_or_default();
     let is_silent =
+        // With a command of its own, the container starts another program than the image does.
         SILENT.iter().any(|own| repository == *own) && container.value["command"].is_null();
     if is_silent || words.contains("servicemonitor.exe") {
         let problem = Problem::SilentLogs {
@@ -57,6 +58,8 @@ fn started<'c>(container: &'c Container<'_>) -> Vec<&'c str> {
         .as_ref()
         .and_then(|fact| fact.program.as_ref());
     if let Some(program) = program.filter(|_| container.value["command"].is_null()) {
+        // As the kubelet does: `command` replaces entrypoint and arguments of the image, `args` only the
+        // arguments.
         if container.value["args"].is_null() {
             words.extend(program.arguments.iter().map(String::as_str));
         }
@@ -106,6 +109,7 @@ fn host(text: &str) -> Option<&str> {
             name
         }
     };
+    // A URL may have a user and a password before the host.
     let host = after.rsplit('@').next()?.split(':').next()?;
     let is_label = !host.is_empty()
         && host

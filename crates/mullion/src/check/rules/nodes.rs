@@ -97,6 +97,7 @@ fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Fin
         && own
             .iter()
             .all(|group| group.system == Some(System::Windows));
+    // CoreDNS and other system pods are for Linux; Fargate may run them instead of a node.
     if all_windows && list(&object.value["fargateProfiles"]).next().is_none() {
         found.add("MUL070", index, own[0].path.clone(), Problem::NoLinuxGroup);
     }
@@ -104,6 +105,7 @@ fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Fin
 
 /// Checks MUL072: untainted Windows nodes beside pods without an operating system.
 fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
+    // A Node in a manifest comes from a running cluster; its group or pool is what should have the taint.
     if group.source == Source::Node || group.taints.iter().any(|taint| taint.is_hard()) {
         return;
     }
@@ -118,6 +120,7 @@ fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
     let taint = json!({"key": "os", "value": "windows", "effect": "NoSchedule"});
     let object = &context.objects[group.object].value;
     let edit = match at.get(object) {
+        // eksctl's unmanaged groups may write taints as a map, `key: value:effect`, and all else as a list.
         Some(Value::Object(_)) => Edit::Set(at.key("os"), json!("windows:NoSchedule")),
         _ => Edit::Push(at, taint),
     };

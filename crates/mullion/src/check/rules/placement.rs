@@ -56,6 +56,8 @@ fn daemon_everywhere(pod: &Pod<'_>, system: System, found: &mut Findings) {
 /// Checks MUL001, MUL002, MUL004 and MUL005: pods that select no operating system.
 fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if !context.is_open(pod)
+        // A pod with a fixed node is placed already. A Windows image is reported all the same, because EKS's
+        // address webhook reads the node selector only.
         || pod.spec["nodeName"].is_string() && pod.wanted() != Some(System::Windows)
     {
         return;
@@ -67,6 +69,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         if known {
             context.fleet.reachable(&pod.placement).next().is_some()
         } else {
+            // Without known nodes, other signs of Windows suffice for a warning.
             context.mixed && !context.fleet.complete
         }
     };
@@ -134,6 +137,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                             known: false,
                         },
                     )
+                    // Nothing is known against the pod, so this is a hint and no warning.
                     .as_a(Severity::Info),
             };
         }
@@ -307,6 +311,7 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 pod.at(&["os"]),
                 Problem::OsNameMissing,
             );
+            // With such fields the API server would refuse the fixed pod.
             if super::pod_spec::forbidden(pod).is_empty() {
                 finding.safe([Edit::Set(at, json!("windows"))]);
             }

@@ -114,6 +114,7 @@ fn fields(pod: &Pod<'_>, found: &mut Findings) {
             at.clone(),
             Problem::NotOnWindows { refused },
         );
+        // Where the API server refuses the pod, nothing runs today, and what the author meant is unclear.
         if !refused {
             finding.safe([Edit::Remove(at)]);
         }
@@ -178,6 +179,7 @@ fn host(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         let level = home.value["metadata"]["labels"].get("pod-security.kubernetes.io/enforce");
         level.and_then(Value::as_str)
     });
+    // Pod Security's levels baseline and restricted both forbid HostProcess.
     if let Some(level) = level.filter(|level| *level != "privileged") {
         let problem = Problem::HostProcessLevel {
             namespace: pod.namespace.to_owned(),
@@ -215,6 +217,7 @@ fn users(pod: &Pod<'_>, found: &mut Findings) {
             );
             continue;
         }
+        // The container's own setting wins over the pod's, also if it is false.
         let non_root = security["runAsNonRoot"]
             .as_bool()
             .or(of_pod["runAsNonRoot"].as_bool());
@@ -428,6 +431,7 @@ fn devices(pod: &Pod<'_>, found: &mut Findings) {
         let mut seen = Vec::new();
         for (kind, name) in resource_names(container) {
             if DEVICES.iter().any(|device| name.starts_with(device)) && !seen.contains(&name) {
+                // Devices have equal requests and limits, so one finding covers both.
                 seen.push(name);
                 let at = container.path.keys(&["resources", kind, name]);
                 found.add(

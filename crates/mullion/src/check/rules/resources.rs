@@ -54,6 +54,7 @@ fn limits(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
         );
         if request.is_some() {
             let value = container.value["resources"]["requests"]["memory"].clone();
+            // A limit at the request may kill a container that needs more at times.
             finding.not_safe([Edit::Set(resources.keys(&["limits", "memory"]), value)]);
         }
     }
@@ -199,6 +200,8 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
         .windows()
         .filter(|group| group.source != Source::Node || context.live)
         .collect();
+    // DSR is switched on in free text, such as a bootstrap script or arguments of kube-proxy, so any mention
+    // counts.
     let dsr = windows.iter().any(|group| {
         context.objects[group.object]
             .value

@@ -89,6 +89,7 @@ pub(crate) fn apply(text: &str, document: usize, edit: &Edit) -> Option<String> 
     let roots = tree::documents(text).ok()?;
     let root = roots.get(document)?.as_ref()?;
     let changed = Editor { text }.change(root, edit)?;
+    // The proof that the text edit did what was meant and nothing else.
     (read(&changed)? == expected).then_some(changed)
 }
 
@@ -236,6 +237,7 @@ impl Editor<'_> {
         let line = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
         let whole = &self.text[line..];
         let indentation = &whole[..whole.len() - whole.trim_start_matches(' ').len()];
+        // The indentation of such a block is given by a number, which this code does not handle.
         if old.starts_with(' ') {
             return None;
         }
@@ -358,6 +360,7 @@ impl Editor<'_> {
         if flow {
             return Some(match next {
                 Some(next) => self.replaced(own.bytes.start, next, ""),
+                // The comma before the last entry goes with it.
                 None => self.replaced(parts[index - 1].1.bytes.end, value.bytes.end, ""),
             });
         }
@@ -366,6 +369,7 @@ impl Editor<'_> {
             .map_or(0, |at| at + 1);
         let alone = self.text[line..own.bytes.start].trim().is_empty();
         match (last, alone, next) {
+            // The first key of a list item stands behind the dash, which must stay.
             (Step::Key(_), false, Some(next)) => Some(self.replaced(own.bytes.start, next, "")),
             (Step::Key(_), false, None) => None,
             _ => {

@@ -112,6 +112,7 @@ pub(super) async fn shared(
             .map_err(|error| failed(&format!("a key cannot be made: {error}")))?;
         let mut trusted = authority.to_pem().0.to_owned();
         if let Some(before) = before {
+            // Replicas serve certificates of the old authority until they have seen the new one.
             trusted += before.authority.to_pem().0;
         }
         let shared = Shared { authority, trusted };

@@ -61,6 +61,8 @@ struct Configurations {
 /// # Errors
 /// The API server does not accept them.
 pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Result<(), Failure> {
+    // Forced, because the configurations are this program's alone; a conflict would leave a wrong certificate
+    // in place.
     let params = PatchParams::apply("mullion").force();
     let written = async {
         for part in all(hooks) {
@@ -129,6 +131,7 @@ where
 {
     let params = DeleteParams::default().preconditions(Preconditions {
         uid: metadata.uid.clone(),
+        // Another process may have taken over the configuration meanwhile.
         resource_version: metadata.resource_version.clone(),
     });
     match api.delete(name, &params).await {

@@ -277,6 +277,7 @@ impl Renewal {
         let is_another = shared.trusted != self.trusted;
         // This restores configurations that a user has deleted or changed.
         configurations::write(client, &self.hooks, &shared.trusted).await?;
+        // After the configurations, which by then trust the new authority.
         if is_another || self.own.is_old(now) {
             self.own = shared.sign(now, &self.names)?;
             self.tls
@@ -392,6 +393,7 @@ impl Server {
         let write = review.write();
         let verdict = self.ask(|cluster| rule.validate(&write, cluster)).await?;
         let verdict = Verdict {
+            // A validating webhook that returns a patch is an error to the API server.
             changes: Vec::new(),
             ..verdict
         };

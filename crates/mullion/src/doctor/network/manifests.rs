@@ -167,6 +167,7 @@ fn call(way: &TrafficPath, url: &str) -> Vec<String> {
         Os::Windows => ("curl.exe", "NUL"),
     };
     let patience = CALL_PATIENCE.to_string();
+    // `-k`, because the question is whether an answer comes, not whose certificate it has.
     let mut words = vec![program, "-sS", "-k", "-m", &patience];
     if way.answers().is_empty() {
         words.extend(["-o", nowhere]);

@@ -44,6 +44,7 @@ fn status<'a>(pod: &'a Value, container: &str) -> &'a Value {
 pub(super) fn ended(pod: &Value, container: &str) -> Option<ContainerOutcome> {
     let own = status(pod, container);
     let state = &own["state"];
+    // While a container waits for its next try, its exit code is in `lastState`.
     let last = [&state["terminated"], &own["lastState"]["terminated"]];
     let code = last.iter().find_map(|own| own["exitCode"].as_i64());
     let waits = &state["waiting"];

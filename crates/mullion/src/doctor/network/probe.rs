@@ -64,6 +64,8 @@ pub(in super::super) async fn measure(
             "the namespace {home} for the probes cannot be created: {}",
             refused.why
         ))),
+        // Without an answer (code 0) the namespace may have been created all the same, so this arm also
+        // removes it then.
         made => {
             out::aside(&format!(
                 "Probe pods run in the namespace {home}, which is deleted at the end. This may take minutes; Ctrl-C stops it."
@@ -153,6 +155,7 @@ impl Measurement<'_> {
                 None => open.push(way),
             }
         }
+        // Only now: the commands of the clients name the addresses that the servers have got.
         let clients = manifests::clients(self.hosts, &open, &places, self.image, self.home);
         answers.extend(self.ask(&clients, &open).await?);
         Ok(answers)
@@ -197,6 +200,7 @@ impl Measurement<'_> {
         clients: &[Value],
         ways: &[TrafficPath],
     ) -> Result<BTreeMap<TrafficPath, Answer>, RequestFailure> {
+        // The API server refuses a pod without containers, and nothing is asked from there.
         let is_asked = |pod: &&Value| {
             pod["spec"]["containers"]
                 .as_array()
@@ -215,6 +219,7 @@ impl Measurement<'_> {
         let is_settled = |pod: &Value| {
             let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
             let mut names = containers.filter_map(|own| own["name"].as_str());
+            // The server pods are listed too, and run until they are deleted.
             pod["metadata"]["labels"]["answers"].is_string()
                 || names.all(|name| ended(pod, name).is_some())
         };
@@ -223,6 +228,7 @@ impl Measurement<'_> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for way in ways {
             let name = manifests::client_name(way.os, way.source);
+            // Counted as [`manifests::clients`] numbers the containers: per pod, in the order of the paths.
             let count = counts.entry(name.clone()).or_default();
             let container = manifests::container_name(*count);
             *count += 1;

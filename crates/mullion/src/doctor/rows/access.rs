@@ -194,6 +194,7 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Findings, Unkn
         }
     }
     aws_auth(snapshot, &unmapped, &mut found)?;
+    // Every role lacks the same call, which is named once.
     found.missing.dedup();
     let count = roles.windows.len();
     found.state = match count {
@@ -307,6 +308,7 @@ fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Findings) -> Resu
             .fail(format!(
                 "the ConfigMap kube-system/aws-auth does not give the role {role} of Windows nodes the groups {groups}: without {PROXY_GROUP} a node is Ready and reaches no Service and no name"
             ))
+            // The same change for every role: two patches of the one text would undo each other.
             .mend(change.clone());
     }
     Ok(())

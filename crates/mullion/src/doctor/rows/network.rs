@@ -24,6 +24,7 @@ pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Findings, Unkno
         let address = service.as_ref()?["spec"]["clusterIP"].as_str()?;
         Some(address.contains(':'))
     });
+    // The cluster's own Service says it without any permission in AWS.
     let is_ipv6 = match (address, &snapshot.account.cluster) {
         (Some(is_ipv6), _) => is_ipv6,
         (None, Ok(cluster)) => cluster.ip_family == "ipv6",
@@ -180,6 +181,7 @@ pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Findings, Unknown
         let smaller = "kubectl -n kube-system patch configmap amazon-vpc-cni --type merge -p '{\"data\":{\"windows-warm-ip-target\":\"1\",\"windows-minimum-ip-target\":\"1\"}}'";
         match kind {
             Kind::Prefix if blocks == 0 => {
+                // So many free addresses would be a whole block if they were neighbours.
                 let why = match free >= 16 {
                     true => format!(
                         "has no free /28 block, though {free} addresses are free: it is fragmented"

@@ -203,6 +203,7 @@ fn ready_endpoints(snapshot: &Snapshot, namespace: &str, name: &str) -> Result<u
         namespace_of(slice) == namespace && slice["metadata"]["labels"][SERVICE_OF_SLICE] == name
     });
     let endpoints = slices.flat_map(|slice| list(&slice["endpoints"]));
+    // An unknown readiness counts as ready (EndpointConditions of discovery.k8s.io/v1).
     let ready = endpoints.filter(|own| own["conditions"]["ready"] != false);
     Ok(ready.count())
 }

@@ -37,6 +37,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
         walker.owner = owner;
         let length = walker.enter(&field.name);
         let depth = walker.fields.len();
+        // More than one tag means that Go embeds a struct here.
         if field.tags.len() > 1 {
             walker.fields.extend(embedded(owner, &field.name));
         }
@@ -122,6 +123,7 @@ pub(super) fn read_map<'de, 's, A: MapAccess<'de>>(
         let length = walker.enter(&key);
         let value = entries.next_value_seed(Seed { walker, id, go })?;
         walker.path.truncate(length);
+        // In a Go map, null becomes the zero value of the type.
         let value = if value.is_null() {
             zero::zero(walker.arena, id)
         } else {

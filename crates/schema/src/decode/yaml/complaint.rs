@@ -19,6 +19,7 @@ pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
             b'\n' => line += 1,
             b'"' => is_text = !is_text,
             b'\\' if is_text => {
+                // Half of a surrogate pair; YAML does not allow it even if the other half follows.
                 let half = |digits: &[u8]| {
                     matches!(
                         digits,

@@ -40,6 +40,7 @@ pub(super) fn merge_ordered_lists(
         let key = list.and_then(|list| list.merge_key.as_deref());
         check_order(change.as_deref().unwrap_or_default(), &order, key)?;
         let merged = match (before.clone(), change.clone()) {
+            // An order alone creates no list.
             (None, None) => continue,
             (Some(before), None) => before,
             (None, Some(change)) => change.into_iter().filter_map(without_directives).collect(),
@@ -51,6 +52,7 @@ pub(super) fn merge_ordered_lists(
         let key = key.filter(|_| items == Items::Maps);
         let merged = in_order(ordered, others, &order, &before, key)?;
         original.insert(name.to_owned(), Value::Array(merged));
+        // The list is done; the merge of the other fields must not do it again.
         patch.remove(name);
     }
     Ok(())
@@ -74,6 +76,7 @@ fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(
         if key.is_some() && !item.is_object() {
             return Err(bad_type(MAP, item));
         }
+        // An item that is to be deleted has no place in the order.
         if key.is_none()
             || item
                 .get(PATCH)
@@ -84,6 +87,7 @@ fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(
     }
     let (mut at, mut place) = (0, 0);
     while at < wanted.len() && place < order.len() {
+        // A `$patch: replace` item is a directive, not an item of the list.
         if wanted[at].get(PATCH).is_some() {
             at += 1;
             continue;
@@ -192,12 +196,14 @@ pub(super) fn merge_list(
     let mut places: HashMap<Value, usize> = HashMap::new();
     for (place, item) in merged.iter().enumerate() {
         if let Some(value) = item.get(key) {
+            // Of several live items with one key, Go's search finds the first.
             places.entry(value.clone()).or_insert(place);
         }
     }
     let item_schema = schema.at(list.item);
     for item in change {
         let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
+        // Another patch item with this key is merged into the same item.
         let place = *places.entry(wanted.clone()).or_insert(merged.len());
         match (merged.get_mut(place), item) {
             (Some(Value::Object(present)), Value::Object(item)) => {

@@ -127,6 +127,7 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
                 awaited = next_shared.next();
                 continue;
             }
+            // A shared item out of turn is skipped here: the configuration's order decides its place.
             if is_in(&at_right, &left[l]) && awaited.is_some_and(|awaited| **awaited != left[l]) {
                 l += 1;
                 continue;
@@ -134,11 +135,13 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
         }
         if l < left.len() {
             match at_right.get(&*left[l]) {
+                // Only the live list has it, so it stays where it is.
                 None => {
                     merged.push(live[l].clone());
                     l += 1;
                     continue;
                 }
+                // The configuration has placed it already.
                 Some(place) if place.first < r => l += 1,
                 Some(_) => {}
             }
@@ -162,6 +165,7 @@ pub(super) fn without(kind: &Type, value: &Value, gone: &FieldSet) -> Value {
 
 fn remove(arena: &Arena, id: Option<TypeId>, value: &Value, gone: &FieldSet) -> Value {
     match (id.map(|id| arena.node(id)), value) {
+        // An atomic value is owned as a whole, so there is nothing to remove in it.
         (Some(Node::Struct(fields)), _) if fields.atomic => value.clone(),
         (Some(Node::Map { atomic: true, .. }), _) => value.clone(),
         (_, Value::Object(map)) => {

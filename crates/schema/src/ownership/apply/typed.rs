@@ -50,6 +50,7 @@ impl Walk<'_> {
     }
 
     fn value(&mut self, id: TypeId, value: &Value) {
+        // structured-merge-diff accepts null everywhere.
         if value.is_null() {
             return;
         }
@@ -105,6 +106,7 @@ impl Walk<'_> {
                     };
                     let at = match at {
                         Ok(at) => at,
+                        // The items behind it are not checked either, as upstream.
                         Err(why) => return self.wrong(&format!("element {index}: {why}")),
                     };
                     if seen.contains(&at) {

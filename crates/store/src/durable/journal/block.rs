@@ -22,7 +22,7 @@ const MARK: u32 = u32::MAX;
 /// The first bytes of a mark's content; the identity of the store follows.
 const MARK_TEXT: &[u8] = b"mullion journal\n";
 
-/// Which part of which entry a block holds.
+/// The part of an entry that a block holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Head {
     /// The entry's number.
@@ -84,7 +84,7 @@ pub(super) fn write_entry(
     }
 }
 
-/// The mark that entries up to a number were acknowledged.
+/// Returns the mark that entries up to a number were acknowledged.
 pub(super) fn mark(identity: u64, number: u64) -> [u8; BLOCK] {
     let head = Head {
         number,
@@ -98,6 +98,8 @@ pub(super) fn mark(identity: u64, number: u64) -> [u8; BLOCK] {
 
 /// Reads the block of a store.
 pub(super) fn read(identity: u64, block: &[u8; BLOCK]) -> Block<'_> {
+    // Files are filled with zeros before entries are written, so zeros are valid and mean that nothing is
+    // there.
     if *block == [0; BLOCK] {
         return Block::Zeros;
     }
@@ -136,6 +138,7 @@ fn sealed(identity: u64, head: Head, content: &[u8]) -> [u8; BLOCK] {
 
 fn checksum(identity: u64, block: &[u8; BLOCK]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
+    // With the identity, blocks of another store in a copied or reused file are not taken for this store's.
     sum.update(&identity.to_le_bytes());
     sum.update(&block[4..]);
     sum.finalize()

@@ -39,7 +39,7 @@ impl<'a> Entries<'a> {
         })
     }
 
-    /// Up to which number entries were acknowledged when the file was marked last.
+    /// Returns the number of the last entry that was acknowledged when the file was marked last.
     ///
     /// # Errors
     /// The mark is not there, or is another store's.
@@ -58,11 +58,12 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// The next entry's number and rows; none where the entries end.
+    /// Returns the next entry's number and rows; none where the entries end.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Rows<'_>)>, StoreError> {
         let Some(head) = self.head()? else {
             return Ok(None);
         };
+        // Behind the last entry there may be older ones from an earlier use of the file.
         let follows = head.number > 0 && self.last.is_none_or(|last| head.number == last + 1);
         let bytes = head.entry_bytes();
         if !follows || bytes > self.len - self.at {
@@ -76,6 +77,7 @@ impl<'a> Entries<'a> {
         self.rows.clear();
         for (index, bytes) in (0..).zip(self.blocks.as_chunks().0) {
             match block::read(self.identity, bytes) {
+                // The attempt must agree as well: a refused attempt may have left some of its blocks.
                 Block::Part(part, content) if part == Head { index, ..head } => {
                     self.rows.extend_from_slice(content);
                 }
@@ -88,7 +90,7 @@ impl<'a> Entries<'a> {
         Ok(Some((head.number, Rows(&self.rows))))
     }
 
-    /// The head of the entry that begins here, if one does.
+    /// Returns the head of the entry that begins here, if one does.
     fn head(&self) -> Result<Option<Head>, StoreError> {
         if self.len.saturating_sub(self.at) < BLOCK as u64 {
             return Ok(None);
@@ -120,6 +122,7 @@ impl<'a> Entries<'a> {
             self.read(at, bytes)?;
             for block in bytes.as_chunks().0 {
                 match block::read(self.identity, block) {
+                    // Entries are written one after the other, so a crash can tear only the last one.
                     Block::Part(head, _) if head.number > last + 1 => {
                         let why = format!(
                             "entry {} cannot be read, and later ones are there",
@@ -171,7 +174,7 @@ mod tests {
 
     const IDENTITY: u64 = 7;
 
-    /// A file that holds these pieces, each with the block at which it begins.
+    /// Returns a file that holds these pieces, each with the block at which it begins.
     fn file(pieces: &[(usize, &[u8])]) -> Segment {
         let backend = Backend::new(Arc::new(InMemoryBackend::new()));
         backend.set_len(64 * FIRST).expect("there is room");
@@ -189,7 +192,7 @@ mod tests {
         blocks
     }
 
-    /// The numbers of the entries that can be read, and whether what follows is as it should be.
+    /// Returns the numbers of the entries that can be read, and whether what follows is as it should be.
     fn read(segment: &Segment) -> (Vec<u64>, Result<(), String>) {
         let mut entries = Entries::of(segment, IDENTITY).expect("readable");
         let mut numbers = Vec::new();

@@ -34,6 +34,7 @@ impl Entry {
     /// Forgets the entry before.
     pub(in crate::durable) fn begin(&mut self) {
         self.0.clear();
+        // One unusually large group would otherwise hold its memory for good.
         self.0.shrink_to(MOST_KEPT);
     }
 
@@ -49,6 +50,7 @@ impl Entry {
             .extend_from_slice(&sealed.object.revision().to_le_bytes());
         self.0.extend_from_slice(&(len as u32).to_le_bytes());
         let from = self.0.len();
+        // The length is known beforehand, so the record is encoded in place and needs no buffer of its own.
         self.0.resize(from + len, 0);
         record::encode(&mut self.0[from..], collection, at, sealed);
     }
@@ -73,7 +75,7 @@ impl Entry {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub(super) fn rows(&self) -> &[u8] {
         &self.0
     }

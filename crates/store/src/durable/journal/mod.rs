@@ -103,6 +103,7 @@ impl Journal {
         self.blocks.shrink_to(MOST_KEPT);
         block::write_entry(&mut self.blocks, self.identity, self.next, attempt, rows);
         self.segments[self.active].append(&self.blocks)?;
+        // Only after success: a refused entry's number is used again, and its attempt tells the two apart.
         self.next += 1;
         Ok(())
     }
@@ -129,7 +130,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -158,6 +159,7 @@ impl Journal {
             return Ok(None);
         }
         let other = 1 - self.active;
+        // Both files are prepared before anything is switched, so that an error leaves the journal as it was.
         self.segments[self.active].end()?;
         self.segments[other].begin_again(FULL)?;
         let part = Part {
@@ -172,7 +174,7 @@ impl Journal {
 }
 
 impl Part {
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(super) fn last(&self) -> u64 {
         *self.numbers.end()
     }
@@ -195,6 +197,7 @@ impl Part {
             && let Some((number, rows)) = entries.next()?
         {
             last = Some(number);
+            // After a crash, entries at the beginning of the file may be folded already.
             if self.numbers.contains(&number) {
                 for row in rows {
                     each(row.map_err(|_| unread())?)?;

@@ -27,10 +27,12 @@ pub(in crate::durable) fn recover(
 ) -> Result<Vec<Part>, StoreError> {
     let found = [find(directory, identity, 0)?, find(directory, identity, 1)?];
     let lasts = found.iter().filter_map(|found| found.numbers);
+    // The last entry of both files: what follows the older file's entries is judged by it too.
     let last = lasts.map(|(_, last)| last).fold(folded, u64::max);
     for found in &found {
         let mut entries = Entries::of(&found.segment, identity)?;
         while entries.next()?.is_some() {}
+        // Checked before anything is folded, so that a damaged journal changes nothing.
         entries.check_rest(last)?;
     }
     check_order(&found, folded)?;

@@ -35,7 +35,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// A new file with a mark, whatever is in it.
+    /// Creates a file that begins with a mark, overwriting what is in it.
     pub(super) fn new(
         backend: Backend,
         path: PathBuf,
@@ -43,6 +43,7 @@ impl Segment {
     ) -> Result<Self, StoreError> {
         let mut segment = Segment::found(backend, path);
         let failed = |error| file_error(&segment.path, error);
+        // Blocks of an earlier journal must not follow the new entries.
         segment.backend.set_len(0).map_err(failed)?;
         segment.fill(0, STEP)?;
         segment.put_mark(mark)?;
@@ -62,7 +63,7 @@ impl Segment {
         }
     }
 
-    /// The bytes of the entries in it.
+    /// Returns the bytes of the entries in it.
     pub(super) fn bytes(&self) -> u64 {
         self.at - FIRST
     }
@@ -84,10 +85,13 @@ impl Segment {
         let needed = end + BLOCK as u64;
         if needed > self.len {
             let len = needed.next_multiple_of(STEP);
+            // Growing and writing in one step could leave a short file after a crash, which counts as cut by
+            // somebody else.
             self.fill(self.len, len)?;
             self.sync()?;
             self.len = len;
         }
+        // Until the sync succeeds nobody knows how much of the entry is on disk.
         self.torn = true;
         self.write(self.at, entry)?;
         self.sync()?;

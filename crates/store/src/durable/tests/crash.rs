@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use super::{disk::Disk, *};
 
-/// A sequence of yes and no that follows from a number.
+/// Returns a sequence of yes and no that follows from a number.
 fn chances(mut seed: u64) -> impl FnMut() -> bool {
     move || {
         seed = seed

@@ -34,7 +34,7 @@ impl Remains {
         }
     }
 
-    /// The number of the last entry, or why the journal is refused.
+    /// Returns the number of the last entry, or why the journal is refused.
     fn last(&self) -> Result<u64, String> {
         let State {
             identity, folded, ..
@@ -45,7 +45,7 @@ impl Remains {
         }
     }
 
-    /// The same after a file was changed; then the file is as it was.
+    /// Returns the same after a file was changed; then the file is as it was.
     fn last_after(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> Result<u64, String> {
         let whole = self.dead.disk.synced(file);
         self.dead.disk.change(file, change);
@@ -55,7 +55,7 @@ impl Remains {
     }
 }
 
-/// Where the last sector begins that holds anything.
+/// Returns where the last sector begins that holds anything.
 fn last_sector(file: &[u8]) -> usize {
     let end = file.iter().rposition(|byte| *byte != 0);
     end.expect("something is there") / SECTOR * SECTOR
@@ -118,13 +118,13 @@ fn a_journal_of_zeros_is_refused() {
     }
 }
 
-/// The number in the mark of a file.
+/// Returns the number in the mark of a file.
 fn mark(disk: &Disk) -> u64 {
     let content = disk.synced("journal.0");
     u64::from_le_bytes(content[16..24].try_into().expect("eight bytes"))
 }
 
-/// A store whose journal was marked after its last write.
+/// Returns a store whose journal was marked after its last write.
 fn marked(writes: u16) -> Trial {
     let trial = Trial::marking(writes, Some(Duration::ZERO));
     let mut waited = 0;

@@ -62,7 +62,7 @@ struct OnDisk {
 }
 
 impl Disk {
-    /// What opens files on this disk instead of the real one.
+    /// Returns what opens files on this disk instead of the real one.
     pub(super) fn opener(&self) -> OpenFile {
         let disk = self.clone();
         Arc::new(move |file: File, name: &str| {
@@ -80,7 +80,8 @@ impl Disk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The disk as a power cut at this moment leaves it; `chance` decides for every sector that was not synced whether it arrived.
+    /// Returns the disk as a power cut at this moment leaves it; `chance` decides for every sector that was not synced whether it
+    /// arrived.
     pub(super) fn after_power_cut(&self, mut chance: impl FnMut() -> bool) -> Disk {
         let platters = self.platters();
         let mut cut = |content: &Content| {
@@ -130,7 +131,7 @@ impl Disk {
         content.since.clear();
     }
 
-    /// What a file holds for certain.
+    /// Returns what a file holds for certain.
     pub(super) fn synced(&self, name: &str) -> Vec<u8> {
         self.platters().content(name).synced.clone()
     }
@@ -150,7 +151,7 @@ impl Disk {
         self.platters().room = bytes;
     }
 
-    /// What it has done so far.
+    /// Returns what it has done so far.
     pub(super) fn work(&self) -> Work {
         self.platters().work
     }

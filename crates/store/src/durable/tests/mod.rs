@@ -82,7 +82,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime without drivers can be made")
 }
 
-/// The change that a write is to the collection as it is; none if there is nothing to delete.
+/// Returns the change that a write is to the collection as it is; none if there is nothing to delete.
 fn change(collection: &Collection, write: &Write) -> Option<Change> {
     let (Write::Put { name, .. } | Write::Delete { name, .. }) = write;
     let key = Key::new(Some("n"), &format!("o{name}"));
@@ -125,7 +125,7 @@ fn note(model: &mut Model, write: &Write, made: &Object) {
     };
 }
 
-/// What is there.
+/// Returns what is there.
 fn content(store: &Store) -> Model {
     let mut content = Model::new();
     for kind in KINDS {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{disk::Disk, *};
 use crate::{Cursor, Event};
 
-/// What one event was.
+/// Returns what one event was.
 fn told(event: &Event) -> (u64, EventType, String, Vec<u8>, Option<u64>) {
     (
         event.revision(),
@@ -16,7 +16,7 @@ fn told(event: &Event) -> (u64, EventType, String, Vec<u8>, Option<u64>) {
     )
 }
 
-/// The events of a collection after a revision; none if they are not all there.
+/// Returns the events of a collection after a revision; none if they are not all there.
 fn events(collection: &Arc<Collection>, revision: u64) -> Option<Vec<Event>> {
     let mut cursor = Cursor::new(collection.clone(), revision).ok()?;
     let mut all = Vec::new();

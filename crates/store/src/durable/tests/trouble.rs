@@ -27,7 +27,7 @@ impl Trial {
         Self::marking(writes, None)
     }
 
-    /// The same, with a journal that is marked after a while.
+    /// Creates the same, with a journal that is marked after a while.
     pub(super) fn marking(writes: u16, after: Option<Duration>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let disk = Disk::default();
@@ -95,7 +95,7 @@ impl Dead {
         opened_on(self.directory.path(), window(1000), self.disk.opener())
     }
 
-    /// Why it cannot be opened.
+    /// Returns why it cannot be opened.
     pub(super) fn refusal(&self) -> String {
         let said = self.open().err().expect("it is refused").to_string();
         said.replace(&self.directory.path().display().to_string(), "DIR")
@@ -275,7 +275,7 @@ fn what_is_no_store_is_refused_in_a_sentence() {
     );
 }
 
-/// A directory with a store that was closed, and what is in it.
+/// Returns a directory with a store that was closed, and what is in it.
 fn closed() -> (tempfile::TempDir, Model) {
     let directory = tempfile::tempdir().unwrap();
     let runtime = runtime();

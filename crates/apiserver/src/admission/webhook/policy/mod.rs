@@ -10,22 +10,25 @@ pub(super) mod validating;
 use std::{fmt, sync::Arc};
 
 use mullion_cel::{self as cel, Budget};
-use mullion_kube_text::validation::selector::Selector;
+use mullion_kinds::{
+    Resource,
+    request::{
+        Lookup,
+        expression::{ExpectedType, Expression, Scope},
+    },
+};
+use mullion_kube_text::{
+    status::{Cause, Status},
+    validation::selector::Selector,
+};
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{
     hook::Matcher,
     subject::{Subject, View, Views},
 };
-use crate::{
-    admission::{
-        Lookup,
-        cel::{ExpectedType, Expression, Scope},
-    },
-    kinds::{Resource, tree::Tree},
-    registry::Row,
-    status::{Cause, Status},
-};
+use crate::registry::Row;
 
 /// Values by the names that expressions use.
 type Values = Vec<(&'static str, cel::Value)>;

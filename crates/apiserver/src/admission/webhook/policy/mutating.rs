@@ -7,25 +7,22 @@
 use std::sync::Arc;
 
 use mullion_cel::{self as cel, Budget};
-use mullion_kube_text::golang::quote;
+use mullion_kinds::request::expression::{ExpectedType, Expression};
+use mullion_kube_text::{golang::quote, status::Status};
 use mullion_schema::{
     merge::{self, JsonPatchError},
     ownership,
+    tree::Tree,
 };
 use serde_json::{Value, json};
 
 use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
-use crate::{
-    admission::{
-        Operation,
-        cel::{ExpectedType, Expression},
-        webhook::{
-            dispatch::{Stage, present},
-            subject::{View, Views, aggregate},
-        },
+use crate::admission::{
+    Operation,
+    webhook::{
+        dispatch::{Stage, present},
+        subject::{View, Views, aggregate},
     },
-    kinds::tree::Tree,
-    status::Status,
 };
 
 /// A policy as one binding puts it in force.

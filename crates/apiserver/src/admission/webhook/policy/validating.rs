@@ -4,17 +4,13 @@
 use std::sync::Arc;
 
 use mullion_cel::{self as cel, Budget};
+use mullion_kinds::request::expression::{ExpectedType, Expression, Scope};
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
-use crate::{
-    admission::{
-        cel::{ExpectedType, Expression, Scope},
-        webhook::subject::{View, Views, aggregate},
-    },
-    kinds::tree::Tree,
-    status::Status,
-};
+use crate::admission::webhook::subject::{View, Views, aggregate};
 
 /// The longest text that a `messageExpression` may make.
 const MAX_MESSAGE: usize = 5 * 1024;

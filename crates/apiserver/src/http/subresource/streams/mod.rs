@@ -16,6 +16,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use mullion_kinds::request::Authorize;
 use mullion_kube_text::golang::integer;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -31,13 +32,13 @@ pub(crate) use self::{
 };
 use super::log::container_name;
 use crate::{
-    auth::attributes::{Attributes, Resource, Target},
     http::{call::Call, negotiate::Media, reply, write},
-    kinds::tree::Tree,
     limits,
     listen::ActivityGuard,
-    status::{Cause, Status},
 };
+use mullion_kinds::request::attributes::{Attributes, Resource, Target};
+use mullion_kube_text::status::{Cause, Status};
+use mullion_schema::tree::Tree;
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
 const COMMAND_PROTOCOLS: &[&str] = &[

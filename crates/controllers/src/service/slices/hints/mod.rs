@@ -43,6 +43,7 @@ pub(super) fn apply(
         let notice = topology.apply(&key, existing, plan, nodes);
         return notice.map(|notice| with_address_type(notice, address_type));
     }
+    // A Service that dropped the annotation must lose its place in the cache, whatever it asks for instead.
     let notice = topology.give_up(&key);
     match nearby::Nearby::of(service) {
         Some(nearby) => {

@@ -68,6 +68,7 @@ impl Topology {
         nodes: impl FnOnce() -> Vec<Arc<Node>>,
     ) -> Vec<Key> {
         let mut state = self.lock();
+        // Computed again when a Service needs them, which in most clusters is never.
         state.shares = None;
         if state.given.is_empty() {
             return Vec::new();
@@ -244,6 +245,7 @@ fn give_out(
             else {
                 continue;
             };
+            // Lenders and borrowers are equal in number, so the loans are complete.
             let Some(borrower) = borrowers.keys().next().cloned() else {
                 return Ok(given);
             };
@@ -308,6 +310,7 @@ fn loans(allocations: &ByZone<Share>, given: &ByZone<usize>) -> (ByZone<usize>, 
     }
     let (mut lenders, mut borrowers) = (BTreeMap::new(), BTreeMap::new());
     while let (Some((lender, more)), Some((borrower, fewer))) = (most(&over), most(&under)) {
+        // Whole endpoints are lent, so a loan must bring both zones closer to their shares.
         if (more < 1.0 && fewer < 1.0) || more < 0.5 || fewer < 0.5 {
             break;
         }

@@ -53,12 +53,15 @@ impl Rollout<'_> {
         };
         match (&active[..], latest) {
             ([], None) => {}
+            // With one active set there is nothing to divide. Without any, the latest gets all.
             (&[only], _) | ([], Some(only)) => self.resize(only, self.limits.desired).await?,
+            // The rollout is complete, so what is left of old sets is only surplus.
             _ if self.new_is_saturated() => {
                 for index in (0..self.old.len()).rev() {
                     self.resize(Place::Old(index), 0).await?;
                 }
             }
+            // Recreate never has two active sets on purpose, so there are no proportions to keep.
             _ if is_recreate(&self.deployment) => {}
             _ => self.share_out(&active).await?,
         }

@@ -61,6 +61,7 @@ impl Rollout<'_> {
             return Ok(());
         }
         let mut new_status = self.deployment.status.clone().unwrap_or_default();
+        // The Deployment takes the set's revision, which a write of this sync may just have raised.
         let mut changed = self.note_revision(existing.annotations().get(REVISION).cloned());
         if status::deadline(&self.deployment).is_some()
             && status::find(&new_status, status::PROGRESSING).is_none()
@@ -90,6 +91,7 @@ impl Rollout<'_> {
             .and_then(|status| status.collision_count);
         let mut set = new_set(&self.deployment, collisions);
         let total = self.old.iter().map(|set| replicas(set)).sum();
+        // The set is created with its first size, which saves the second write of every rollout.
         let size = if is_recreate(&self.deployment) {
             self.limits.desired
         } else {
@@ -157,6 +159,7 @@ impl Rollout<'_> {
             &existing,
             self.deployment.metadata.uid.as_deref().unwrap_or_default(),
         );
+        // Same owner and template: an earlier sync created it, and the informer is late.
         if is_ours && equal_but_for_hash(&template(&existing), &template(wanted)) {
             return Ok(existing);
         }

@@ -22,6 +22,7 @@ impl Rollout<'_> {
     /// Restores the template of revision `asked`, where 0 means the one before the current. The request is removed
     /// in any case.
     pub(in super::super) async fn roll_back(mut self, asked: i64) -> Result<(), Error> {
+        // The current template must have its revision first, or undo could not come back to it.
         self.sync_revision(true).await?;
         let target = match asked {
             0 => revision::last_revision(self.sets().map(|set| &**set)),
@@ -52,6 +53,7 @@ impl Rollout<'_> {
         spec.template = without_hash(own);
         *rolled_back.annotations_mut() =
             revision::annotations_after_rollback(&self.deployment, &set);
+        // Template and annotation are written together, so the request cannot be carried out twice.
         self.answer(rolled_back).await?;
         let message = format!("Rolled back deployment \"{name}\" to revision {target}");
         self.recorder.normal(&self.deployment, DONE, message);

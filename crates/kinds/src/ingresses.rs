@@ -1,0 +1,313 @@
+//! networking.k8s.io/v1 Ingress: rules that route requests from outside the cluster to Services (`pkg/apis/networking/validation`).
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, net},
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+use super::{Check, Column, Kind, print};
+use crate::{Printing, request::Ctx};
+
+/// networking.k8s.io/v1 Ingress.
+pub(super) struct Ingress;
+
+/// The annotation that named the class before `ingressClassName` existed.
+pub const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+const COLUMNS: [Column; 6] = [
+    print::NAME,
+    print::column("Class"),
+    print::column("Hosts"),
+    print::column("Address"),
+    print::column("Ports"),
+    print::AGE,
+];
+/// The number of hosts that the table shows.
+const SHOWN: usize = 3;
+
+impl Kind for Ingress {
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        Check::CHANGE_AND_WHOLE
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        let rules = spec.items("rules");
+        if rules.is_empty() && !spec.has("defaultBackend") {
+            let sent = errors.as_sent(&path.child("rules"), &spec["rules"]);
+            errors.invalid(
+                &path,
+                sent,
+                "either `defaultBackend` or `rules` must be specified",
+            );
+        }
+        if let Some(target) = spec.field("defaultBackend") {
+            backend(target, &path.child("defaultBackend"), errors);
+        }
+        let at = path.child("rules");
+        for (index, item) in rules.iter().enumerate() {
+            rule(item, &at.index(index), errors);
+        }
+        let at = path.child("tls");
+        for (index, item) in spec.items("tls").iter().enumerate() {
+            tls(item, &at.index(index), errors);
+        }
+        if spec.has("ingressClassName") {
+            let class = spec.text("ingressClassName");
+            let at = path.child("ingressClassName");
+            check(errors, &at, class, names::dns_subdomain(class));
+        }
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let annotated = object["metadata"]["annotations"].field(CLASS_ANNOTATION);
+        let class = object["spec"].field("ingressClassName");
+        if let (Some(annotated), Some(class)) = (annotated, class)
+            && annotated != class
+        {
+            errors.invalid(
+                &Path::new("annotations").child(CLASS_ANNOTATION),
+                annotated.clone(),
+                "must match `ingressClassName` when both are specified",
+            );
+        }
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let path = Path::new("status");
+        let path = path.child("loadBalancer");
+        let path = path.child("ingress");
+        let points = object["status"]["loadBalancer"].items("ingress");
+        let kept = old["status"]["loadBalancer"].items("ingress").iter();
+        let kept = kept.map(|point| point.text("ip")).collect();
+        for (index, point) in points.iter().enumerate() {
+            let at = path.index(index);
+            let (ip, host) = (point.text("ip"), point.text("hostname"));
+            if !ip.is_empty() {
+                net::ip(errors, &at.child("ip"), ip, &kept);
+            }
+            if !host.is_empty() {
+                let at = at.child("hostname");
+                check(errors, &at, host, names::dns_subdomain(host));
+                no_address(host, &at, errors);
+            }
+        }
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let annotated = object["metadata"]["annotations"].has(CLASS_ANNOTATION);
+        if old.is_some() || !annotated || object["spec"].has("ingressClassName") {
+            return Vec::new();
+        }
+        vec![format!(
+            "annotation {CLASS_ANNOTATION:?} is deprecated, please use 'spec.ingressClassName' instead"
+        )]
+    }
+
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for Ingress {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let spec = &object["spec"];
+        let points = object["status"]["loadBalancer"].items("ingress");
+        let addresses: BTreeSet<&str> = points
+            .iter()
+            .map(|point| match point.text("ip") {
+                "" => point.text("hostname"),
+                ip => ip,
+            })
+            .filter(|address| !address.is_empty())
+            .collect();
+        let addresses: Vec<&str> = addresses.into_iter().collect();
+        let class = match spec.field("ingressClassName") {
+            Some(class) => class.as_str().unwrap_or_default(),
+            None => "<none>",
+        };
+        let ports = if spec.items("tls").is_empty() {
+            "80"
+        } else {
+            "80, 443"
+        };
+        vec![
+            print::name(object),
+            class.into(),
+            hosts(spec.items("rules")).into(),
+            addresses.join(",").into(),
+            ports.into(),
+            print::age(object, now),
+        ]
+    }
+}
+
+fn hosts(rules: &[Value]) -> String {
+    let (mut shown, mut more) = (Vec::new(), false);
+    for rule in rules {
+        more |= shown.len() == SHOWN;
+        if !more && !rule.text("host").is_empty() {
+            shown.push(rule.text("host"));
+        }
+    }
+    match (shown.is_empty(), more) {
+        (true, _) => "*".to_owned(),
+        (false, false) => shown.join(","),
+        (false, true) => format!("{} + {} more...", shown.join(","), rules.len() - SHOWN),
+    }
+}
+
+fn no_address(host: &str, path: &Path<'_>, errors: &mut Errors) {
+    if net::parse_ip(host).is_some() {
+        errors.invalid(path, host, "must be a DNS name, not an IP address");
+    }
+}
+
+fn host_name(host: &str, path: &Path<'_>, errors: &mut Errors) {
+    let sentences = if host.contains('*') {
+        names::wildcard_subdomain(host)
+    } else {
+        names::dns_subdomain(host)
+    };
+    check(errors, path, host, sentences);
+}
+
+fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let host = rule.text("host");
+    if !host.is_empty() {
+        let at = path.child("host");
+        no_address(host, &at, errors);
+        host_name(host, &at, errors);
+    }
+    let Some(http) = rule.field("http") else {
+        return;
+    };
+    let at = path.child("http");
+    let at = at.child("paths");
+    if http.items("paths").is_empty() {
+        errors.required(&at, "");
+    }
+    for (index, item) in http.items("paths").iter().enumerate() {
+        http_path(item, &at.index(index), errors);
+    }
+}
+
+fn http_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const KINDS: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
+    const SEQUENCES: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
+    const SUFFIXES: [&str; 2] = ["/..", "/."];
+    if !item.has("pathType") {
+        return errors.required(&path.child("pathType"), "pathType must be specified");
+    }
+    let (text, at) = (item.text("path"), path.child("path"));
+    let absolute = text.starts_with('/');
+    match item.text("pathType") {
+        "Exact" | "Prefix" => {
+            if !absolute {
+                errors.invalid(&at, text, "must be an absolute path");
+            }
+            for sequence in SEQUENCES.iter().filter(|part| text.contains(**part)) {
+                errors.invalid(&at, text, format!("must not contain '{sequence}'"));
+            }
+            for suffix in SUFFIXES.iter().filter(|part| text.ends_with(**part)) {
+                errors.invalid(&at, text, format!("cannot end with '{suffix}'"));
+            }
+        }
+        "ImplementationSpecific" => {
+            if !text.is_empty() && !absolute {
+                errors.invalid(&at, text, "must be an absolute path");
+            }
+        }
+        other => errors.not_supported(&path.child("pathType"), other, &KINDS),
+    }
+    backend(&item["backend"], &path.child("backend"), errors);
+}
+
+fn backend(backend: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match (backend.field("resource"), backend.field("service")) {
+        (Some(_), Some(_)) => {
+            errors.invalid(path, "", "cannot set both resource and service backends");
+        }
+        (Some(resource), None) => local_reference(resource, &path.child("resource"), errors),
+        (None, Some(service)) => service_backend(service, path, errors),
+        (None, None) => errors.invalid(path, "", "resource or service backend is required"),
+    }
+}
+
+fn service_backend(service: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("service");
+    let name = service.text("name");
+    if name.is_empty() {
+        errors.required(&at.child("name"), "");
+    } else {
+        check(errors, &at.child("name"), name, names::dns_label(name));
+    }
+    let port = &service["port"];
+    let at = at.child("port");
+    let (name, number) = (port.text("name"), port.integer("number").unwrap_or(0));
+    match (name.is_empty(), number == 0) {
+        (false, false) => errors.invalid(path, "", "cannot set both port name & port number"),
+        (false, true) => check(errors, &at.child("name"), name, names::port_name(name)),
+        (true, false) => {
+            for sentence in names::port_number(number) {
+                errors.invalid(&at.child("number"), number, sentence);
+            }
+        }
+        (true, true) => errors.required(path, "port name or number is required"),
+    }
+}
+
+/// Validates a reference to an object of any kind.
+pub(super) fn local_reference(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if reference.has("apiGroup") {
+        let group = reference.text("apiGroup");
+        let at = path.child("apiGroup");
+        check(errors, &at, group, names::dns_subdomain(group));
+    }
+    for field in ["kind", "name"] {
+        let (text, at) = (reference.text(field), path.child(field));
+        if text.is_empty() {
+            errors.required(&at, "");
+        } else {
+            check(errors, &at, text, names::path_segment(text));
+        }
+    }
+}
+
+fn tls(tls: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("hosts");
+    for (index, host) in tls.items("hosts").iter().enumerate() {
+        host_name(host.as_str().unwrap_or_default(), &at.index(index), errors);
+    }
+    let secret = tls.text("secretName");
+    if !secret.is_empty() {
+        let at = path.child("secretName");
+        check(errors, &at, secret, names::dns_subdomain(secret));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn three_hosts_are_shown_and_the_others_counted() {
+        let rules = |hosts: &[&str]| -> Vec<Value> {
+            hosts.iter().map(|host| json!({"host": host})).collect()
+        };
+        assert_eq!(hosts(&rules(&[])), "*");
+        assert_eq!(hosts(&rules(&["a", "b", "c"])), "a,b,c");
+        assert_eq!(hosts(&rules(&["a", "b", "c", "d"])), "a,b,c + 1 more...");
+    }
+}

@@ -1,0 +1,107 @@
+//! PodDisruptionBudgets: validation and table columns (`pkg/apis/policy`). `http/subresource/eviction.rs` counts evictions against them.
+
+use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    validation::{metadata, selector::label_selector},
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+use super::{Check, Column, Kind, podspec::internal, print, workloads};
+use crate::{Printing, request::Ctx};
+
+/// The behaviour of policy/v1 poddisruptionbudgets.
+pub(super) struct PodDisruptionBudgets;
+
+const COUNTS: [&str; 4] = [
+    "disruptionsAllowed",
+    "currentHealthy",
+    "desiredHealthy",
+    "expectedPods",
+];
+const COLUMNS: [Column; 5] = [
+    print::NAME,
+    print::column("Min Available"),
+    print::column("Max Unavailable"),
+    print::typed("Allowed Disruptions", "integer"),
+    print::AGE,
+];
+
+impl Kind for PodDisruptionBudgets {
+    fn creation_checks(&self) -> &'static [Check] {
+        &[Check::Object]
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Object, Check::Change]
+    }
+
+    fn status_checks(&self) -> &'static [Check] {
+        &[Check::Change]
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        const POLICIES: [&str; 2] = ["AlwaysAllow", "IfHealthyBudget"];
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        if spec.has("minAvailable") && spec.has("maxUnavailable") {
+            let text = internal::compact("PodDisruptionBudgetSpec", spec);
+            errors.with_text(
+                ErrorType::Invalid,
+                &path,
+                text,
+                "minAvailable and maxUnavailable cannot be both set",
+            );
+        }
+        for field in ["minAvailable", "maxUnavailable"] {
+            if let Some(value) = spec.field(field) {
+                let at = path.child(field);
+                workloads::int_or_percent(value, &at, errors);
+                workloads::at_most_all(value, &at, errors);
+            }
+        }
+        label_selector(errors, &path.child("selector"), &spec["selector"]);
+        let policy = spec.text("unhealthyPodEvictionPolicy");
+        if spec.has("unhealthyPodEvictionPolicy") && !POLICIES.contains(&policy) {
+            errors.not_supported(&path.child("unhealthyPodEvictionPolicy"), policy, &POLICIES);
+        }
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
+        let (status, path) = (&object["status"], Path::new("status"));
+        metadata::conditions(
+            errors,
+            &path.child("conditions"),
+            status.items("conditions"),
+        );
+        workloads::counts(status, &COUNTS, &path, errors);
+    }
+
+    fn printing(&self) -> Option<&dyn Printing> {
+        Some(self)
+    }
+}
+
+impl Printing for PodDisruptionBudgets {
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let bound = |field: &str| match object["spec"].field(field) {
+            Some(Value::String(text)) => text.clone(),
+            Some(number) => number.to_string(),
+            None => "N/A".to_owned(),
+        };
+        vec![
+            print::name(object),
+            bound("minAvailable").into(),
+            bound("maxUnavailable").into(),
+            object["status"]
+                .integer("disruptionsAllowed")
+                .unwrap_or(0)
+                .into(),
+            print::age(object, now),
+        ]
+    }
+}

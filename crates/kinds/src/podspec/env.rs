@@ -1,0 +1,327 @@
+//! Validates environment variables and their sources, and the field selectors of the downward API.
+
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+use super::{Scope, totals::quantity};
+
+const ENV_FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// The fields that a downward API volume can show.
+pub(super) const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+const DIVISORS: [&str; 13] = [
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+];
+
+/// Validates `env` of a container.
+pub(super) fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, variable) in variables.iter().enumerate() {
+        let at = path.index(index);
+        let name = variable.text("name");
+        if name.is_empty() {
+            errors.required(&at.child("name"), "");
+        } else {
+            check(
+                errors,
+                &at.child("name"),
+                name,
+                names::relaxed_env_name(name),
+            );
+        }
+        if let Some(source) = variable.field("valueFrom") {
+            value_from(
+                source,
+                variable.text("value"),
+                &at.child("valueFrom"),
+                errors,
+            );
+        }
+    }
+}
+
+fn value_from(source: &Value, value: &str, path: &Path<'_>, errors: &mut Errors) {
+    let mut sources = 0;
+    if let Some(reference) = source.field("fieldRef") {
+        sources += 1;
+        field_ref(reference, &ENV_FIELDS, &path.child("fieldRef"), errors);
+    }
+    if let Some(reference) = source.field("resourceFieldRef") {
+        sources += 1;
+        resource_field_ref(reference, false, &path.child("resourceFieldRef"), errors);
+    }
+    for kind in ["configMapKeyRef", "secretKeyRef"] {
+        if let Some(reference) = source.field(kind) {
+            sources += 1;
+            key_ref(reference, &path.child(kind), errors);
+        }
+    }
+    if let Some(reference) = source.field("fileKeyRef") {
+        sources += 1;
+        file_key_ref(reference, &path.child("fileKeyRef"), errors);
+    }
+    if sources == 0 {
+        let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+        errors.invalid(path, "", detail);
+    } else if !value.is_empty() {
+        errors.invalid(path, "", "may not be specified when `value` is not empty");
+    } else if sources > 1 {
+        errors.invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        );
+    }
+}
+
+/// Validates an `ObjectFieldSelector`.
+pub(super) fn field_ref(
+    reference: &Value,
+    supported: &[&str],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let (version, field) = (reference.text("apiVersion"), reference.text("fieldPath"));
+    if version.is_empty() {
+        return errors.required(&path.child("apiVersion"), "");
+    }
+    if field.is_empty() {
+        return errors.required(&path.child("fieldPath"), "");
+    }
+    if version != "v1" {
+        let detail = format!("error converting fieldPath: unsupported pod version: {version}");
+        return errors.invalid(&path.child("fieldPath"), field, detail);
+    }
+    if let Some((map, key)) = field
+        .strip_suffix("']")
+        .and_then(|field| field.split_once("['"))
+        .filter(|(map, _)| !map.is_empty())
+    {
+        return match map {
+            // Like everywhere, the keys of annotations are checked in lower case.
+            "metadata.annotations" => check(
+                errors,
+                path,
+                &key.to_lowercase(),
+                names::qualified_name(&key.to_lowercase()),
+            ),
+            "metadata.labels" => check(errors, path, key, names::qualified_name(key)),
+            _ => {
+                let detail = format!(
+                    "error converting fieldPath: field label does not support subscript: {field}"
+                );
+                errors.invalid(&path.child("fieldPath"), field, detail);
+            }
+        };
+    }
+    // The conversion to the internal form accepts these fields too, and `spec.host` is an old name there.
+    let known = field == "spec.host"
+        || field == "spec.restartPolicy"
+        || field == "spec.schedulerName"
+        || field == "status.phase";
+    let internal = if field == "spec.host" {
+        "spec.nodeName"
+    } else {
+        field
+    };
+    if !known && !ENV_FIELDS.contains(&field) && !VOLUME_FIELDS.contains(&field) {
+        let detail = format!("error converting fieldPath: field label not supported: {field}");
+        errors.invalid(&path.child("fieldPath"), field, detail);
+    } else if !supported.contains(&internal) {
+        errors.not_supported(&path.child("fieldPath"), internal, supported);
+    }
+}
+
+/// Validates a `ResourceFieldSelector`; in a volume, it must name a container.
+pub(super) fn resource_field_ref(
+    reference: &Value,
+    in_volume: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let resource = reference.text("resource");
+    let huge_pages =
+        resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
+    if in_volume && reference.text("containerName").is_empty() {
+        errors.required(&path.child("containerName"), "");
+    } else if resource.is_empty() {
+        errors.required(&path.child("resource"), "");
+    } else if !RESOURCES.contains(&resource) && !huge_pages {
+        errors.not_supported(&path.child("resource"), resource, &RESOURCES);
+    }
+    // A divisor of zero counts as missing.
+    let Some(divisor) = reference
+        .field("divisor")
+        .map(quantity)
+        .filter(|divisor| !divisor.is_zero())
+    else {
+        return;
+    };
+    let divisor = divisor.to_string();
+    let sizes = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
+    let detail = match resource {
+        "limits.cpu" | "requests.cpu" if divisor != "1" && divisor != "1m" => {
+            "only divisor's values 1m and 1 are supported with the cpu resource".to_owned()
+        }
+        "limits.cpu" | "requests.cpu" => return,
+        _ if DIVISORS.contains(&divisor.as_str()) => return,
+        "limits.memory" | "requests.memory" => {
+            format!("only divisor's values {sizes} are supported with the memory resource")
+        }
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => {
+            format!(
+                "only divisor's values {sizes} are supported with the local ephemeral storage resource"
+            )
+        }
+        _ if huge_pages => {
+            format!("only divisor's values {sizes} are supported with the hugepages resource")
+        }
+        _ => return,
+    };
+    // kube-apiserver's error shows the resource, not the divisor.
+    errors.invalid(&path.child("divisor"), resource, detail);
+}
+
+fn key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (name, key) = (reference.text("name"), reference.text("key"));
+    check(
+        errors,
+        &path.child("name"),
+        name,
+        names::dns_subdomain(name),
+    );
+    if key.is_empty() {
+        errors.required(&path.child("key"), "");
+    } else {
+        check(errors, &path.child("key"), key, names::config_key(key));
+    }
+}
+
+fn file_key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (key, volume) = (reference.text("key"), reference.text("volumeName"));
+    if key.is_empty() {
+        errors.required(&path.child("key"), "");
+    } else {
+        check(
+            errors,
+            &path.child("key"),
+            key,
+            names::relaxed_env_name(key),
+        );
+    }
+    if volume.is_empty() {
+        errors.required(&path.child("volumeName"), "");
+    } else {
+        check(
+            errors,
+            &path.child("volumeName"),
+            volume,
+            names::dns_label(volume),
+        );
+    }
+    match reference.text("path") {
+        "" => errors.required(&path.child("path"), ""),
+        file => super::paths::no_backsteps(file, &path.child("path"), errors),
+    }
+}
+
+/// Validates that files of environment variables are in `emptyDir` volumes of the pod; `path` is the spec's.
+pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    scope.visit_containers(path, &mut |container, at| {
+        let list = at.child("env");
+        for (index, variable) in container.items("env").iter().enumerate() {
+            let reference = variable
+                .field("valueFrom")
+                .and_then(|source| source.field("fileKeyRef"));
+            let Some(reference) = reference else {
+                continue;
+            };
+            let name = reference.text("volumeName");
+            let at = list.index(index);
+            let at = at.child("valueFrom");
+            let at = at.child("fileKeyRef");
+            let at = at.child("volumeName");
+            let named = |volume: &&Value| volume.text("name") == name;
+            match scope.spec.items("volumes").iter().rfind(named) {
+                None => errors.not_found(&at, name),
+                Some(volume) if !volume.has("emptyDir") => {
+                    errors.invalid(&at, name, "referenced volume must be of type emptyDir");
+                }
+                Some(_) => {}
+            }
+        }
+    });
+}
+
+/// Validates `envFrom` of a container.
+pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, source) in sources.iter().enumerate() {
+        let at = path.index(index);
+        let prefix = source.text("prefix");
+        if !prefix.is_empty() {
+            check(
+                errors,
+                &at.child("prefix"),
+                prefix,
+                names::relaxed_env_name(prefix),
+            );
+        }
+        let mut sources = 0;
+        for kind in ["configMapRef", "secretRef"] {
+            let Some(reference) = source.field(kind) else {
+                continue;
+            };
+            sources += 1;
+            let name = reference.text("name");
+            let (of_kind, at_kind) = (
+                names::by_rule(names::NameRule::DnsSubdomain, name, true),
+                at.child(kind),
+            );
+            if name.is_empty() {
+                errors.required(&at_kind.child("name"), "");
+            } else {
+                check(errors, &at_kind.child("name"), name, of_kind);
+            }
+        }
+        if sources == 0 {
+            errors.invalid(
+                path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            );
+        } else if sources > 1 {
+            errors.invalid(
+                path,
+                "",
+                "may not have more than one field specified at a time",
+            );
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Validates DNS settings, host names, host aliases, and ports on the host's network.
+
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{
+        check,
+        net::{self, OldValues},
+    },
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+use super::Scope;
+
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_SEARCH_CHARACTERS: usize = 2048;
+const MAX_HOSTNAME_OVERRIDE: usize = 64;
+
+/// Validates `spec.dnsPolicy`.
+pub(super) fn validate_dns_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    match spec.text("dnsPolicy") {
+        "" => errors.required(path, ""),
+        policy if !POLICIES.contains(&policy) => errors.not_supported(path, policy, &POLICIES),
+        _ => {}
+    }
+}
+
+/// Validates `spec.dnsConfig`.
+pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let config = spec.field("dnsConfig");
+    let nameservers = config.map_or(&[][..], |config| config.items("nameservers"));
+    if spec.text("dnsPolicy") == "None" {
+        if config.is_none() {
+            return errors.required(path, "must provide `dnsConfig` when `dnsPolicy` is None");
+        }
+        if nameservers.is_empty() {
+            let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            return errors.required(&path.child("nameservers"), detail);
+        }
+    }
+    let Some(config) = config else { return };
+    let at = path.child("nameservers");
+    if nameservers.len() > MAX_NAMESERVERS {
+        errors.invalid(
+            &at,
+            nameservers.to_vec(),
+            format!("must not have more than {MAX_NAMESERVERS} nameservers"),
+        );
+    }
+    for (index, server) in nameservers.iter().filter_map(Value::as_str).enumerate() {
+        net::ip(errors, &at.index(index), server, OldValues::NONE);
+    }
+    searches(config.items("searches"), &path.child("searches"), errors);
+    let options = path.child("options");
+    for (index, _) in config
+        .items("options")
+        .iter()
+        .enumerate()
+        .filter(|(_, option)| option.text("name").is_empty())
+    {
+        errors.required(&options.index(index), "must not be empty");
+    }
+}
+
+fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    if searches.len() > MAX_SEARCHES {
+        errors.invalid(
+            path,
+            searches.to_vec(),
+            format!("must not have more than {MAX_SEARCHES} search paths"),
+        );
+    }
+    let texts = || searches.iter().filter_map(Value::as_str);
+    if texts().map(str::len).sum::<usize>() + searches.len().saturating_sub(1)
+        > MAX_SEARCH_CHARACTERS
+    {
+        let detail = format!(
+            "must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list"
+        );
+        errors.invalid(path, searches.to_vec(), detail);
+    }
+    for (index, search) in texts().enumerate().filter(|(_, search)| *search != ".") {
+        let search = search.strip_suffix('.').unwrap_or(search);
+        check(
+            errors,
+            &path.index(index),
+            search,
+            names::dns_subdomain_with_underscore(search),
+        );
+    }
+}
+
+/// Validates `spec.hostAliases`.
+pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, alias) in aliases.iter().enumerate() {
+        let at = path.index(index);
+        net::ip(errors, &at.child("ip"), alias.text("ip"), OldValues::NONE);
+        let names_path = at.child("hostnames");
+        for (name_index, name) in alias
+            .items("hostnames")
+            .iter()
+            .filter_map(Value::as_str)
+            .enumerate()
+        {
+            check(
+                errors,
+                &names_path.index(name_index),
+                name,
+                names::dns_subdomain(name),
+            );
+        }
+    }
+}
+
+/// Validates `spec.hostname` and `spec.subdomain`.
+pub(super) fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["hostname", "subdomain"] {
+        let name = spec.text(field);
+        if !name.is_empty() {
+            check(errors, &path.child(field), name, names::dns_label(name));
+        }
+    }
+}
+
+/// Validates `spec.hostnameOverride`, which is the whole host name, so no other field may set a part of it.
+pub(super) fn validate_hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(name) = spec.field("hostnameOverride").and_then(Value::as_str) else {
+        return;
+    };
+    let at = path.child("hostnameOverride");
+    if spec.flag("setHostnameAsFQDN") {
+        errors.forbidden(&at, "may not be specified when setHostnameAsFQDN is true");
+    }
+    if spec.flag("hostNetwork") {
+        errors.forbidden(&at, "may not be specified when hostNetwork is true");
+    }
+    if name.len() > MAX_HOSTNAME_OVERRIDE {
+        errors.too_long(&at, MAX_HOSTNAME_OVERRIDE);
+    }
+    check(errors, &at, name, names::dns_subdomain(name));
+}
+
+/// Checks that with `hostNetwork` every container port equals its host port. Templates may leave the host port to the Pod's defaults.
+pub(super) fn validate_host_network(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    if !scope.spec.flag("hostNetwork") {
+        return;
+    }
+    let containers = path.child("containers");
+    for (index, container) in scope.spec.items("containers").iter().enumerate() {
+        let at = containers.index(index);
+        let ports = at.child("ports");
+        for (port_index, port) in container.items("ports").iter().enumerate() {
+            let host_port = port.integer("hostPort").unwrap_or(0);
+            if (scope.is_pod() || host_port != 0)
+                && host_port != port.integer("containerPort").unwrap_or(0)
+            {
+                let detail = "must match `containerPort` when `hostNetwork` is true";
+                errors.invalid(
+                    &ports.index(port_index).child("hostPort"),
+                    host_port,
+                    detail,
+                );
+            }
+        }
+    }
+}

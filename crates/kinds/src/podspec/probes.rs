@@ -1,0 +1,161 @@
+//! Validates probes, lifecycle hooks and their handlers.
+
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, nonnegative},
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
+const HOOK_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
+
+/// Validates the probes of a container.
+pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (field, once) in [
+        ("livenessProbe", true),
+        ("readinessProbe", false),
+        ("startupProbe", true),
+    ] {
+        let Some(probe) = container.field(field) else {
+            continue;
+        };
+        let at = path.child(field);
+        common(probe, &at, errors);
+        if once {
+            let threshold = probe.integer("successThreshold").unwrap_or(0);
+            if threshold != 1 {
+                errors.invalid(&at.child("successThreshold"), threshold, "must be 1");
+            }
+        } else if let Some(grace) = probe.integer("terminationGracePeriodSeconds") {
+            errors.invalid(
+                &at.child("terminationGracePeriodSeconds"),
+                grace,
+                "must not be set for readinessProbes",
+            );
+        }
+    }
+}
+
+fn common(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
+    handler(probe, &PROBE_HANDLERS, None, path, errors);
+    for field in [
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ] {
+        nonnegative(
+            errors,
+            &path.child(field),
+            probe.integer(field).unwrap_or(0),
+        );
+    }
+    if let Some(grace) = probe
+        .integer("terminationGracePeriodSeconds")
+        .filter(|grace| *grace <= 0)
+    {
+        errors.invalid(
+            &path.child("terminationGracePeriodSeconds"),
+            grace,
+            "must be greater than 0",
+        );
+    }
+}
+
+/// Validates the lifecycle hooks of a container; `grace` is the pod's termination grace period.
+pub(super) fn validate_lifecycle(
+    lifecycle: &Value,
+    grace: Option<i64>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    for field in ["postStart", "preStop"] {
+        if let Some(hook) = lifecycle.field(field) {
+            handler(hook, &HOOK_HANDLERS, grace, &path.child(field), errors);
+        }
+    }
+}
+
+fn handler(
+    handler: &Value,
+    kinds: &[&str],
+    grace: Option<i64>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let mut found = 0;
+    for kind in kinds {
+        let Some(action) = handler.field(kind) else {
+            continue;
+        };
+        let at = path.child(kind);
+        found += 1;
+        if found > 1 {
+            errors.forbidden(&at, "may not specify more than 1 handler type");
+            continue;
+        }
+        match *kind {
+            "exec" if action.items("command").is_empty() => {
+                errors.required(&at.child("command"), "")
+            }
+            "httpGet" => http_get(action, &at, errors),
+            "tcpSocket" => port(action, &at.child("port"), errors),
+            "grpc" => check_port(
+                action.integer("port").unwrap_or(0),
+                &at.child("port"),
+                errors,
+            ),
+            "sleep" => sleep(action.integer("seconds").unwrap_or(0), grace, &at, errors),
+            _ => {}
+        }
+    }
+    if found == 0 {
+        errors.required(path, "must specify a handler type");
+    }
+}
+
+fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if action.text("path").is_empty() {
+        errors.required(&path.child("path"), "");
+    }
+    port(action, &path.child("port"), errors);
+    let scheme = action.text("scheme");
+    if scheme != "HTTP" && scheme != "HTTPS" {
+        errors.not_supported(&path.child("scheme"), scheme, &["HTTP", "HTTPS"]);
+    }
+    for header in action.items("httpHeaders") {
+        let name = header.text("name");
+        check(
+            errors,
+            &path.child("httpHeaders"),
+            name,
+            names::http_header(name),
+        );
+    }
+}
+
+/// Validates a port, which is a number or a name.
+fn port(action: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match action.field("port") {
+        Some(Value::String(name)) => check(errors, path, name, names::port_name(name)),
+        number => check_port(number.and_then(Value::as_i64).unwrap_or(0), path, errors),
+    }
+}
+
+fn check_port(number: i64, path: &Path<'_>, errors: &mut Errors) {
+    for sentence in names::port_number(number) {
+        errors.invalid(path, number, sentence);
+    }
+}
+
+fn sleep(seconds: i64, grace: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
+    let Some(grace) = grace else { return };
+    if seconds < 0 || seconds > grace {
+        let detail =
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+        errors.invalid(path, seconds, detail);
+    }
+}

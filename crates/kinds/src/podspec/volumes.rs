@@ -1,0 +1,354 @@
+//! Validates volumes: each has one source, and each source has its required fields ([`external`] for those outside of the node).
+//!
+//! As in kube-apiserver, an invalid volume does not exist for mounts, so [`find`] returns only valid ones.
+
+use std::collections::{HashMap, HashSet};
+
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
+use mullion_schema::tree::Tree;
+use serde_json::Value;
+
+use super::{Scope, env, external, paths, projected};
+
+/// The sources in the order in which kube-apiserver checks them, each with the name in the error about a second source.
+const SOURCES: [(&str, &str); 30] = [
+    ("emptyDir", "emptyDir"),
+    ("hostPath", "hostPath"),
+    ("gitRepo", "gitRepo"),
+    ("gcePersistentDisk", "gcePersistentDisk"),
+    ("awsElasticBlockStore", "awsElasticBlockStore"),
+    ("secret", "secret"),
+    ("nfs", "nfs"),
+    ("iscsi", "iscsi"),
+    ("glusterfs", "glusterfs"),
+    ("flocker", "flocker"),
+    ("persistentVolumeClaim", "persistentVolumeClaim"),
+    ("rbd", "rbd"),
+    ("cinder", "cinder"),
+    ("cephfs", "cephFS"),
+    ("quobyte", "quobyte"),
+    ("downwardAPI", "downwarAPI"),
+    ("fc", "fc"),
+    ("flexVolume", "flexVolume"),
+    ("configMap", "configMap"),
+    ("azureFile", "azureFile"),
+    ("vsphereVolume", "vsphereVolume"),
+    ("photonPersistentDisk", "photonPersistentDisk"),
+    ("portworxVolume", "portworxVolume"),
+    ("azureDisk", "azureDisk"),
+    ("storageos", "storageos"),
+    ("projected", "projected"),
+    ("scaleIO", "scaleIO"),
+    ("csi", "csi"),
+    ("ephemeral", "ephemeral"),
+    ("image", "image"),
+];
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
+
+/// Validates `spec.volumes`; `pod` is the Pod's name, `None` in a template.
+pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let ephemeral = volumes.iter().filter(|volume| volume.has("ephemeral"));
+    let ephemeral: HashSet<&str> = ephemeral.map(|volume| volume.text("name")).collect();
+    let mut good = HashMap::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let at = path.index(index);
+        one(volume, pod, &at, &mut good, errors);
+        created_claim(volume, &ephemeral, pod.unwrap_or(""), &at, errors);
+    }
+}
+
+/// Returns the valid volume of that name, which containers may mount.
+pub(super) fn find<'a>(scope: &Scope<'a>, name: &str) -> Option<&'a Value> {
+    let good = scope.volumes.get_or_init(|| {
+        let pod = scope.is_pod().then_some("");
+        let mut good = HashMap::new();
+        for volume in scope.spec.items("volumes") {
+            let (path, mut errors) = (Path::new("volumes"), Errors::default());
+            one(volume, pod, &path, &mut good, &mut errors);
+        }
+        good
+    });
+    good.get(name).copied()
+}
+
+/// Validates a volume; `good` has the valid volumes before it, by name.
+fn one<'a>(
+    volume: &'a Value,
+    pod: Option<&str>,
+    at: &Path<'_>,
+    good: &mut HashMap<&'a str, &'a Value>,
+    errors: &mut Errors,
+) {
+    let before = errors.0.len();
+    let name = volume.text("name");
+    source(volume, pod, at, errors);
+    if name.is_empty() {
+        return errors.required(&at.child("name"), "");
+    }
+    check(errors, &at.child("name"), name, names::dns_label(name));
+    // The first valid volume with a name takes it.
+    if good.contains_key(name) {
+        errors.duplicate(&at.child("name"), name);
+    } else if errors.0.len() == before {
+        good.insert(name, volume);
+    }
+}
+
+/// Refuses a volume that refers to a claim which another volume of the pod will create.
+fn created_claim(
+    volume: &Value,
+    ephemeral: &HashSet<&str>,
+    pod_name: &str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let Some(claim) = volume.field("persistentVolumeClaim") else {
+        return;
+    };
+    let claim = claim.text("claimName");
+    let rest = claim.strip_prefix(pod_name);
+    let rest = rest.and_then(|rest| rest.strip_prefix('-'));
+    if !pod_name.is_empty() && rest.is_some_and(|rest| ephemeral.contains(rest)) {
+        let detail = "must not reference a PVC that gets created for an ephemeral volume";
+        errors.invalid(
+            &path.child("persistentVolumeClaim").child("claimName"),
+            claim,
+            detail,
+        );
+    }
+}
+
+fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let mut found = 0;
+    for (field, printed) in SOURCES {
+        let Some(source) = volume.field(field) else {
+            continue;
+        };
+        found += 1;
+        if found > 1 {
+            errors.forbidden(
+                &path.child(printed),
+                "may not specify more than 1 volume type",
+            );
+        } else {
+            let at = path.child(if field == "gcePersistentDisk" {
+                "persistentDisk"
+            } else {
+                field
+            });
+            // The image may be missing in a template, because the client that creates the pods may set it.
+            if field == "image" && pod.is_some() {
+                required(source, &["reference"], &at, errors);
+            }
+            known_source(field, source, &at, errors);
+            if field == "ephemeral" {
+                claim_name(volume.text("name"), pod.unwrap_or(""), path, errors);
+            }
+        }
+        if field == "iscsi" && source.has("initiatorName") {
+            let name = volume.text("name");
+            if name.len() + 1 + source.text("targetPortal").len() > 64 {
+                let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+                errors.invalid(&path.child("name"), name, detail);
+            }
+        }
+    }
+    if found == 0 {
+        errors.required(path, "must specify a volume type");
+    }
+}
+
+/// Validates the name of the claim for an ephemeral volume, which consists of the names of pod and volume.
+fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if pod_name.is_empty()
+        || volume.is_empty()
+        || (pod_name.len() + volume.len() < 253 && names::dns_subdomain(volume).is_empty())
+    {
+        return;
+    }
+    let claim = format!("{pod_name}-{volume}");
+    for sentence in names::dns_subdomain(&claim) {
+        errors.invalid(
+            &path.child("name"),
+            volume,
+            format!("PVC name {claim:?}: {sentence}"),
+        );
+    }
+}
+
+/// Validates the fields of one volume source.
+pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match field {
+        "emptyDir" => empty_dir(source, path, errors),
+        "hostPath" => host_path(source, path, errors),
+        "gitRepo" => {
+            required(source, &["repository"], path, errors);
+            paths::local_descending(source.text("directory"), &path.child("directory"), errors);
+        }
+        "gcePersistentDisk" => disk(source, "pdName", path, errors),
+        "awsElasticBlockStore" => disk(source, "volumeID", path, errors),
+        "secret" => items(source, "secretName", path, errors),
+        "configMap" => items(source, "name", path, errors),
+        "nfs" => {
+            required(source, &["server", "path"], path, errors);
+            if !source.text("path").starts_with('/') {
+                errors.invalid(
+                    &path.child("path"),
+                    source.text("path"),
+                    "must be an absolute path",
+                );
+            }
+        }
+        "iscsi" => external::iscsi(source, path, errors),
+        "glusterfs" => required(source, &["endpoints", "path"], path, errors),
+        "flocker" => external::flocker(source, path, errors),
+        "persistentVolumeClaim" => required(source, &["claimName"], path, errors),
+        "rbd" => {
+            required_list(source, "monitors", path, errors);
+            required(source, &["image"], path, errors);
+        }
+        "cinder" => {
+            required(source, &["volumeID"], path, errors);
+            external::secret_reference(source, path, errors);
+        }
+        "cephfs" => required_list(source, "monitors", path, errors),
+        "quobyte" => external::quobyte(source, path, errors),
+        "downwardAPI" => {
+            mode(source, "defaultMode", path, errors);
+            for file in source.items("items") {
+                downward_file(file, path, errors);
+            }
+        }
+        "fc" => external::fibre_channel(source, path, errors),
+        "flexVolume" => external::flex(source, path, errors),
+        "azureFile" => required(source, &["secretName", "shareName"], path, errors),
+        "vsphereVolume" => required(source, &["volumePath"], path, errors),
+        "photonPersistentDisk" => required(source, &["pdID"], path, errors),
+        "portworxVolume" => required(source, &["volumeID"], path, errors),
+        "azureDisk" => external::azure_disk(source, path, errors),
+        "storageos" => external::storage_os(source, path, errors),
+        "projected" => {
+            mode(source, "defaultMode", path, errors);
+            projected::validate(source.items("sources"), path, errors);
+        }
+        "scaleIO" => required(source, &["gateway", "system", "volumeName"], path, errors),
+        "csi" => external::csi(source, path, errors),
+        "ephemeral" => external::ephemeral(source, path, errors),
+        "image" => super::containers::pull_policy(source, "pullPolicy", path, errors),
+        _ => {}
+    }
+}
+
+/// Requires string fields; a missing string is the same as `""`.
+pub(super) fn required(source: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
+    for field in fields {
+        if source.text(field).is_empty() {
+            errors.required(&path.child(field), "");
+        }
+    }
+}
+
+fn required_list(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+    if source.items(field).is_empty() {
+        errors.required(&path.child(field), "");
+    }
+}
+
+fn empty_dir(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if source
+        .field("sizeLimit")
+        .is_some_and(|limit| super::totals::quantity(limit).is_negative())
+    {
+        errors.forbidden(
+            &path.child("sizeLimit"),
+            "SizeLimit field must be a valid resource quantity",
+        );
+    }
+}
+
+fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let target = source.text("path");
+    if target.is_empty() {
+        return errors.required(&path.child("path"), "");
+    }
+    paths::no_backsteps(target, &path.child("path"), errors);
+    if source.has("type") && !HOST_PATH_TYPES.contains(&source.text("type")) {
+        errors.not_supported(&path.child("type"), source.text("type"), &HOST_PATH_TYPES);
+    }
+}
+
+fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &[id], path, errors);
+    let partition = source.integer("partition").unwrap_or(0);
+    if !(0..=255).contains(&partition) {
+        errors.invalid(&path.child("partition"), partition, names::outside(1, 255));
+    }
+}
+
+/// Validates a file mode.
+pub(super) fn mode(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+    if let Some(mode) = source
+        .integer(field)
+        .filter(|mode| !(0..=0o777).contains(mode))
+    {
+        errors.invalid(&path.child(field), mode, FILE_MODE);
+    }
+}
+
+fn items(source: &Value, name: &str, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &[name], path, errors);
+    mode(source, "defaultMode", path, errors);
+    let items = path.child("items");
+    for (index, item) in source.items("items").iter().enumerate() {
+        key_to_path(item, &items.index(index), errors);
+    }
+}
+
+/// Validates a key and the path of the file that shows it.
+pub(super) fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(item, &["key", "path"], path, errors);
+    paths::local_non_reserved(item.text("path"), &path.child("path"), errors);
+    mode(item, "mode", path, errors);
+}
+
+/// Validates one file of a downward API volume.
+pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(file, &["path"], path, errors);
+    paths::local_non_reserved(file.text("path"), &path.child("path"), errors);
+    match (file.field("fieldRef"), file.field("resourceFieldRef")) {
+        (Some(reference), other) => {
+            env::field_ref(
+                reference,
+                &env::VOLUME_FIELDS,
+                &path.child("fieldRef"),
+                errors,
+            );
+            if other.is_some() {
+                errors.invalid(
+                    path,
+                    "resource",
+                    "fieldRef and resourceFieldRef can not be specified simultaneously",
+                );
+            }
+        }
+        (None, Some(reference)) => {
+            env::resource_field_ref(reference, true, &path.child("resourceFieldRef"), errors)
+        }
+        (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
+    }
+    mode(file, "mode", path, errors);
+}
