@@ -279,6 +279,9 @@ impl<'a> Round<'a> {
                 pod: pod.clone(),
                 why: why.clone(),
             },
+            (NoReplacement::MoreCombinations { pod, tried }, _) => {
+                Stays::MoreCombinations { pod, tried }
+            }
             _ => Stays::NoneCheaper,
         })?;
         let is_spot_to_spot = removed.is_spot() && replacement.nodes.iter().any(worth::is_spot);

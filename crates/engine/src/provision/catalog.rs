@@ -39,7 +39,7 @@ pub(super) struct Catalog {
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
     /// The labels in `requirements` that neither machines nor offerings decide.
-    undecided: Vec<Symbol>,
+    pub(super) undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
     /// By how many thousandths preferences may raise the price of its nodes.
@@ -56,6 +56,8 @@ pub(super) struct Catalog {
     pub(super) rooms: Vec<Room>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
+    /// Whether the labels in `undecided` decide which DaemonSets run on a node.
+    pub(super) daemons_select_open_labels: bool,
     /// The options, cheapest first.
     pub(super) options: Vec<Choice>,
     /// The options of each type, cheapest first.
@@ -126,6 +128,7 @@ impl Catalog {
             types: Vec::new(),
             rooms: Vec::new(),
             daemons_hold_ports: false,
+            daemons_select_open_labels: false,
             options: Vec::new(),
             by_type: Vec::new(),
             available: FixedBitSet::new(),
