@@ -266,7 +266,12 @@ impl Cluster {
         if id.index() == self.nodes.len() {
             self.nodes.push(None);
         }
-        self.free_nodes.retain(|free| *free != id);
+        // Nodes usually take the number that became free last.
+        if self.free_nodes.last() == Some(&id) {
+            self.free_nodes.pop();
+        } else {
+            self.free_nodes.retain(|free| *free != id);
+        }
         self.nodes[id.index()] = Some(Node::new(fixed));
         for pod in self.orphans.remove(&name).unwrap_or_default() {
             self.settle(pod, id);

@@ -203,15 +203,14 @@ impl Catalog {
                 continue;
             }
             add_former_names(&mut place);
-            let mut all = labels.clone();
-            all.extend(place.clone());
             let reservation = sold.reservation.as_ref().map(|own| {
                 let id = cluster.names_mut().intern(&own.id);
                 let left = self.reservations.entry(id).or_insert(own.left);
                 *left = own.left.min(*left);
                 id
             });
-            for choice in choices(&all, &template.requirements, requested) {
+            let value_of = |key: &str| place.get(key).or_else(|| labels.get(key));
+            for choice in choices(value_of, &template.requirements, requested) {
                 let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,

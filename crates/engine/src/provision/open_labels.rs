@@ -359,16 +359,16 @@ fn unrequested_value(
     })
 }
 
-/// Returns the label sets that a node can have in addition to `labels`: none if `labels` contradict a requirement, several
-/// if a label that the machine does not decide may have several values.
-pub(super) fn choices(
-    labels: &StringMap,
+/// Returns the label sets that a node can have in addition to the labels whose values `value_of` returns: none if those
+/// contradict a requirement, several if a label that the machine does not decide may have several values.
+pub(super) fn choices<'a>(
+    value_of: impl Fn(&str) -> Option<&'a String>,
     requirements: &[Requirement],
     requested: &RequestedLabels,
 ) -> Vec<Labels> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
-        match labels.get(&requirement.key) {
+        match value_of(&requirement.key) {
             Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
             Some(_) => {}
             None => open.entry(&requirement.key).or_default().push(requirement),

@@ -230,8 +230,8 @@ pub(super) fn complete(
         if rest.is_empty() {
             break;
         }
-        if problem.together(&rest)
-            && let Some(one) = problem.cheapest_for(&rest, &solution.limits)
+        if let Some(one) = problem.cheapest_for(&rest, &solution.limits)
+            && problem.together(&rest)
         {
             let whole = price + problem.offers[one].price;
             if best.as_ref().is_none_or(|best| whole < best.0) {
