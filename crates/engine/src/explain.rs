@@ -17,6 +17,13 @@ use crate::provision::PoolReason;
 use crate::reason::{Conflict, LabelMismatch, Reason, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 
+/// Returns the text for a pod that accepts more combinations of labels than the `tried` ones, with none of which it has a place.
+pub fn more_combinations(tried: usize) -> String {
+    format!(
+        "no node with one of the first {tried} combinations of labels that the pod accepts has a place for it, and no more are tried"
+    )
+}
+
 impl Cluster {
     /// Returns kube-scheduler's text for a reason, as it reports it per node.
     pub fn reason_text(&self, reason: Reason) -> String {
@@ -349,9 +356,7 @@ impl Cluster {
                     .to_owned()
             }
             PoolReason::Topology { reason, .. } => self.reason_detail(*reason),
-            PoolReason::MoreCombinations { tried } => format!(
-                "no node with one of the first {tried} combinations of labels that the pod accepts has a place for it, and no more are tried"
-            ),
+            PoolReason::MoreCombinations { tried } => more_combinations(*tried),
             PoolReason::MinValues { key, wanted, found } => {
                 format!("{key}: {found} values would stay possible, the pool demands {wanted}")
             }

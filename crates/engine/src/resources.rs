@@ -141,17 +141,22 @@ impl Amounts {
 
     /// Returns the first resource of which there is more here than in `bound`.
     pub(crate) fn exceeds(&self, bound: &Amounts) -> Option<Symbol> {
-        let native = [
-            Symbol::CPU,
-            Symbol::MEMORY,
-            Symbol::EPHEMERAL_STORAGE,
-            Symbol::PODS,
-        ];
-        let scalars = self.scalars.iter().map(|scalar| scalar.0);
-        native
-            .into_iter()
-            .chain(scalars)
-            .find(|name| self.amount(*name) > bound.amount(*name))
+        // Spelled out because plans ask this for every option of every node.
+        if self.cpu_milli > bound.cpu_milli {
+            return Some(Symbol::CPU);
+        }
+        if self.memory_bytes > bound.memory_bytes {
+            return Some(Symbol::MEMORY);
+        }
+        if self.ephemeral_bytes > bound.ephemeral_bytes {
+            return Some(Symbol::EPHEMERAL_STORAGE);
+        }
+        if self.pods > bound.pods {
+            return Some(Symbol::PODS);
+        }
+        let mut scalars = self.scalars.iter();
+        let exceeding = scalars.find(|(name, amount)| *amount > bound.scalar(*name));
+        exceeding.map(|scalar| scalar.0)
     }
 
     /// Returns whether any amount is negative.

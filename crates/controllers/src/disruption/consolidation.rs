@@ -21,6 +21,7 @@ use mullion_api::{
 use mullion_engine::{
     Unschedulable,
     disrupt::{self, Balance, Consolidation, Moves, PoolTerms, Stays},
+    explain::more_combinations,
 };
 
 use super::{
@@ -99,7 +100,7 @@ impl Proposal {
         for (_, why) in &self.moves.stays {
             let why = match why {
                 Stays::Budget => "budget",
-                Stays::PodStuck { .. } => "pod_without_a_place",
+                Stays::PodStuck { .. } | Stays::MoreCombinations { .. } => "pod_without_a_place",
                 Stays::NoneCheaper => "none_cheaper",
                 Stays::SpotToSpot => "spot_to_spot",
                 Stays::NotWorthIt => "not_worth_it",
@@ -179,6 +180,12 @@ pub fn message(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option
         }
         Stays::PodStuck { pod, why } => {
             format!("Not all pods would schedule, {pod} => {}", text(why))
+        }
+        Stays::MoreCombinations { pod, tried } => {
+            format!(
+                "Not all pods would schedule, {pod} => {}",
+                more_combinations(*tried)
+            )
         }
     })
 }

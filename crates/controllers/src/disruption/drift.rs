@@ -21,6 +21,7 @@ pub(super) use mark::Marker;
 use super::{
     candidate::{Candidate, CandidateChecker},
     command::Command,
+    consolidation,
     events::DisruptionEvents,
 };
 use crate::provisioner::{
@@ -113,11 +114,9 @@ pub(super) async fn replacement(
         let cluster = state.cluster_mut();
         let answer = cluster.relocate(&question)?;
         Ok::<_, ModelError>(answer.map_err(|stays| match stays {
-            Stays::PodStuck { pod, why } => {
-                format!(
-                    "Not all pods would schedule, {pod} => {}",
-                    cluster.message(&why)
-                )
+            Stays::PodStuck { .. } | Stays::MoreCombinations { .. } => {
+                let message = consolidation::message(&stays, |why| cluster.message(why));
+                message.unwrap_or_default()
             }
             _ => "Not all pods would schedule".to_owned(),
         }))

@@ -209,10 +209,9 @@ impl Market {
 
     /// Returns the instance types that can meet the requirements, in the engine's form, without offerings that cannot.
     pub fn machines(&self, requirements: &[Requirement]) -> Vec<Arc<provision::InstanceType>> {
-        let fixed = self.fixed_labels();
-        self.offers
-            .iter()
-            .filter_map(|offer| self.machine(offer, &fixed, requirements))
+        self.suitable(requirements)
+            .filter(|(offer, _)| !self.is_too_small(offer, requirements))
+            .filter_map(|(offer, labels)| self.machine(offer, labels, requirements))
             .map(Arc::new)
             .collect()
     }
@@ -220,16 +219,9 @@ impl Market {
     fn machine(
         &self,
         offer: &Offer,
-        fixed: &StringMap,
+        labels: StringMap,
         requirements: &[Requirement],
     ) -> Option<provision::InstanceType> {
-        let labels = node_labels(&offer.instance_type, fixed);
-        if !self.suits(&offer.instance_type, &labels)
-            || !allows(requirements, &labels)
-            || self.is_too_small(offer, requirements)
-        {
-            return None;
-        }
         // Each partition of a placement group is an offering of its own, so that topology spread
         // can choose between them.
         let places = self.places(requirements);
@@ -279,19 +271,14 @@ impl Market {
         requirements: &[Requirement],
         requests: &ResourceMap,
     ) -> Vec<LaunchOption> {
-        let fixed = self.fixed_labels();
         // The fleet request names one placement for all its options, so the place is chosen before
         // the options.
         let Some(place) = self.launch_place(requirements) else {
             return Vec::new();
         };
         let mut priced = Vec::new();
-        for offer in self.offers.iter() {
-            let labels = node_labels(&offer.instance_type, &fixed);
-            if !self.suits(&offer.instance_type, &labels)
-                || !allows(requirements, &labels)
-                || self.is_too_small(offer, requirements)
-            {
+        for (offer, _) in self.suitable(requirements) {
+            if self.is_too_small(offer, requirements) {
                 continue;
             }
             let (_, room) = self.resources(&offer.instance_type);
@@ -316,6 +303,22 @@ impl Market {
         priced.sort();
         priced.truncate(MAX_LAUNCH_OPTIONS);
         priced.into_iter().map(|(_, option)| option).collect()
+    }
+
+    /// Returns the offers of types that nodes of the class can have and that meet the requirements, each with the labels of its
+    /// nodes. Offerings are not looked at, and types too small for Windows are among them.
+    fn suitable<'a>(
+        &'a self,
+        requirements: &[Requirement],
+    ) -> impl Iterator<Item = (&'a Offer, StringMap)> {
+        let fixed = self.fixed_labels();
+        let labelled = self.offers.iter().map(move |offer| {
+            let labels = node_labels(&offer.instance_type, &fixed);
+            (offer, labels)
+        });
+        labelled.filter(move |(offer, labels)| {
+            self.suits(&offer.instance_type, labels) && allows(requirements, labels)
+        })
     }
 
     /// Returns whether nodes of the class can be of this type, whose nodes have these labels. An image of the class has to boot
@@ -410,15 +413,11 @@ impl Market {
 
     /// Returns the types that meet the requirements but are too small for Windows, cheapest first.
     pub fn too_small(&self, requirements: &[Requirement]) -> Vec<&InstanceType> {
-        let fixed = self.fixed_labels();
-        let small = self.offers.iter().filter(|offer| {
-            let labels = node_labels(&offer.instance_type, &fixed);
+        let suitable = self.suitable(requirements).map(|(offer, _)| offer);
+        let small = suitable.filter(|offer| {
+            let mut sold = self.sold_here(offer);
             self.is_too_small(offer, requirements)
-                && self.suits(&offer.instance_type, &labels)
-                && allows(requirements, &labels)
-                && self
-                    .sold_here(offer)
-                    .any(|own| allows_offering(requirements, own))
+                && sold.any(|own| allows_offering(requirements, own))
         });
         let mut small: Vec<_> = small.collect();
         // Sorted by plain price: a premium for risk says nothing about the size of a type.
@@ -438,13 +437,8 @@ impl Market {
     pub(super) fn sold(
         &self,
     ) -> impl Iterator<Item = (&InstanceType, impl Iterator<Item = &Offering>)> {
-        let fixed = self.fixed_labels();
-        let suits = move |offer: &&Offer| {
-            let labels = node_labels(&offer.instance_type, &fixed);
-            self.suits(&offer.instance_type, &labels)
-        };
-        let suitable = self.offers.iter().filter(suits);
-        suitable.map(move |offer| (&*offer.instance_type, self.sold_here(offer)))
+        let suitable = self.suitable(&[]);
+        suitable.map(move |(offer, _)| (&*offer.instance_type, self.sold_here(offer)))
     }
 
     /// Returns the offerings of a type in the zones of the class.

@@ -204,6 +204,35 @@ impl Shape {
         alternatives.iter().flat_map(NodeTerm::keys)
     }
 
+    /// Returns whether required node affinity has several terms, any of which may match.
+    pub(crate) fn has_alternatives(&self) -> bool {
+        self.node_terms
+            .as_ref()
+            .is_some_and(|terms| terms.len() > 1)
+    }
+
+    /// Returns whether node selector or required node affinity is about one of these labels.
+    pub(crate) fn selects_by(&self, keys: &[Symbol]) -> bool {
+        let selector = self.node_selector.iter().map(Requirement::key);
+        let terms = self.node_terms.iter().flatten().flat_map(NodeTerm::keys);
+        selector.chain(terms).any(|key| keys.contains(&key))
+    }
+
+    /// Returns whether node selector and required node affinity match labels, whatever the values of the labels `open` are.
+    pub(crate) fn selects_beside(
+        &self,
+        open: &[Symbol],
+        labels: &LabelSet,
+        names: &Interner,
+    ) -> bool {
+        let is_met = |own: &Requirement| open.contains(&own.key()) || own.matches(labels, names);
+        self.node_selector.iter().all(is_met)
+            && self.node_terms.as_ref().is_none_or(|terms| {
+                let mut terms = terms.iter();
+                terms.any(|term| term.demands().iter().all(is_met))
+            })
+    }
+
     /// Returns whether node selector and required node affinity match a node (component-helpers `GetRequiredNodeAffinity`).
     pub(crate) fn selects(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
         self.node_selector

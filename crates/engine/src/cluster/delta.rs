@@ -272,8 +272,13 @@ impl Cluster {
         if id.index() == self.nodes.len() {
             self.nodes.push(None);
         }
-        // Not only the last one: a rollback puts nodes back under the numbers that they had.
-        self.free_nodes.retain(|free| *free != id);
+        // Nodes usually take the number that became free last.
+        if self.free_nodes.last() == Some(&id) {
+            self.free_nodes.pop();
+        } else {
+            // Not only the last one: a rollback puts nodes back under the numbers that they had.
+            self.free_nodes.retain(|free| *free != id);
+        }
         self.nodes[id.index()] = Some(Node::new(fixed));
         // Last, because pods are counted through the views that the node has just joined.
         for pod in self.orphans.remove(&name).unwrap_or_default() {

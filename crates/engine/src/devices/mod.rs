@@ -64,6 +64,8 @@ pub(crate) struct Devices {
     standing: FxHashMap<Symbol, Vec<Symbol>>,
     /// The slices by name, so that the order of a search is reproducible.
     slices: BTreeMap<Box<str>, Slice>,
+    /// The names of each pool's slices, of all generations.
+    by_pool: FxHashMap<PoolId, BTreeSet<Box<str>>>,
     /// The names of the slices that are for one node only, by node.
     local: FxHashMap<Symbol, Vec<Box<str>>>,
     /// The names of all other slices, sorted.
@@ -151,6 +153,12 @@ impl Devices {
         let before = self.slices.remove(name);
         let pools = [before.as_ref(), slice.as_ref()].map(|slice| slice.map(Slice::pool_id));
         if let Some(before) = &before {
+            if let Some(names) = self.by_pool.get_mut(&before.pool_id()) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.by_pool.remove(&before.pool_id());
+                }
+            }
             if let Some(counting) = self.counting.get_mut(&before.pool_id()) {
                 counting.retain(|own| **own != *name);
             }
@@ -177,6 +185,8 @@ impl Devices {
             // Sorted, so that a search looks at slices in the same order whatever order they arrived in.
             let place = list.partition_point(|own| **own < *name);
             list.insert(place, name.into());
+            let of_pool = self.by_pool.entry(slice.pool_id()).or_default();
+            of_pool.insert(name.into());
             if slice.only_node().is_some() && !slice.counters.is_empty() {
                 let counting = self.counting.entry(slice.pool_id()).or_default();
                 counting.push(name.into());
@@ -284,6 +294,12 @@ impl Devices {
         let unsound = self.unsound.iter().filter_map(|id| self.counting.get(id));
         let counters = unsound.flatten().filter_map(|name| self.slices.get(name));
         own.chain(counters.filter(move |slice| slice.only_node() != Some(node)))
+    }
+
+    /// Returns the slices of a pool, of all generations and nodes, by name.
+    fn slices_of(&self, id: PoolId) -> impl Iterator<Item = &Slice> {
+        let names = self.by_pool.get(&id).into_iter().flatten();
+        names.filter_map(|name| self.slices.get(name))
     }
 
     /// Evaluates the expressions for all devices; returns `false` if the results would exceed the cache.

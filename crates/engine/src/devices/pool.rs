@@ -76,10 +76,9 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
     let first = slices.first()?;
     let id = first.pool_id();
     let mut all = slices.clone();
-    // Slices for other nodes only are not in the list; looking at all slices is needed only if some of the pool are missing here.
+    // Slices for other nodes only are not in the list; all of the pool are looked at only if some are missing here.
     if slices.len() as i64 != first.slice_count {
-        let same = |slice: &&Slice| slice.pool_id() == id;
-        all = devices.slices.values().filter(same).collect();
+        all = devices.slices_of(id).collect();
         if all.iter().any(|slice| slice.generation > first.generation) {
             return None;
         }

@@ -29,6 +29,14 @@ pub enum Stays {
         /// The scheduler's reasons.
         why: Box<Unschedulable>,
     },
+    /// A pod would have no place, neither on other nodes nor on one that could be bought with the combinations of open labels that
+    /// were tried; it accepts more.
+    MoreCombinations {
+        /// The pod's key.
+        pod: String,
+        /// The number of combinations that were tried.
+        tried: usize,
+    },
     /// No replacement is cheaper, or none by enough.
     NoneCheaper,
     /// Only spot nodes could replace the spot node, which is not enabled.

@@ -292,6 +292,9 @@ impl<'a> Round<'a> {
                 pod: pod.clone(),
                 why: why.clone(),
             },
+            (NoReplacement::MoreCombinations { pod, tried }, _) => {
+                Stays::MoreCombinations { pod, tried }
+            }
             _ => Stays::NoneCheaper,
         })?;
         // Karpenter's feature gate `SpotToSpotConsolidation`, which is off by default.

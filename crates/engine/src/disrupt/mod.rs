@@ -5,14 +5,15 @@
 //! price, and what to buy instead.
 
 mod answer;
+mod balance;
 mod consolidate;
 mod question;
 mod relocate;
 mod worth;
 
 pub use answer::{Move, Moves, Stays};
-pub use question::{Balance, Candidate, Consolidation, PoolTerms};
-pub use worth::BALANCED_K;
+pub use balance::{BALANCED_K, Balance, Score};
+pub use question::{Candidate, Consolidation, PoolTerms};
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use super::balance::Balance;
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::error::ModelError;
@@ -102,15 +103,6 @@ pub struct PoolTerms {
     pub least_saving_per_mille: u32,
     /// How long a new node of the pool takes until pods run on it, in seconds. During that time both nodes are paid for.
     pub boot_seconds: u32,
-    /// Set if savings are weighed against disruption.
+    /// The totals of the pool's nodes, if savings are weighed against disruption (Karpenter's policy `Balanced`).
     pub balance: Option<Balance>,
-}
-
-/// The totals of a pool's nodes, which Karpenter's policy `Balanced` compares a move with.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Balance {
-    /// The total price in micro-dollars per hour.
-    pub price_micro_usd: u64,
-    /// The total disruption: see [`Candidate::disruption_milli`].
-    pub disruption_milli: u64,
 }

@@ -5,7 +5,7 @@ use super::question::Consolidation;
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::error::ModelError;
-use crate::provision::{Pools, Values};
+use crate::provision::{NoReplacement, Pools, Values};
 use crate::schedule::Decision;
 
 impl Cluster {
@@ -51,6 +51,9 @@ fn relocate(
             replacements: found.nodes,
             saving_micro_usd: 0,
         }),
+        Err(NoReplacement::MoreCombinations { pod, tried }) => {
+            Err(Stays::MoreCombinations { pod, tried })
+        }
         Err(_) => Err(stuck(&pods, question, cluster)),
     })
 }

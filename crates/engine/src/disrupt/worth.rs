@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::balance::{Balance, Score};
 use super::question::{Candidate, PoolTerms};
 use crate::provision::PlannedNode;
 
-/// Karpenter's `BalancedK`: the share of the pool's disruption that a move causes may be at most twice the share of the pool's price that it saves.
-pub const BALANCED_K: u128 = 2;
 /// The time within which the saving must repay what it costs to run old and new nodes at once, in seconds.
 const HORIZON_SECONDS: u128 = 3600;
 /// The minimum saving when spot nodes replace spot nodes, in thousandths. It is a margin for changes of the spot price.
@@ -83,26 +82,18 @@ impl<'a> RemovedNodes<'a> {
         twice <= u128::from(saving) * HORIZON_SECONDS && self.is_balanced(saving)
     }
 
-    /// Returns whether Karpenter's policy `Balanced` allows the move: for each pool with that policy, the share of the pool's price that is saved
-    /// must be at least 1/k of the share of its disruption.
+    /// Returns whether Karpenter's policy `Balanced` allows the move in each pool with that policy.
     pub(super) fn is_balanced(&self, saving: u64) -> bool {
-        let total = u128::from(self.price());
-        let mut by_pool: BTreeMap<&str, (u128, u128)> = BTreeMap::new();
-        for node in self.nodes {
-            let sums = by_pool.entry(&node.pool).or_default();
-            sums.0 += u128::from(node.price_micro_usd);
-            sums.1 += u128::from(node.disruption_milli);
-        }
-        by_pool.into_iter().all(|(pool, (price, disruption))| {
-            let balance = self.pools.get(pool).and_then(|pool| pool.balance);
-            balance.is_none_or(|all| {
-                // `saving * price / total / all.price >= disruption / all.disruption / k`, multiplied out to stay in whole numbers.
-                let saved =
-                    u128::from(saving) * price * u128::from(all.disruption_milli) * BALANCED_K;
-                let disturbed = disruption * u128::from(all.price_micro_usd) * total;
-                saving > 0 && saved >= disturbed
-            })
-        })
+        let nodes = self.nodes.iter().map(|node| {
+            let own = Balance {
+                price_micro_usd: node.price_micro_usd,
+                disruption_milli: node.disruption_milli,
+            };
+            (node.pool.as_str(), own)
+        });
+        let all = |pool: &str| self.pools.get(pool)?.balance;
+        let scores = Score::of_move(saving, nodes, all);
+        scores.values().all(Score::is_enough)
     }
 }
 

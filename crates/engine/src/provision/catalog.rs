@@ -39,7 +39,7 @@ pub(super) struct Catalog {
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
     /// The labels in `requirements` that neither machines nor offerings decide.
-    undecided: Vec<Symbol>,
+    pub(super) undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
     /// The number of thousandths by which preferences may raise the price of its nodes.
@@ -56,6 +56,8 @@ pub(super) struct Catalog {
     pub(super) rooms: Vec<Room>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
+    /// Whether the labels in `undecided` decide which DaemonSets run on a node.
+    pub(super) daemons_select_open_labels: bool,
     /// The options, cheapest first.
     pub(super) options: Vec<Choice>,
     /// The options of each type, cheapest first.
@@ -128,6 +130,7 @@ impl Catalog {
             types: Vec::new(),
             rooms: Vec::new(),
             daemons_hold_ports: false,
+            daemons_select_open_labels: false,
             options: Vec::new(),
             by_type: Vec::new(),
             available: FixedBitSet::new(),
@@ -206,8 +209,6 @@ impl Catalog {
                 continue;
             }
             add_former_names(&mut place);
-            let mut all = labels.clone();
-            all.extend(place.clone());
             let reservation = sold.reservation.as_ref().map(|own| {
                 let id = cluster.names_mut().intern(&own.id);
                 // Several offerings may name one reservation; the smallest count that any of them states is the safe
@@ -218,7 +219,8 @@ impl Catalog {
             });
             // A label that the pool leaves open multiplies options, so only values that pods ask for are tried
             // (`open_labels`).
-            for choice in choices(&all, &template.requirements, requested) {
+            let value_of = |key: &str| place.get(key).or_else(|| labels.get(key));
+            for choice in choices(value_of, &template.requirements, requested) {
                 let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,

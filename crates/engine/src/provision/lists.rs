@@ -46,12 +46,14 @@ impl Catalog {
         let mut types = FixedBitSet::with_capacity(self.types.len());
         let mut cheapest: Vec<usize> = Vec::with_capacity(MOST_TYPES);
         let mut listed = FixedBitSet::with_capacity(options.len());
+        let mut end = options.len();
         for option in options.ones().filter(|option| serves(*option)) {
             let kind = self.options[option].type_index;
             if !types.put(kind) {
                 if cheapest.len() == MOST_TYPES {
                     // Options are sorted by price, so every further type is dearer than these; `serves` is costly and
                     // is not asked again.
+                    end = option;
                     break;
                 }
                 cheapest.push(kind);
@@ -60,8 +62,13 @@ impl Catalog {
         }
         // Dearer offerings of the types that are listed.
         for kind in cheapest {
-            let own = self.options_of(kind).iter().copied();
-            listed.extend(own.filter(|option| options.contains(*option) && serves(*option)));
+            let own = self.options_of(kind);
+            let dearer = &own[own.partition_point(|option| *option < end)..];
+            for option in dearer.iter().copied() {
+                if options.contains(option) && serves(option) {
+                    listed.insert(option);
+                }
+            }
         }
         listed
     }

@@ -8,7 +8,8 @@
 //! under other requirements (`sale`) is for those who look for changes,
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
 //! may cost (`preferences`). Existing nodes are tried again as others are planned (`retry`), and pods that share a node
-//! start where there is room for all (`units`). Pods that ask for too many values of open labels are planned for in several `rounds`. No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
+//! start where there is room for all (`units`). Pods that ask for too many values of open labels are planned for in several `rounds`; `other_labels`
+//! says for which of them another value could help. No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
 
 mod catalog;
 mod cheapest;
@@ -20,6 +21,7 @@ mod lists;
 mod numbers;
 mod one_by_one;
 mod open_labels;
+mod other_labels;
 mod pack;
 mod packed;
 mod parts;

@@ -23,8 +23,11 @@ use super::{NodeTemplate, Requirement};
 /// pool, of which there may be thousands already.
 const MAX_REQUESTED: usize = 64;
 
+/// The maximum number of plans in which the pods of one class are tried.
+const MAX_TURNS: usize = 16;
+
 /// The maximum number of combinations that the pods of one class are tried with.
-pub(super) const MAX_TRIED: usize = 1024;
+const MAX_TRIED: usize = MAX_TURNS * MAX_REQUESTED;
 
 /// Labels and their former names.
 const FORMER: [(&str, &str); 5] = [
@@ -54,7 +57,7 @@ pub(super) struct RequestedLabels {
     values: BTreeMap<String, BTreeSet<String>>,
     /// The requirements on each of the labels, by pool.
     bounds: BTreeMap<String, Vec<Vec<Requirement>>>,
-    /// The combinations that suit the pods of each class.
+    /// The combinations that suit the pods of each class, no more than [`MAX_TRIED`].
     by_class: BTreeMap<PodClassId, BTreeSet<Combination>>,
     /// The classes whose pods accept more than [`MAX_TRIED`] combinations.
     beyond: BTreeSet<PodClassId>,
@@ -133,7 +136,9 @@ impl RequestedLabels {
     }
 
     /// Returns the labels that plans for pods of these classes look at: the next plan is for the pods to which no labels of the
-    /// plans before it gave a place. There are several plans if a class accepts more than [`MAX_REQUESTED`] combinations.
+    /// plans before it gave a place. There are several plans, but no more than [`MAX_TURNS`], if the classes accept more than
+    /// [`MAX_REQUESTED`] combinations together. Each plan looks at some combinations of every class, and at no more than
+    /// [`MAX_REQUESTED`] unless there are more classes than that.
     pub(super) fn turns<'a>(
         &self,
         classes: impl Iterator<Item = &'a PodClassId>,
@@ -142,14 +147,19 @@ impl RequestedLabels {
         let distinct: BTreeSet<&BTreeSet<Combination>> = own.collect();
         let sorted = distinct.into_iter().map(|own| self.by_kind(own));
         let sorted: Vec<Vec<&Combination>> = sorted.collect();
-        let count = |own: &Vec<&Combination>| own.len().div_ceil(MAX_REQUESTED).max(1);
+        let all: BTreeSet<&Combination> = sorted.iter().flatten().copied().collect();
+        let share = match all.len() <= MAX_REQUESTED {
+            true => MAX_REQUESTED,
+            false => fair_share(&sorted),
+        };
+        let count = |own: &Vec<&Combination>| own.len().div_ceil(share).clamp(1, MAX_TURNS);
         let most = sorted.iter().map(count).max().unwrap_or(1);
         let of_turn = |turn: usize| {
             let mut combinations = BTreeSet::new();
             for own in &sorted {
                 // `turn % count` starts a class over that has fewer parts than others: its pods wait for the same
                 // turns.
-                let part = own.chunks(MAX_REQUESTED).nth(turn % count(own));
+                let part = own.chunks(share).nth(turn % count(own));
                 let part = part.unwrap_or_default().iter();
                 combinations.extend(part.copied().cloned());
             }
@@ -164,7 +174,8 @@ impl RequestedLabels {
 
     /// Sorts combinations so that the first ones include some of each kind: those that the same pools allow. Combinations of one
     /// kind are worth the same to pods that accept all of them, so the first plan misses neither the cheapest pool nor the one
-    /// with the highest weight.
+    /// with the highest weight, as long as there are no more kinds than combinations in a plan. If a class accepts more than
+    /// [`MAX_TRIED`], only the first of them in the order of the alphabet are sorted here, and kinds of the others may be missing.
     fn by_kind<'a>(&self, combinations: &'a BTreeSet<Combination>) -> Vec<&'a Combination> {
         let mut seen: BTreeMap<Vec<bool>, usize> = BTreeMap::new();
         let mut sorted: Vec<(usize, &Combination)> = Vec::with_capacity(combinations.len());
@@ -187,9 +198,15 @@ impl RequestedLabels {
         self.combinations.len() <= MAX_REQUESTED
     }
 
-    /// Returns whether the pods of a class accept more combinations than they are tried with.
-    pub(super) fn is_beyond(&self, class: PodClassId) -> bool {
-        self.beyond.contains(&class)
+    /// Returns how many of the combinations that the pods of a class accept are in these turns; `None` if all are.
+    pub(super) fn tried(&self, class: PodClassId, turns: &[RequestedLabels]) -> Option<usize> {
+        let own = self.by_class.get(&class)?;
+        let is_in_turn = |one: &&Combination| {
+            let mut turns = turns.iter();
+            turns.any(|turn| turn.combinations.contains(*one))
+        };
+        let tried = own.iter().filter(is_in_turn).count();
+        (tried < own.len() || self.beyond.contains(&class)).then_some(tried)
     }
 
     /// Returns the first combinations of all, as many as one plan can look at.
@@ -307,6 +324,15 @@ impl RequestedLabels {
 /// Labels that a node has in addition to those of its machine.
 type Labels = Vec<(String, String)>;
 
+/// Returns how many combinations of each list there are room for in one plan: the most for which the lists together give no more
+/// than [`MAX_REQUESTED`], and at least one.
+fn fair_share(lists: &[Vec<&Combination>]) -> usize {
+    let given = |share: usize| -> usize { lists.iter().map(|own| own.len().min(share)).sum() };
+    let mut shares = (2..=MAX_REQUESTED).rev();
+    let most = shares.find(|share| given(*share) <= MAX_REQUESTED);
+    most.unwrap_or(1)
+}
+
 /// Returns each of some things with each value.
 fn with_each<T: Clone, V: Copy>(
     all: &[T],
@@ -346,16 +372,16 @@ fn unrequested_value(
     })
 }
 
-/// Returns the label sets that a node can have in addition to `labels`: none if `labels` contradict a requirement, several
-/// if a label that the machine does not decide may have several values.
-pub(super) fn choices(
-    labels: &StringMap,
+/// Returns the label sets that a node can have in addition to the labels whose values `value_of` returns: none if those
+/// contradict a requirement, several if a label that the machine does not decide may have several values.
+pub(super) fn choices<'a>(
+    value_of: impl Fn(&str) -> Option<&'a String>,
     requirements: &[Requirement],
     requested: &RequestedLabels,
 ) -> Vec<Labels> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
-        match labels.get(&requirement.key) {
+        match value_of(&requirement.key) {
             Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
             Some(_) => {}
             None => open.entry(&requirement.key).or_default().push(requirement),
@@ -396,4 +422,64 @@ pub(super) fn choices(
         }
     }
     asked_for
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(prefix: char, count: usize) -> BTreeSet<Combination> {
+        let one =
+            |number| Combination::from([(String::from("team"), format!("{prefix}{number:04}"))]);
+        (0..count).map(one).collect()
+    }
+
+    /// The turns of some classes, each of which accepts so many values that no other one accepts.
+    fn turns_of(counts: &[usize]) -> (RequestedLabels, Vec<RequestedLabels>) {
+        let mut requested = RequestedLabels::default();
+        for (index, count) in counts.iter().enumerate() {
+            let prefix = char::from_u32('a' as u32 + index as u32).expect("a character");
+            let own = numbered(prefix, *count);
+            requested.combinations.extend(own.iter().cloned());
+            requested.by_class.insert(PodClassId(index as u32), own);
+        }
+        let classes: Vec<PodClassId> = requested.by_class.keys().copied().collect();
+        let turns = requested.turns(classes.iter());
+        (requested, turns)
+    }
+
+    #[test]
+    fn no_turn_has_more_combinations_than_a_plan_can_look_at_and_each_has_some_of_every_class() {
+        for counts in [&[100][..], &[1024], &[40, 1024, 3], &[500; 10], &[64; 64]] {
+            let (requested, turns) = turns_of(counts);
+            assert!(turns.len() <= MAX_TURNS, "{counts:?}");
+            for turn in &turns {
+                assert!(turn.combinations.len() <= MAX_REQUESTED, "{counts:?}");
+                let mut classes = requested.by_class.values();
+                assert!(classes.all(|own| !own.is_disjoint(&turn.combinations)));
+            }
+        }
+    }
+
+    #[test]
+    fn one_class_is_tried_with_all_that_it_accepts() {
+        let (requested, turns) = turns_of(&[1000]);
+        assert_eq!(turns.len(), 16);
+        assert_eq!(requested.tried(PodClassId(0), &turns), None);
+    }
+
+    #[test]
+    fn classes_that_share_the_turns_know_how_many_combinations_they_are_tried_with() {
+        // 64 is 3 + 61.
+        let (requested, turns) = turns_of(&[3, 1024]);
+        assert_eq!(requested.tried(PodClassId(0), &turns), None);
+        assert_eq!(requested.tried(PodClassId(1), &turns), Some(16 * 61));
+    }
+
+    #[test]
+    fn more_classes_than_a_plan_looks_at_combinations_have_one_each() {
+        let (_, turns) = turns_of(&[1; 70]);
+        assert_eq!(turns.len(), 1);
+        assert_eq!(turns[0].combinations.len(), 70);
+    }
 }

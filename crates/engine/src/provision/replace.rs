@@ -7,7 +7,8 @@ use super::PlanRequest;
 use super::catalog::Catalog;
 use super::numbers::{Numbers, NumbersConfig};
 use super::open_labels::RequestedLabels;
-use super::plan::PlannedNode;
+use super::other_labels::may_help;
+use super::plan::{PlannedNode, Unplaceable};
 use super::preferences::Preferences;
 use super::solve::{Pending, Solver, compile, put_in_order};
 use crate::class::PodClassId;
@@ -44,10 +45,17 @@ pub(crate) struct Replacement {
 }
 
 /// Why there is no replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoReplacement {
     /// A pod has no place at any price.
     NoPlace,
+    /// A pod has no place with the combinations of open labels that were tried, and accepts more.
+    MoreCombinations {
+        /// The pod's key.
+        pod: String,
+        /// The number of combinations that were tried.
+        tried: usize,
+    },
     /// The nodes would cost more than the ceiling.
     TooDear,
 }
@@ -161,16 +169,20 @@ impl<'a> Pools<'a> {
             let (replacement, catalogs) =
                 self.replace_with(catalogs, &keys, &pending, ceiling, values, cluster);
             self.catalogs = catalogs;
-            return replacement;
+            return replacement.map_err(|why| match why {
+                NotBought::NoPlace(_) => NoReplacement::NoPlace,
+                NotBought::TooDear => NoReplacement::TooDear,
+            });
         }
         let turns = self.requested.turns(pods.iter().map(|(_, class)| class));
         // "Too dear" is the stronger answer: it says that there is a place at a higher price.
-        let mut why = NoReplacement::NoPlace;
-        for requested in turns {
+        let mut is_too_dear = false;
+        let mut stuck = None;
+        for requested in &turns {
             let checkpoint = cluster.checkpoint();
-            let replacement = match self.catalogs_for(&requested, cluster) {
+            let replacement = match self.catalogs_for(requested, cluster) {
                 // The same pools were compiled before, so this does not fail.
-                Err(_) => Err(NoReplacement::NoPlace),
+                Err(_) => Err(NotBought::NoPlace(None)),
                 Ok(catalogs) => {
                     self.replace_with(catalogs, &keys, &pending, ceiling, values, cluster)
                         .0
@@ -179,11 +191,25 @@ impl<'a> Pools<'a> {
             cluster.rollback(checkpoint);
             match replacement {
                 Ok(replacement) => return Ok(replacement),
-                Err(NoReplacement::TooDear) => why = NoReplacement::TooDear,
-                Err(NoReplacement::NoPlace) => {}
+                Err(NotBought::TooDear) => is_too_dear = true,
+                Err(NotBought::NoPlace(pod)) => {
+                    stuck = pod;
+                    if stuck.is_none() {
+                        break;
+                    }
+                }
             }
         }
-        Err(why)
+        let more = stuck.and_then(|pod| {
+            let (key, class) = &pods[pod as usize];
+            let tried = self.requested.tried(*class, &turns)?;
+            Some((key.clone(), tried))
+        });
+        Err(match more {
+            _ if is_too_dear => NoReplacement::TooDear,
+            Some((pod, tried)) => NoReplacement::MoreCombinations { pod, tried },
+            None => NoReplacement::NoPlace,
+        })
     }
 
     /// Compiles what can be bought with these labels under the limits and reservations of the moment.
@@ -210,7 +236,7 @@ impl<'a> Pools<'a> {
         ceiling: Option<u64>,
         values: &Values,
         cluster: &mut Cluster,
-    ) -> (Result<Replacement, NoReplacement>, Vec<Catalog>) {
+    ) -> (Result<Replacement, NotBought>, Vec<Catalog>) {
         let checkpoint = cluster.checkpoint();
         let mut solver = Solver::new(cluster, catalogs, keys, self.seed);
         solver.effort = EFFORT;
@@ -226,12 +252,21 @@ impl<'a> Pools<'a> {
     }
 }
 
+/// Why one plan finds no replacement.
+enum NotBought {
+    /// Some pods have no place at any price: if each of them might have one on a node with other open labels, the index of the first
+    /// one.
+    NoPlace(Option<u32>),
+    /// The nodes would cost more than the ceiling.
+    TooDear,
+}
+
 fn buy(
     solver: &mut Solver<'_>,
     pending: &[Pending],
     ceiling: Option<u64>,
     values: &Values,
-) -> Result<Replacement, NoReplacement> {
+) -> Result<Replacement, NotBought> {
     solver.add_hosts(pending);
     solver.count_units(pending);
     let mut existing = Vec::new();
@@ -248,14 +283,18 @@ fn buy(
     let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.own)).sum();
     let is_beyond = |price: f64| ceiling.is_some_and(|ceiling| price > ceiling as f64);
     if is_beyond(worth) {
-        return Err(NoReplacement::TooDear);
+        return Err(NotBought::TooDear);
     }
     let bought = solver.buy(&rest, &[]);
     if bought.is_open() {
-        return Err(NoReplacement::NoPlace);
+        return Err(NotBought::NoPlace(waiting_for_labels(
+            solver,
+            &rest,
+            &bought.unplaceable,
+        )));
     }
     if is_beyond(bought.price as f64) {
-        return Err(NoReplacement::TooDear);
+        return Err(NotBought::TooDear);
     }
     existing.extend(bought.existing);
     Ok(Replacement {
@@ -263,4 +302,31 @@ fn buy(
         nodes: bought.nodes,
         price: bought.price,
     })
+}
+
+/// Returns the index of the first pod without a place, if each of them might have one on a node with other open labels.
+fn waiting_for_labels(
+    solver: &Solver<'_>,
+    pending: &[Pending],
+    unplaceable: &[Unplaceable],
+) -> Option<u32> {
+    let by_key = pending.iter().map(|pod| {
+        let key = solver.keys[pod.index as usize].as_str();
+        (key, *pod)
+    });
+    let by_key: FxHashMap<&str, Pending> = by_key.collect();
+    let mut first = None;
+    for refused in unplaceable {
+        let pod = by_key.get(refused.pod.as_str())?;
+        if !may_help(
+            pod.own,
+            refused.pools.iter(),
+            &solver.catalogs,
+            solver.cluster,
+        ) {
+            return None;
+        }
+        first = first.or(Some(pod.index));
+    }
+    first
 }

@@ -81,6 +81,8 @@ impl Catalog {
                 });
             self.options[index].room = room;
         }
+        let selects = |class: &PodClassId| cluster.class(*class).shape.selects_by(&self.undecided);
+        self.daemons_select_open_labels = daemons.iter().any(selects);
         self.daemons_hold_ports = self.rooms.iter().any(|room| !room.ports.is_empty());
         // Pods with a DaemonSet's rules must not share its verdicts: those know no ports, and are of options before they are sorted.
         self.forget_verdicts();

@@ -3,21 +3,25 @@
 //! Each round plans for the pods of some combinations, and the next one sees what the rounds before it bought: nodes that
 //! are full, with their pods, and what limits and reservations have left. Pods of different rounds cannot share a node that
 //! is bought, because they ask for different labels. Invariant: every pod belongs to one round, so none waits for another's
-//! combination. The pods of a round that accept more combinations than one plan can look at take several plans.
+//! combination. The pods of a round that accept more combinations than one plan can look at take several plans; a pod that no
+//! other labels could help takes one.
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::catalog::Catalog;
 use super::limit::Limits;
-use super::open_labels::{MAX_TRIED, RequestedLabels, Round, open_requirements};
+use super::open_labels::{RequestedLabels, Round, open_requirements};
+use super::other_labels::may_help;
 use super::preferences::Preferences;
 use super::rooms;
-use super::solve::{Pending, PlacementMode, Solver, compile};
+use super::solve::{Pending, PlacementMode, Solver, compile, put_in_order};
 use super::{
     InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal,
     Unplaceable,
 };
+use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::model::{NodeSpec, Operator, Quantity, label};
@@ -34,7 +38,7 @@ pub(super) struct RoundQuestion<'a> {
 }
 
 impl RoundQuestion<'_> {
-    /// Plans places for some pending pods and adds them to `plan`.
+    /// Plans places for some pending pods and adds them to `plan`. Returns the compiled pools.
     ///
     /// # Errors
     /// Returns an error if a pool offers a negative amount.
@@ -45,7 +49,7 @@ impl RoundQuestion<'_> {
         requested: &RequestedLabels,
         plan: &mut Plan,
         cluster: &mut Cluster,
-    ) -> Result<(), ModelError> {
+    ) -> Result<Vec<Catalog>, ModelError> {
         let request = self.request;
         let catalogs = compile(request, templates, requested, cluster)?;
         let mut solver = Solver::new(cluster, catalogs, self.keys, request.seed);
@@ -76,7 +80,82 @@ impl RoundQuestion<'_> {
         plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
         let daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
         plan.daemons.extend(daemons);
-        Ok(())
+        Ok(solver.catalogs)
+    }
+}
+
+/// The pods of a round that have no place yet.
+struct Waiting {
+    turns: Vec<RequestedLabels>,
+    pods: Vec<Pending>,
+    unplaceable: Vec<Unplaceable>,
+}
+
+impl Waiting {
+    /// Plans for the pods in all turns and adds the result to `plan`. Pods that other labels could not help do not wait for the next
+    /// turn. Returns whether a pod was placed.
+    fn take_turns(
+        &mut self,
+        question: &RoundQuestion<'_>,
+        templates: &mut [NodeTemplate],
+        plan: &mut Plan,
+        cluster: &mut Cluster,
+    ) -> Result<bool, ModelError> {
+        let before = self.pods.len();
+        let (mut stuck, mut refused) = (Vec::new(), Vec::new());
+        for requested in &self.turns {
+            if self.pods.is_empty() {
+                break;
+            }
+            let mut part = Plan::default();
+            let checkpoint = cluster.checkpoint();
+            let catalogs = question.solve(&self.pods, templates, requested, &mut part, cluster)?;
+            cluster.rollback(checkpoint);
+            carry_out(
+                &part,
+                plan.nodes.len(),
+                question,
+                &self.pods,
+                templates,
+                cluster,
+            )?;
+            for node in &part.nodes {
+                count(node, templates);
+            }
+            plan.existing.extend(part.existing);
+            plan.nodes.extend(part.nodes);
+            plan.daemons.extend(part.daemons);
+            let mut without: FxHashMap<String, Unplaceable> = FxHashMap::default();
+            for pod in part.unplaceable {
+                without.insert(pod.pod.clone(), pod);
+            }
+            self.unplaceable.clear();
+            let mut helped: FxHashMap<PodClassId, bool> = FxHashMap::default();
+            self.pods.retain(|pod| {
+                let key = &question.keys[pod.index as usize];
+                let Some(own) = without.remove(key) else {
+                    return false;
+                };
+                let waits = *helped
+                    .entry(pod.own)
+                    .or_insert_with(|| may_help(pod.own, own.pools.iter(), &catalogs, cluster));
+                match waits {
+                    true => self.unplaceable.push(own),
+                    false => {
+                        stuck.push(*pod);
+                        refused.push(own);
+                    }
+                }
+                waits
+            });
+        }
+        if self.pods.is_empty() {
+            self.unplaceable.clear();
+        }
+        self.pods.extend(stuck);
+        put_in_order(cluster, &mut self.pods, question.keys);
+        self.unplaceable.extend(refused);
+        Ok(self.pods.len() < before)
     }
 }
 
@@ -95,65 +174,47 @@ pub(super) fn solve(
     let mut templates = question.request.templates.clone();
     let of_round = |round: Round| {
         let is_own = |pod: &&Pending| round.classes.contains(&pod.class);
-        let own: Vec<Pending> = pending.iter().filter(is_own).copied().collect();
-        (requested.turns(round.classes.iter()), own, Vec::new())
+        Waiting {
+            turns: requested.turns(round.classes.iter()),
+            pods: pending.iter().filter(is_own).copied().collect(),
+            unplaceable: Vec::new(),
+        }
     };
-    let mut waiting: Vec<_> = requested.rounds().into_iter().map(of_round).collect();
+    let mut waiting: Vec<Waiting> = requested.rounds().into_iter().map(of_round).collect();
     loop {
         let mut placed_any = false;
-        for (turns, pods, unplaceable) in &mut waiting {
-            for requested in turns.iter() {
-                if pods.is_empty() {
-                    break;
-                }
-                let mut part = Plan::default();
-                let checkpoint = cluster.checkpoint();
-                question.solve(pods, &templates, requested, &mut part, cluster)?;
-                // The round's planned nodes still have several options; `carry_out` puts them back as nodes with
-                // fixed labels and no free room.
-                cluster.rollback(checkpoint);
-                carry_out(&part, plan.nodes.len(), question, pods, &templates, cluster)?;
-                for node in &part.nodes {
-                    count(node, &mut templates);
-                }
-                let without: FxHashSet<&str> =
-                    // Only this turn's refusals count: a later turn tries other combinations for the same pods.
-                    part.unplaceable.iter().map(|pod| &*pod.pod).collect();
-                let before = pods.len();
-                pods.retain(|pod| without.contains(question.keys[pod.index as usize].as_str()));
-                placed_any |= pods.len() < before;
-                *unplaceable = part.unplaceable;
-                plan.existing.extend(part.existing);
-                plan.nodes.extend(part.nodes);
-                plan.daemons.extend(part.daemons);
-            }
+        for round in &mut waiting {
+            placed_any |= round.take_turns(question, &mut templates, plan, cluster)?;
         }
-        if !placed_any || waiting.iter().all(|(_, pods, _)| pods.is_empty()) {
+        if !placed_any || waiting.iter().all(|round| round.pods.is_empty()) {
             break;
         }
     }
     let leaves_open = |own: &&NodeTemplate| open_requirements(own).next().is_some();
     let open = question.request.templates.iter().filter(leaves_open);
     let open: FxHashSet<&str> = open.map(|own| own.pool.as_str()).collect();
-    for (_, pods, mut unplaceable) in waiting {
-        let beyond = pods.iter().filter(|pod| requested.is_beyond(pod.class));
-        let beyond = beyond.map(|pod| question.keys[pod.index as usize].as_str());
-        say_what_was_tried(&mut unplaceable, &beyond.collect(), &open);
-        plan.unplaceable.extend(unplaceable);
+    for mut round in waiting {
+        let beyond = round.pods.iter().filter_map(|pod| {
+            let tried = requested.tried(pod.class, &round.turns)?;
+            Some((question.keys[pod.index as usize].as_str(), tried))
+        });
+        say_what_was_tried(&mut round.unplaceable, &beyond.collect(), &open);
+        plan.unplaceable.extend(round.unplaceable);
     }
     // The bounds of the rounds are for a part of the pods each; their sum bounds nothing.
     plan.bound_micro_usd = None;
     Ok(())
 }
 
-/// Reports, for pods that accept more combinations of labels than were tried for them, that another one might do,
-/// where a pool that leaves labels open refused them for labels or because of the pods that are placed already.
+/// Says of pods that accept more combinations of labels than they were tried with that another one might do, where a pool that
+/// leaves labels open refused them for labels or for the pods that are placed already. `beyond` has the number of combinations that
+/// they were tried with.
 fn say_what_was_tried(
     unplaceable: &mut [Unplaceable],
-    beyond: &FxHashSet<&str>,
+    beyond: &FxHashMap<&str, usize>,
     open_pools: &FxHashSet<&str>,
 ) {
-    let said = |refusal: &PoolRefusal| {
+    let said = |refusal: &PoolRefusal, tried: usize| {
         let is_open = match refusal.reason {
             _ if !open_pools.contains(refusal.pool.as_str()) => false,
             PoolReason::Topology { .. } => true,
@@ -165,14 +226,15 @@ fn say_what_was_tried(
         match is_open {
             true => PoolRefusal {
                 pool: refusal.pool.clone(),
-                reason: PoolReason::MoreCombinations { tried: MAX_TRIED },
+                reason: PoolReason::MoreCombinations { tried },
             },
             false => refusal.clone(),
         }
     };
-    let own = unplaceable.iter_mut();
-    for pod in own.filter(|pod| beyond.contains(pod.pod.as_str())) {
-        pod.pools = pod.pools.iter().map(said).collect();
+    for pod in unplaceable {
+        if let Some(tried) = beyond.get(pod.pod.as_str()) {
+            pod.pools = pod.pools.iter().map(|own| said(own, *tried)).collect();
+        }
     }
 }
 

@@ -8,7 +8,9 @@ mod world;
 use std::sync::Arc;
 
 use mullion_engine::disrupt::{Consolidation, Stays};
-use mullion_engine::model::Operator;
+use mullion_engine::model::{
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator,
+};
 use mullion_engine::provision::{InstanceType, NodeTemplate, Requirement};
 
 use world::{World, machine, pod, pool, random_world};
@@ -77,17 +79,23 @@ fn a_node_is_replaced_by_a_cheaper_one() {
     assert_eq!(made.saving_micro_usd, 300_000);
 }
 
+/// A pool with a requirement on the label of the team.
+fn with_team(operator: Operator, values: &[String], types: &[Arc<InstanceType>]) -> NodeTemplate {
+    NodeTemplate {
+        requirements: vec![Requirement {
+            key: "team".to_owned(),
+            operator,
+            values: values.to_vec(),
+            min_values: None,
+        }],
+        ..pool("p", types)
+    }
+}
+
 /// A world with a large node for the eight pods of each team, of which two are left. The pool leaves the label of the team
 /// open, and may buy smaller nodes now.
 fn nodes_of_teams(teams: &[String]) -> World {
-    let open = |types: &[Arc<InstanceType>]| NodeTemplate {
-        requirements: vec![Requirement {
-            key: "team".to_owned(),
-            operator: Operator::Exists,
-            ..Requirement::default()
-        }],
-        ..pool("p", types)
-    };
+    let open = |types: &[Arc<InstanceType>]| with_team(Operator::Exists, &[], types);
     let mut world = World::new(vec![open(&sizes()[2..3])], 7);
     let of_team = |(index, team): (usize, &String)| {
         let mut pod = pod(&format!("web-{index}"), 900, 512);
@@ -129,6 +137,38 @@ fn every_node_has_a_replacement_however_many_values_of_an_open_label_its_pods_as
     let asked: std::collections::BTreeSet<_> = asked.collect();
     let all: std::collections::BTreeSet<_> = teams.into_iter().map(|team| vec![team]).collect();
     assert_eq!(asked, all);
+}
+
+#[test]
+fn a_node_stays_because_its_pod_accepts_more_values_of_an_open_label_than_are_tried() {
+    let teams: Vec<String> = (0..1500).map(|team| format!("t{team:04}")).collect();
+    let demand = |operator, values: &[String]| NodeSelectorRequirement {
+        key: "team".to_owned(),
+        operator,
+        values: values.to_vec(),
+    };
+    // None of the values that are tried will do.
+    let term = NodeSelectorTerm {
+        match_expressions: vec![
+            demand(Operator::In, &teams),
+            demand(Operator::NotIn, &teams[..1024]),
+        ],
+        ..NodeSelectorTerm::default()
+    };
+    let mut web = pod("web", 900, 512);
+    web.template.affinity.node_affinity = Some(NodeAffinity {
+        required: Some(NodeSelector {
+            node_selector_terms: vec![term],
+        }),
+        ..NodeAffinity::default()
+    });
+    let large = with_team(Operator::In, &teams[1400..1401], &sizes()[2..3]);
+    let mut world = World::new(vec![large], 7);
+    world.add(vec![web]);
+    world.templates = vec![with_team(Operator::Exists, &[], &sizes())];
+    let pod = "ns/web".to_owned();
+    let stays = Stays::MoreCombinations { pod, tried: 1024 };
+    assert_eq!(world.moves().stays, [("n1".to_owned(), stays)]);
 }
 
 #[test]

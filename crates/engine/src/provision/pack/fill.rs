@@ -236,13 +236,21 @@ impl<'a> Filler<'a> {
     /// Puts up to `wanted` pods of an item into the room and returns their value.
     pub(super) fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
         let request = &self.problem.items[item].request;
+        // Most pods do not fit, and of many only one is wanted: divisions are seldom needed.
+        let lacks =
+            |dimension: usize| request[dimension] > 0 && room[dimension] < request[dimension];
+        if wanted == 0 || (0..DIMENSIONS).any(lacks) {
+            return 0.0;
+        }
         let mut count = i64::from(wanted);
-        for (request, room) in request.iter().zip(room.iter()) {
-            if *request > 0 {
-                count = count.min(room / request);
+        if count > 1 {
+            for (request, room) in request.iter().zip(room.iter()) {
+                if *request > 0 {
+                    count = count.min(room / request);
+                }
             }
         }
-        if count > 0 && !self.problem.rules_of[item].is_empty() {
+        if !self.problem.rules_of[item].is_empty() {
             count = count.min(self.allowed(item));
         }
         if count <= 0 {
@@ -331,10 +339,8 @@ impl<'a> Filler<'a> {
                 continue;
             }
             let request = &self.problem.items[item].request;
-            let shares = request
-                .iter()
-                .zip(&share)
-                .map(|(request, share)| *request as f64 * share);
+            let shares =
+                (0..DIMENSIONS).map(|dimension| request[dimension] as f64 * share[dimension]);
             let size: f64 = shares.sum();
             self.order
                 .push((values[item] / size.max(1e-12), item as u32, wanted));

@@ -485,9 +485,13 @@ impl Search {
             self.found.clone_from(&self.taken);
         }
         let mut there = there;
-        for (place, step) in steps.iter().enumerate().skip(from) {
+        for (offset, step) in steps[from..].iter().enumerate() {
+            let place = from + offset;
             let count = std::mem::take(&mut there);
-            let beyond = step.beyond - step.excess * f64::from(count);
+            let beyond = match count {
+                0 => step.beyond,
+                _ => step.beyond - step.excess * f64::from(count),
+            };
             // Choices are sorted by density, so if this one cannot beat the best any more, no later one can.
             if value + beyond + left * step.density <= self.best {
                 break;
@@ -495,11 +499,18 @@ impl Search {
             if self.nodes > self.most_nodes {
                 return false;
             }
-            let rest: [i64; ROWS] = std::array::from_fn(|row| room[row] - step.request[row]);
-            // Negative if any of them is: a pod does not fit.
-            let lack = rest.iter().fold(0, |lack, rest| lack | rest);
+            if count == step.most {
+                continue;
+            }
+            let mut rest = *room;
+            // Negative if the rest of any resource is: a pod does not fit.
+            let mut lack = 0;
+            (0..ROWS).for_each(|row| {
+                rest[row] -= step.request[row];
+                lack |= rest[row];
+            });
             // Later choices may be smaller or different, so the search goes on.
-            if lack < 0 || count == step.most {
+            if lack < 0 {
                 continue;
             }
             let after = ((left - step.size).max(0.0), value + step.value);

@@ -89,6 +89,8 @@ pub(super) struct Problem {
     pub(super) limits: Vec<Load>,
     /// The rules that each item is part of.
     rules_of: Vec<Vec<Role>>,
+    /// The largest room of any offer, by resource.
+    largest_room: Load,
 }
 
 /// The part that an item has in a rule.
@@ -150,6 +152,10 @@ impl Problem {
         if self.is_varied() {
             self.add_scarce();
         }
+        self.largest_room = std::array::from_fn(|dimension| {
+            let rooms = self.offers.iter().map(|offer| offer.room[dimension]);
+            rooms.max().unwrap_or(0)
+        });
         self.rules_of = vec![Vec::new(); self.items.len()];
         for (rule, own) in self.rules.iter().enumerate() {
             for item in own.subjects.iter().copied() {
@@ -281,6 +287,9 @@ impl Problem {
     /// Returns the cheapest offer that holds these pods and their requests together, within the limits of its pool.
     fn cheapest_for(&self, pods: &[(usize, u32)], limits: &[Load]) -> Option<usize> {
         let load = self.load_of(pods);
+        if !within(&load, &self.largest_room) {
+            return None;
+        }
         let mut offers = self.offers.iter();
         offers.position(|offer| {
             within(&load, &offer.room)
@@ -345,13 +354,11 @@ impl Problem {
 }
 
 pub(super) fn within(load: &Load, room: &Load) -> bool {
-    load.iter().zip(room).all(|(load, room)| load <= room)
+    (0..DIMENSIONS).all(|dimension| load[dimension] <= room[dimension])
 }
 
 fn add(load: &mut Load, more: &Load, times: i64) {
-    for (load, more) in load.iter_mut().zip(more) {
-        *load += more * times;
-    }
+    (0..DIMENSIONS).for_each(|dimension| load[dimension] += more[dimension] * times);
 }
 
 fn take(limits: &mut [Load], offer: &Offer) {

@@ -266,10 +266,7 @@ fn counting(problem: &Problem, demand: &[u32], kinds: usize) -> Vec<FixedBitSet>
 }
 
 pub(super) fn worth_of(load: &Load, rates: &[f64; DIMENSIONS]) -> f64 {
-    let worth = load
-        .iter()
-        .zip(rates)
-        .map(|(load, rate)| *load as f64 * rate);
+    let worth = (0..DIMENSIONS).map(|dimension| load[dimension] as f64 * rates[dimension]);
     worth.sum()
 }
 

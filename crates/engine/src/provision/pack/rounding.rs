@@ -238,8 +238,8 @@ pub(super) fn complete(
         }
         // Near the end one machine for all that is left is often cheaper than the two best ones, which greed alone
         // does not see.
-        if problem.together(&rest)
-            && let Some(one) = problem.cheapest_for(&rest, &solution.limits)
+        if let Some(one) = problem.cheapest_for(&rest, &solution.limits)
+            && problem.together(&rest)
         {
             let whole = price + problem.offers[one].price;
             if best.as_ref().is_none_or(|best| whole < best.0) {

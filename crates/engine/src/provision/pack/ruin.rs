@@ -1,6 +1,9 @@
 //! Improves a plan by ruin and recreate: some machines are taken apart, and machines for the pods on them are bought
 //! again, each time with slightly different values of pods. Cheaper results are kept.
 
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
+
 use super::fill::{Filler, Random, Weights};
 use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, Problem, Relaxation, give_back, take, within};
@@ -37,6 +40,11 @@ pub(super) fn improve(
     let end = filler.work + effort;
     let mut now = solution.price_from(0, problem);
     let mut values = relaxation.values.clone();
+    let mut ranked = RankedOffers {
+        problem,
+        relaxation,
+        by_item: FxHashMap::default(),
+    };
     let mut idle = 0;
     let stretch = effort / STRETCHES;
     let mut begun = (filler.work, now);
@@ -64,7 +72,7 @@ pub(super) fn improve(
         let paid: u64 = taken.iter().map(|bin| problem.offer(bin.offer).price).sum();
         let kept = solution.bins.len();
         filler.random = (random.below(2) == 0).then(|| noisy.clone());
-        let offers = sample(problem, relaxation, (&taken, &cleared), &mut random);
+        let offers = sample(&mut ranked, (&taken, &cleared), &mut random);
         let topped = fill_gaps(problem, solution, &values, &mut random, filler);
         // A result of the same price is accepted as well, because steps sideways lead out of dead ends. If pods have
         // no place, any price is.
@@ -161,8 +169,7 @@ fn choose(
 /// Returns the offers to look at: what was taken apart, and for some of the items on it the best offers and an
 /// arbitrary one.
 fn sample(
-    problem: &Problem,
-    relaxation: &Relaxation,
+    ranked: &mut RankedOffers<'_>,
     (taken, cleared): (&[Bin], &[Before]),
     random: &mut Random,
 ) -> Vec<usize> {
@@ -172,6 +179,7 @@ fn sample(
         .map(|bin| &bin.pods)
         .chain(cleared.iter().map(|(_, pods)| pods));
     let items: Vec<usize> = pods.flatten().map(|pod| pod.0).collect();
+    let offers = &ranked.relaxation.offers;
     let mut add = |offer: usize| {
         if !sample.contains(&offer) {
             sample.push(offer);
@@ -179,16 +187,50 @@ fn sample(
     };
     for _ in 0..ITEMS.min(items.len()) {
         let item = items[random.below(items.len())];
-        let ranked = relaxation.offers.iter().copied();
-        let offers: Vec<usize> = ranked
-            .filter(|offer| problem.offers[*offer].fits.contains(item))
-            .collect();
-        offers.iter().take(BEST).for_each(|offer| add(*offer));
-        for _ in 0..OTHERS.min(offers.len()) {
-            add(offers[random.below(offers.len())]);
+        let (ranks, count) = ranked.of(item);
+        ranks.ones().take(BEST).for_each(|rank| add(offers[rank]));
+        for _ in 0..OTHERS.min(*count) {
+            let rank = nth(ranks, random.below(*count));
+            rank.into_iter().for_each(|rank| add(offers[rank]));
         }
     }
     sample
+}
+
+/// The offers that hold each item, worked out when an item is asked for first.
+struct RankedOffers<'a> {
+    problem: &'a Problem,
+    relaxation: &'a Relaxation,
+    /// By item: their places among the relaxation's offers, and how many they are.
+    by_item: FxHashMap<usize, (FixedBitSet, usize)>,
+}
+
+impl RankedOffers<'_> {
+    fn of(&mut self, item: usize) -> &(FixedBitSet, usize) {
+        self.by_item.entry(item).or_insert_with(|| {
+            let offers = &self.relaxation.offers;
+            let mut ranks = FixedBitSet::with_capacity(offers.len());
+            for (rank, offer) in offers.iter().enumerate() {
+                ranks.set(rank, self.problem.offers[*offer].fits.contains(item));
+            }
+            let count = ranks.count_ones(..);
+            (ranks, count)
+        })
+    }
+}
+
+/// Returns the member of a set before which there are so many others.
+fn nth(set: &FixedBitSet, mut before: usize) -> Option<usize> {
+    for (index, block) in set.as_slice().iter().enumerate() {
+        let count = block.count_ones() as usize;
+        if before < count {
+            let mut rest = *block;
+            (0..before).for_each(|_| rest &= rest - 1);
+            return Some(index * usize::BITS as usize + rest.trailing_zeros() as usize);
+        }
+        before -= count;
+    }
+    None
 }
 
 /// The index of a machine, and what was on it.

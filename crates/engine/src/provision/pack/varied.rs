@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 
+use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
 use super::fill::{ALIKE, Filler};
@@ -149,15 +150,18 @@ fn buy(
     filler: &mut Filler<'_>,
 ) {
     let mut rest = UnplacedPods::of(problem, rates, &solution.left);
+    let bought = bought.iter().map(|index| (*index, rest.suiting(*index)));
+    let bought: Vec<(usize, FixedBitSet)> = bought.collect();
     while solution.unplaced() > FEW as u64 {
         let mut best: Option<(f64, Bin)> = None;
-        for index in bought.iter().copied() {
+        for (index, suiting) in &bought {
+            let index = *index;
             let offer = &problem.offers[index];
             if !within(&offer.takes, &solution.limits[offer.pool]) {
                 continue;
             }
             for near in NEAR {
-                let value = rest.fill((index, offer), near, &solution.left, filler);
+                let value = rest.fill((index, offer), (suiting, near), &solution.left, filler);
                 let used = rest.used((index, offer), &problem.load_of(&filler.taken));
                 let score = value / offer.price as f64 + EVEN * used;
                 if value > 0.0 && best.as_ref().is_none_or(|best| score > best.0) {
@@ -198,6 +202,8 @@ struct UnplacedPods<'a> {
 
 /// Items of one kind that ask for the same amounts; only the rules about them differ.
 struct Size {
+    /// What a pod asks for.
+    request: Load,
     /// The logarithm of memory by cpu: sizes with the same mix are near each other.
     lean: f64,
     /// The share of all wanted cpu and memory that a pod requests.
@@ -239,6 +245,7 @@ impl<'a> UnplacedPods<'a> {
                 .entry((item.kind, item.request))
                 .or_insert_with(|| {
                     sizes.push(Size {
+                        request: item.request,
                         lean: lean_of(item.request[0] as f64, item.request[1] as f64),
                         share: share(item),
                         items: Vec::new(),
@@ -330,7 +337,7 @@ impl<'a> UnplacedPods<'a> {
     fn fill(
         &self,
         (index, offer): (usize, &Offer),
-        near: usize,
+        (suiting, near): (&FixedBitSet, usize),
         left: &[u32],
         filler: &mut Filler<'_>,
     ) -> f64 {
@@ -372,7 +379,7 @@ impl<'a> UnplacedPods<'a> {
                 goal[dimension] - (offer.room[dimension] - room[dimension]) as f64
             });
             let mix = lean_of(cpu, memory);
-            let next = self.nearest(offer, (&room, rates), (mix, near), left, filler);
+            let next = self.nearest(suiting, &room, (mix, near), left, filler);
             let Some(next) = next else { break };
             let more = filler.put(next, 1, &mut room, &self.values);
             if more <= 0.0 {
@@ -394,7 +401,7 @@ impl<'a> UnplacedPods<'a> {
             if !offer.fits.contains(one) {
                 continue;
             }
-            if !within(&self.problem.items[one].request, &room) {
+            if !within(&self.sizes[size as usize].request, &room) {
                 tries += 1;
                 if tries > TRIES {
                     break;
@@ -429,12 +436,24 @@ impl<'a> UnplacedPods<'a> {
         self.values[item] >= PAYS * worth_of(&self.problem.items[item].request, rates)
     }
 
-    /// Returns the largest of the paying pods that fit into a room, among `near` pods whose mix of cpu and memory is
-    /// nearest to the wanted one.
+    /// Returns the sizes whose pods an offer admits if they fit, and pay for their room on it.
+    fn suiting(&self, index: usize) -> FixedBitSet {
+        let (offer, rates) = (&self.problem.offers[index], &self.kinds_of[index].1);
+        let suits = |size: &usize| {
+            let mut items = self.items(*size as u32);
+            items
+                .next()
+                .is_some_and(|one| offer.fits.contains(one) && self.pays(one, rates))
+        };
+        (0..self.sizes.len()).filter(suits).collect()
+    }
+
+    /// Returns the largest of the pods of suiting sizes that fit into a room, among those of the `near` sizes whose mix of cpu and memory
+    /// is nearest to the wanted one.
     fn nearest(
         &self,
-        offer: &Offer,
-        (room, rates): (&Load, &[f64; DIMENSIONS]),
+        suiting: &FixedBitSet,
+        room: &Load,
         (wanted, near): (f64, usize),
         left: &[u32],
         filler: &Filler<'_>,
@@ -462,12 +481,8 @@ impl<'a> UnplacedPods<'a> {
                 (Some(_), None) => break,
             };
             tries += 1;
-            let Some(one) = self.items(size).next() else {
-                continue;
-            };
-            let fits = offer.fits.contains(one)
-                && within(&self.problem.items[one].request, room)
-                && self.pays(one, rates);
+            let fits =
+                suiting.contains(size as usize) && within(&self.sizes[size as usize].request, room);
             let wanted = |item: &usize| left[*item] > filler.count(*item) && filler.allows(*item);
             let item = fits.then(|| self.items(size).find(wanted)).flatten();
             if let Some(item) = item {
