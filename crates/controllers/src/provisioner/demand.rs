@@ -81,6 +81,7 @@ impl Demand {
             request: PlanRequest {
                 pods: waiting.specs,
                 in_flight,
+                places: BTreeMap::new(),
                 templates: templates(karpenter, &markets, &daemons),
                 seed: karpenter.options.seed,
                 by_cost: buys_by_cost(karpenter),
@@ -114,13 +115,16 @@ impl Demand {
     }
 
     /// Asks the engine for a plan, after dropping the pods that found a place since the demand was collected: those that the
-    /// scheduler has assumed or the watch has shown as bound.
+    /// scheduler has assumed or the watch has shown as bound. The others keep the places that they are promised.
     ///
     /// # Errors
     /// Returns an error if a node or pool offers an invalid amount.
     pub(super) fn plan(&mut self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
         karpenter.state.with(|state| {
             self.forget_placed(state.cluster());
+            let places = state.places();
+            let places = places.map(|(pod, place)| (pod.to_owned(), node_at(karpenter, place)));
+            self.request.places = places.collect();
             let checkpoint = state.cluster_mut().checkpoint();
             state.lift_promises();
             let answer = self.plan_in(state.cluster_mut());
@@ -291,6 +295,14 @@ fn nodes_to_come(
         }
     }
     (in_flight, reshaped)
+}
+
+/// Returns the name under which plans know the node at a place: the node's own, or that of its claim until there is a node.
+fn node_at(karpenter: &KarpenterContext, place: &str) -> String {
+    let claim = karpenter.claims.get("", place);
+    let node = claim.and_then(|claim| karpenter.node_of(&claim));
+    let name = node.and_then(|node| node.metadata.name.clone());
+    name.unwrap_or_else(|| place.to_owned())
 }
 
 /// Returns whether one of the pods is a DaemonSet's and has not ended.

@@ -60,10 +60,11 @@ impl RoundQuestion<'_> {
         solver.count_units(&pending);
         let mut existing = Vec::new();
         let best = if request.by_cost {
-            solver.cheapest(&pending, &nodes)
+            solver.cheapest_from(&pending, &nodes, &request.places)
         } else {
             solver.add_places(&pending);
-            let rest = solver.place_on_nodes(&pending, &mut existing);
+            let rest = solver.keep(&pending, &request.places, &mut existing);
+            let rest = solver.place_on_nodes(&rest, &mut existing);
             solver.attempt(&rest, PlacementMode::OneByOne)
         };
         plan.existing.extend(existing);
