@@ -83,6 +83,7 @@ impl Demand {
             request: PlanRequest {
                 pods: waiting.specs,
                 in_flight,
+                places: BTreeMap::new(),
                 templates: templates(karpenter, &markets, &daemons),
                 seed: karpenter.options.seed,
                 by_cost: buys_by_cost(karpenter),
@@ -116,7 +117,7 @@ impl Demand {
     }
 
     /// Asks the engine for a plan, after dropping the pods that found a place since the demand was collected: those that the
-    /// scheduler has assumed or the watch has shown as bound.
+    /// scheduler has assumed or the watch has shown as bound. The others keep the places that they are promised.
     ///
     /// # Errors
     /// Returns an error if a node or pool offers an invalid amount.
@@ -124,6 +125,9 @@ impl Demand {
         karpenter.state.with(|state| {
             // Gathering the demand awaits the cloud, and the scheduler goes on binding meanwhile.
             self.forget_placed(state.cluster());
+            let places = state.places();
+            let places = places.map(|(pod, place)| (pod.to_owned(), node_at(karpenter, place)));
+            self.request.places = places.collect();
             // All of this happens under the state's lock, so the scheduler never sees the cluster
             // of a plan.
             let checkpoint = state.cluster_mut().checkpoint();
@@ -309,6 +313,14 @@ fn nodes_to_come(
         }
     }
     (in_flight, reshaped)
+}
+
+/// Returns the name under which plans know the node at a place: the node's own, or that of its claim until there is a node.
+fn node_at(karpenter: &KarpenterContext, place: &str) -> String {
+    let claim = karpenter.claims.get("", place);
+    let node = claim.and_then(|claim| karpenter.node_of(&claim));
+    let name = node.and_then(|node| node.metadata.name.clone());
+    name.unwrap_or_else(|| place.to_owned())
 }
 
 /// Returns whether one of the pods is a DaemonSet's and has not ended.

@@ -273,6 +273,42 @@ async fn a_second_look_at_waiting_pods_does_not_cut_a_batch_in_two() {
     assert_eq!(plans.count(), pairs, "{story:#?}");
 }
 
+/// Three pods that must share a node get a large one, on which a pod with a node of its own would fit as well. A plan for
+/// further pods leaves it where it is.
+#[tokio::test(start_paused = true)]
+async fn a_later_plan_leaves_no_node_without_the_pods_it_was_bought_for() {
+    let whole = Whole::start().await;
+    let moments = Moments::of(&whole);
+    random::one_pool(&whole).await;
+    let rule = |affinity: &str, name: &str| {
+        let selector = json!({ "matchLabels": { "app": name } });
+        let term = json!({ "topologyKey": "kubernetes.io/hostname", "labelSelector": selector });
+        json!({ affinity: { "requiredDuringSchedulingIgnoredDuringExecution": [term] } })
+    };
+    let apps = [
+        ("web-apart", 2, "1Gi", rule("podAntiAffinity", "web-apart")),
+        (
+            "web-together",
+            3,
+            "256Mi",
+            rule("podAffinity", "web-together"),
+        ),
+        ("web-further", 1, "128Mi", json!({})),
+    ];
+    for (name, replicas, memory, affinity) in apps {
+        let requests = json!({ "cpu": "900m", "memory": memory });
+        let spec = json!({
+            "nodeSelector": { "team": "linux" }, "affinity": affinity,
+            "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": requests } }],
+        });
+        whole.deployment(name, replicas, spec).await;
+        whole.pass(10).await;
+    }
+    settle(&whole, 6).await;
+    let outcome = look(0, &whole, moments).await;
+    assert_eq!(outcome.faults(), [] as [String; 0]);
+}
+
 /// The seeds of the clusters to try.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str, default: u64| {

@@ -3,6 +3,7 @@
 //! Prices are whole micro-dollars per hour, so that comparisons are exact, and apply to the operating system that the node
 //! will run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::{NodeSpec, Operator, PodSpec, PodTemplate, ResourceMap, StringMap, Taint};
@@ -14,6 +15,9 @@ pub struct PlanRequest {
     pub pods: Vec<PodSpec>,
     /// Nodes that were bought but do not accept pods yet.
     pub in_flight: Vec<InFlightNode>,
+    /// The existing or in-flight nodes where the plan before placed pods, by the pods' keys. These pods stay there unless
+    /// moving them makes a better plan that leaves none of the nodes without pods.
+    pub places: BTreeMap<String, String>,
     /// What each pool can buy.
     pub templates: Vec<NodeTemplate>,
     /// Seed for choosing among equally good existing nodes.

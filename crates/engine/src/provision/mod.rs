@@ -7,15 +7,17 @@
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
-//! may cost (`preferences`). Existing nodes are tried again as others are planned (`retry`), and pods that share a node
-//! start where there is room for all (`units`). Pods that ask for too many values of open labels are planned for in several `rounds`; `other_labels`
-//! says for which of them another value could help. No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
+//! may cost (`preferences`). Pods keep the places of the plan before (`kept`). Existing nodes are tried again as others are
+//! planned (`retry`), and pods that share a node start where there is room for all (`units`). Pods that ask for too many values of open
+//! labels are planned for in several `rounds`; `other_labels` says for which of them another value could help. No plan puts more nodes into
+//! a capacity reservation than it has machines (`reservations`).
 
 mod catalog;
 mod cheapest;
 mod claim;
 mod in_flight;
 mod input;
+mod kept;
 mod limit;
 mod lists;
 mod numbers;

@@ -66,10 +66,11 @@ impl RoundQuestion<'_> {
         let mut existing = Vec::new();
         let best = if request.by_cost {
             // `cheapest` decides itself whether existing nodes are filled first or packed together with new ones.
-            solver.cheapest(&pending, &nodes)
+            solver.cheapest_from(&pending, &nodes, &request.places)
         } else {
             solver.add_places(&pending);
-            let rest = solver.place_on_nodes(&pending, &mut existing);
+            let rest = solver.keep(&pending, &request.places, &mut existing);
+            let rest = solver.place_on_nodes(&rest, &mut existing);
             solver.attempt(&rest, PlacementMode::OneByOne)
         };
         plan.existing.extend(existing);

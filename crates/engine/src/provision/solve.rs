@@ -149,7 +149,8 @@ impl Attempt {
         unplaceable.all(|pod| without.contains(pod.pod.as_str()))
     }
 
-    fn places_more_than(&self, other: &Attempt) -> bool {
+    /// Returns whether this attempt leaves fewer pods without a place than the other.
+    pub(super) fn places_more_than(&self, other: &Attempt) -> bool {
         self.unplaceable.len() < other.unplaceable.len()
     }
 }
@@ -472,7 +473,7 @@ impl Solver<'_> {
     }
 
     /// Tries all pods repeatedly until no more find a place; returns those without one.
-    fn until_settled(
+    pub(super) fn until_settled(
         &mut self,
         mut pending: Vec<Pending>,
         mut place: impl FnMut(&mut Self, &Pending) -> bool,

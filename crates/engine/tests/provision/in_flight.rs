@@ -4,8 +4,12 @@ use super::*;
 
 /// A node that a claim will get, with the labels that the claim has.
 fn on_its_way() -> InFlightNode {
-    let mut node = NodeSpec::named("claim-1");
-    node.allocatable = amounts(&[("cpu", "4"), ("pods", "10")]);
+    coming("claim-1", "4")
+}
+
+fn coming(name: &str, cpu: &str) -> InFlightNode {
+    let mut node = NodeSpec::named(name);
+    node.allocatable = amounts(&[("cpu", cpu), ("pods", "10")]);
     InFlightNode {
         node,
         ..InFlightNode::default()
@@ -103,4 +107,61 @@ fn pods_that_share_a_node_start_only_where_there_is_room_for_all_of_them() {
         let six = plan(6);
         assert_eq!(six.existing.len(), 2, "{six:?}");
     }
+}
+
+/// Plans for these pods with two nodes on their way, where some of the pods have a place.
+fn planned_again(pods: Vec<PodSpec>, places: &[(&str, &str)], by_cost: bool) -> Plan {
+    let key = |pod: &str| format!("ns/{pod}");
+    let places = places.iter();
+    let request = PlanRequest {
+        pods,
+        in_flight: vec![coming("small", "2"), coming("large", "4")],
+        places: places
+            .map(|(pod, node)| (key(pod), (*node).to_owned()))
+            .collect(),
+        templates: vec![pool("p", &linux())],
+        by_cost,
+        ..PlanRequest::default()
+    };
+    let mut cluster = Cluster::new(Options::default());
+    let plan = cluster.plan(&request).expect("valid");
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    plan
+}
+
+#[test]
+fn pods_keep_their_places_so_that_no_node_on_its_way_stays_empty() {
+    let together = (0..3).map(|index| format!("together-{index}"));
+    let together =
+        together.map(|name| beside(&name, "together", "together", label::HOSTNAME, "900m"));
+    // Without places the scheduler would choose the large node for it, beside the pods that must share a node.
+    let pods: Vec<PodSpec> = together.chain([pod("alone", &[("cpu", "1")])]).collect();
+    let places = [
+        ("alone", "small"),
+        ("together-0", "large"),
+        ("together-1", "large"),
+        ("together-2", "large"),
+    ];
+    for by_cost in [false, true] {
+        for further in ["100m", "8"] {
+            let mut pods = pods.clone();
+            pods.push(pod("further", &[("cpu", further)]));
+            let plan = planned_again(pods, &places, by_cost);
+            for (pod, node) in places {
+                let kept = (format!("ns/{pod}"), node.to_owned());
+                assert!(plan.existing.contains(&kept), "{pod} moved: {plan:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_leave_their_places_if_less_is_bought_then_and_no_node_stays_empty() {
+    let pods = vec![
+        pod("big", &[("cpu", "3")]),
+        pod("one", &[("cpu", "1")]),
+        pod("two", &[("cpu", "1")]),
+    ];
+    let plan = planned_again(pods, &[("one", "large"), ("two", "large")], true);
+    assert!(plan.nodes.is_empty(), "{plan:?}");
 }

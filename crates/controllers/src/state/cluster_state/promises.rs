@@ -206,6 +206,12 @@ impl ClusterState {
         (!is_own && self.promises.is_planned(node)).then_some(&promise.place)
     }
 
+    /// Returns the place of each pod that has one: the name of a NodeClaim, or of a node without a claim.
+    pub fn places(&self) -> impl Iterator<Item = (&str, &str)> {
+        let promises = self.promises.by_pod.iter();
+        promises.map(|(key, promise)| (key.as_str(), promise.place.as_str()))
+    }
+
     /// Returns whether a pod has a place on a node that is known.
     pub fn has_place(&self, key: &str) -> bool {
         self.promises.node_of(key).is_some()
