@@ -126,13 +126,19 @@ impl Endpoint {
         if self.inner.faults.throttles(&action) {
             return Err(Blocked::Throttled);
         }
-        match self.inner.faults.denies(&action) {
-            true => Err(Blocked::Denied(format!(
+        self.denial(&action)
+            .map_or(Ok(()), |why| Err(Blocked::Denied(why)))
+    }
+
+    /// Returns why IAM does not allow an action; `None` if it does.
+    pub(crate) fn denial(&self, action: &str) -> Option<String> {
+        let is_denied = self.inner.faults.denies(action) || self.inner.ec2.denies(action);
+        is_denied.then(|| {
+            format!(
                 "User: {} is not authorized to perform: {action} because no identity-based policy allows the {action} action",
                 self.caller()
-            ))),
-            false => Ok(()),
-        }
+            )
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, EndpointState> {

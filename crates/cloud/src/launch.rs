@@ -161,6 +161,44 @@ pub struct Launch {
     pub refused: Vec<FleetError>,
 }
 
+/// A call of EC2's that a launch makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchCall {
+    /// Creates the launch template.
+    CreateLaunchTemplate,
+    /// Requests the instance.
+    CreateFleet,
+    /// Runs the instance, on behalf of the fleet.
+    RunInstances,
+}
+
+impl LaunchCall {
+    /// All calls, in the order in which a launch needs them.
+    pub const ALL: [Self; 3] = [
+        Self::CreateLaunchTemplate,
+        Self::CreateFleet,
+        Self::RunInstances,
+    ];
+
+    /// Returns the action in the form of IAM policies.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::CreateLaunchTemplate => "ec2:CreateLaunchTemplate",
+            Self::CreateFleet => "ec2:CreateFleet",
+            Self::RunInstances => "ec2:RunInstances",
+        }
+    }
+}
+
+/// A call of a launch that IAM does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedCall {
+    /// The call.
+    pub call: LaunchCall,
+    /// EC2's message.
+    pub message: String,
+}
+
 /// A request for one instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchRequest {

@@ -39,8 +39,8 @@ pub use addresses::{
 pub use clock::Clock;
 pub use instance::{Instance, InstanceState};
 pub use launch::{
-    FleetError, Launch, LaunchClass, LaunchImage, LaunchOption, LaunchRequest, Registration,
-    Shortage,
+    DeniedCall, FleetError, Launch, LaunchCall, LaunchClass, LaunchImage, LaunchOption,
+    LaunchRequest, Registration, Shortage,
 };
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};

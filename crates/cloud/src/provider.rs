@@ -22,8 +22,8 @@ use mullion_api::{
 };
 
 use crate::{
-    CapacityReservation, FleetError, Impairment, Instance, Launch, LaunchOption, LaunchRequest,
-    Message, PlacementGroup, ReservedShare,
+    CapacityReservation, DeniedCall, FleetError, Impairment, Instance, Launch, LaunchOption,
+    LaunchRequest, Message, PlacementGroup, ReservedShare,
     catalogue::{self, Arch, InstanceType, Price},
     image::NodeImage,
 };
@@ -289,6 +289,16 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
     fn heeds_machine_settings(&self) -> bool {
         false
     }
+
+    /// Returns the first call of a launch that IAM does not allow; `None` if it allows all. Dry runs find out, so nothing is
+    /// bought, but the launch template is created as for a launch.
+    ///
+    /// # Errors
+    /// A dry run failed for another reason than a missing permission.
+    fn denied_call(
+        &self,
+        request: LaunchRequest,
+    ) -> BoxFuture<'_, Result<Option<DeniedCall>, CloudError>>;
 
     /// Launches one instance with the first of the request's options that has capacity.
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>>;

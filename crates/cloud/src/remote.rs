@@ -25,10 +25,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use faults::{CallFaults, Unreliable};
 
 use crate::{
-    AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,
-    Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption, LaunchRequest,
-    Message, Offer, PlacementGroup, SecurityGroup, SelectedImages, Subnet, SubnetFacts,
-    TagSelector, catalogue::Arch, image::NodeImage,
+    AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, DeniedCall,
+    Impairment, Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption,
+    LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup, SelectedImages, Subnet,
+    SubnetFacts, TagSelector, catalogue::Arch, image::NodeImage,
 };
 
 /// Carries calls to the process of a cloud.
@@ -63,6 +63,7 @@ enum Call {
         version: KubernetesVersion,
     },
     PlacementGroup(PlacementGroupSelector),
+    Denied(Box<LaunchRequest>),
     Launch(Box<LaunchRequest>),
     Get(InstanceId),
     List(BTreeMap<String, String>),
@@ -120,6 +121,7 @@ pub async fn answer<C: CloudProvider + Addresses>(
             version,
         } => bytes(&cloud.images(&terms, family, version).await),
         Call::PlacementGroup(own) => bytes(&cloud.placement_group(&own).await),
+        Call::Denied(request) => bytes(&cloud.denied_call(*request).await),
         Call::Launch(request) => bytes(&cloud.launch(*request).await),
         Call::Get(id) => bytes(&cloud.get(id).await),
         Call::List(tags) => bytes(&CloudProvider::list(cloud, tags).await),
@@ -301,6 +303,13 @@ impl CloudProvider for Remote {
             family,
             version,
         }))
+    }
+
+    fn denied_call(
+        &self,
+        request: LaunchRequest,
+    ) -> BoxFuture<'_, Result<Option<DeniedCall>, CloudError>> {
+        Box::pin(self.cloud(Call::Denied(Box::new(request))))
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {

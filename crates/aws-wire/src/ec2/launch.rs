@@ -122,7 +122,8 @@ impl LaunchSpec {
                 )
             })?;
             if data.len() > MOST_USER_DATA {
-                return Err(Refusal::value("User data is limited to 16384 bytes"));
+                let text = "User data is limited to 16384 bytes";
+                return Err(Refusal::new("InvalidUserData.Malformed", text));
             }
             spec.user_data = Some(text.to_owned());
         }

@@ -111,11 +111,7 @@ impl<'a> Call<'a> {
         let admitted = self.endpoint.admit("ec2", self.action);
         admitted.map_err(|blocked| match blocked {
             Blocked::Throttled => Refusal::too_many(),
-            Blocked::Denied(why) => Refusal::with(
-                StatusCode::FORBIDDEN,
-                "UnauthorizedOperation",
-                format!("You are not authorized to perform this operation. {why}"),
-            ),
+            Blocked::Denied(why) => unauthorized(&why),
         })
     }
 }
@@ -185,6 +181,14 @@ async fn act(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             format!("The action {other} is not valid for this web service."),
         )),
     }
+}
+
+fn unauthorized(why: &str) -> Refusal {
+    Refusal::with(
+        StatusCode::FORBIDDEN,
+        "UnauthorizedOperation",
+        format!("You are not authorized to perform this operation. {why}"),
+    )
 }
 
 /// Writes a refusal as EC2 does.

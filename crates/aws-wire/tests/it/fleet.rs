@@ -264,3 +264,17 @@ async fn an_instance_of_a_capacity_block_is_told_by_its_lifecycle() {
     let again = wire.ec2("RunInstances", &run).await;
     assert_eq!(again.refusal().1, "ReservationCapacityExceeded");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_whose_caller_may_not_run_instances_buys_nothing() {
+    let wire = ready().await;
+    wire.endpoint.faults().deny("ec2:RunInstances");
+    let answer = wire.fleet("a", "m5.large", "us-west-2a").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.one("errorCode"), "UnauthorizedOperation");
+    assert!(wire.endpoint.ec2().instances().is_empty());
+    wire.endpoint.faults().allow("ec2:RunInstances");
+    wire.endpoint.ec2().deny(&["ec2:CreateFleet".to_owned()]);
+    let answer = wire.fleet("b", "m5.large", "us-west-2a").await;
+    assert_eq!(answer.refusal(), (403, "UnauthorizedOperation".to_owned()));
+}

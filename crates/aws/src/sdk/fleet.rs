@@ -4,6 +4,7 @@
 //! paid for in another way are tried with a token of their own, after the first ones were refused. A fleet is for one claim only, because
 //! its token and its tags are those of the claim.
 
+mod dry_run;
 mod request;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
@@ -54,16 +55,7 @@ impl Inner {
             return Err(CloudError::Invalid("no instance type was asked for".into()));
         }
         let usual = EC2NodeClassSpec::default();
-        let class = request.class.as_deref();
-        let order = Order {
-            class: class.map_or(&usual, |own| &own.spec),
-            profile: class.map_or("", |own| &own.instance_profile),
-            subnets: self.launch_subnets(&request.subnets).await?,
-            security_groups: self.launch_groups(&request).await?,
-            images: self.launch_images(&request).await?,
-            tags: self.launch_tags(&request),
-            request: &request,
-        };
+        let order = self.order(&request, &usual).await?;
         let mut refused: Vec<FleetError> = Vec::new();
         for (index, options) in paid_alike(&request.options).into_iter().enumerate() {
             let candidates = self.candidates(&order, &options).await;
@@ -88,10 +80,26 @@ impl Inner {
         match refused.is_empty() {
             false => Err(CloudError::InsufficientCapacity(refused)),
             // Nothing was requested at all.
-            true => Err(CloudError::Invalid(
-                "no option has a subnet in its zone and an image for its type".to_owned(),
-            )),
+            true => Err(no_candidate()),
         }
+    }
+
+    /// Looks up what all fleets of a launch need. `usual` stands for the class of a launch without one.
+    async fn order<'a>(
+        &self,
+        request: &'a LaunchRequest,
+        usual: &'a EC2NodeClassSpec,
+    ) -> Result<Order<'a>, CloudError> {
+        let class = request.class.as_deref();
+        Ok(Order {
+            class: class.map_or(usual, |own| &own.spec),
+            profile: class.map_or("", |own| &own.instance_profile),
+            subnets: self.launch_subnets(&request.subnets).await?,
+            security_groups: self.launch_groups(request).await?,
+            images: self.launch_images(request).await?,
+            tags: self.launch_tags(request),
+            request,
+        })
     }
 
     async fn launch_groups(&self, request: &LaunchRequest) -> Result<Vec<String>, CloudError> {
@@ -411,6 +419,10 @@ impl Inner {
 fn code_and_message(error: &CreateFleetError) -> (&str, &str) {
     let message = error.error_message().unwrap_or_default();
     (error.error_code().unwrap_or_default(), message)
+}
+
+fn no_candidate() -> CloudError {
+    CloudError::Invalid("no option has a subnet in its zone and an image for its type".to_owned())
 }
 
 fn is_template_gone(failed: &Failed) -> bool {

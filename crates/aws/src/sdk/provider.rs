@@ -10,8 +10,8 @@ use mullion_api::{
     },
 };
 use mullion_cloud::{
-    BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment, Instance, InstanceId,
-    Launch, LaunchOption, LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup,
+    BoxFuture, CapacityReservation, CloudError, CloudProvider, DeniedCall, Impairment, Instance,
+    InstanceId, Launch, LaunchOption, LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup,
     SelectedImages, Subnet, TagSelector, catalogue::Arch, image::NodeImage,
 };
 use tokio::time::Instant;
@@ -89,6 +89,13 @@ impl CloudProvider for Aws {
 
     fn heeds_machine_settings(&self) -> bool {
         true
+    }
+
+    fn denied_call(
+        &self,
+        request: LaunchRequest,
+    ) -> BoxFuture<'_, Result<Option<DeniedCall>, CloudError>> {
+        Box::pin(self.inner.denied_call(request))
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {

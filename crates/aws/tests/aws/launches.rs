@@ -8,7 +8,7 @@ use mullion_api::{
     fault::FaultKind,
 };
 use mullion_cloud::{
-    CapacityType, CloudError, CloudProvider, LaunchImage, Registration, Shortage,
+    CapacityType, CloudError, CloudProvider, LaunchCall, LaunchImage, Registration, Shortage,
     catalogue::Arch,
     image::{ImageVariant, NodeImage},
 };
@@ -224,4 +224,38 @@ async fn instances_are_looked_up_and_ended_together() {
     let left = world.aws.list(BTreeMap::new()).await.expect("a list");
     let left: Vec<_> = left.iter().map(|own| own.id.clone()).collect();
     assert_eq!(left, [ids[2].clone()]);
+}
+
+#[tokio::test]
+async fn a_launch_is_tried_without_buying_anything() {
+    let world = World::new().await;
+    let faults = world.endpoint.faults();
+    let mut request = order("", WINDOWS, &options(CapacityType::OnDemand)[..2]);
+    // A subnet that fails does not matter while another one does not.
+    faults.throttle("ec2:RunInstances", 1);
+    assert_eq!(world.aws.denied_call(request.clone()).await, Ok(None));
+    assert_eq!(world.template_names().await.len(), 1);
+    assert!(world.ec2.instances().is_empty());
+    faults.throttle("ec2:RunInstances", 2);
+    let throttled = world.aws.denied_call(request.clone()).await;
+    assert_eq!(throttled, Err(CloudError::Throttled));
+    faults.deny("ec2:RunInstances");
+    let denied = world.aws.denied_call(request.clone()).await;
+    let denied = denied.expect("an answer").expect("it is denied");
+    assert_eq!(denied.call, LaunchCall::RunInstances);
+    // Another process has deleted the template: the next trial creates it again.
+    faults.allow("ec2:RunInstances");
+    world
+        .delete_template(&world.template_names().await[0])
+        .await;
+    let gone = world.aws.denied_call(request.clone()).await;
+    assert!(matches!(gone, Err(CloudError::Refused { .. })), "{gone:?}");
+    assert_eq!(world.aws.denied_call(request.clone()).await, Ok(None));
+    let class = request.class.as_mut().expect("it has one");
+    class.spec.user_data = Some("x".repeat(16 * 1024));
+    let too_long = CloudError::Refused {
+        code: "InvalidUserData.Malformed".to_owned(),
+        message: "User data is limited to 16384 bytes".to_owned(),
+    };
+    assert_eq!(world.aws.denied_call(request).await, Err(too_long));
 }

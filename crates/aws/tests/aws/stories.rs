@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use mullion_api::ami::Os;
 use mullion_cloud::{
     Addresses, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId, Launch,
-    MessageKind, StatusCheck, TagSelector, catalogue::Arch, sim::SimulatedEc2,
+    LaunchCall, MessageKind, StatusCheck, TagSelector, catalogue::Arch, sim::SimulatedEc2,
 };
 use mullion_engine::ip::Kind;
 
@@ -103,6 +103,27 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C, ec2: &SimulatedEc2) -> S
     tell("none", &any(&cloud.subnets(&none).await));
     let image = cloud.newest_image(WINDOWS, version(), Arch::Amd64).await;
     tell("image", &any(&image));
+
+    // IAM denies one call of a launch after another, before there is a launch template.
+    let trial = || {
+        order(
+            "t",
+            WINDOWS,
+            &[option("m5.large", "us-west-2c", CapacityType::OnDemand)],
+        )
+    };
+    for call in LaunchCall::ALL {
+        ec2.deny(&[call.action().to_owned()]);
+        let denied = cloud.denied_call(trial()).await;
+        assert_eq!(
+            denied.as_ref().map(|own| own.as_ref().map(|own| own.call)),
+            Ok(Some(call))
+        );
+        tell("denied", &any(&denied));
+        tell("launch denied", &launched(&cloud.launch(trial()).await));
+    }
+    ec2.deny(&[]);
+    tell("allowed", &any(&cloud.denied_call(trial()).await));
 
     // No capacity, then a second choice, then the same order again.
     let (a, b) = ("us-west-2a", "us-west-2b");

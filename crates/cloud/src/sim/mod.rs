@@ -20,6 +20,7 @@ mod inventory;
 mod ledger;
 mod life;
 mod network;
+mod permissions;
 mod provider;
 mod queue;
 mod random;
@@ -28,7 +29,7 @@ mod reservations;
 mod subnet;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -175,6 +176,8 @@ struct State {
     releases: Releases,
     images: ImageNames,
     groups: Vec<PlacementGroup>,
+    /// The actions that IAM denies.
+    denied: BTreeSet<String>,
     in_force: ActiveFaults,
     /// The times at which interrupted spot instances are terminated.
     interrupted: BTreeMap<InstanceId, Instant>,
@@ -258,6 +261,7 @@ impl SimulatedEc2 {
                     releases: Releases::default(),
                     images: ImageNames::default(),
                     groups: Vec::new(),
+                    denied: BTreeSet::new(),
                     in_force: ActiveFaults::default(),
                     interrupted: BTreeMap::new(),
                     reservations: Reservations::default(),

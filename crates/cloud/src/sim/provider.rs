@@ -14,9 +14,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{SimulatedEc2, State, Zone, life, network, queue::AT_ONCE};
 use crate::{
-    BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
-    Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
-    Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector,
+    BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, DeniedCall,
+    FleetError, Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption,
+    LaunchRequest, Message, Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages,
+    Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -110,6 +111,13 @@ impl CloudProvider for SimulatedEc2 {
         Box::pin(async move { Ok(selected) })
     }
 
+    fn denied_call(
+        &self,
+        _: LaunchRequest,
+    ) -> BoxFuture<'_, Result<Option<DeniedCall>, CloudError>> {
+        Box::pin(async { self.dry_run() })
+    }
+
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
         Box::pin(async move {
             let delay = self.inner.config.speed.scale(life::LAUNCH_CALL);
@@ -121,6 +129,7 @@ impl CloudProvider for SimulatedEc2 {
                 if state.faults.is_throttled() {
                     return Err(CloudError::Throttled);
                 }
+                state.check_permissions(&request)?;
                 // A repeated call returns the first one's instance even if its options have no capacity any
                 // more.
                 if let Some(instance) = state.fleet.bought_with(&request.client_token) {

@@ -5,6 +5,7 @@ mod groups;
 mod images;
 mod ledger;
 mod messages;
+mod permissions;
 mod remote;
 mod reservations;
 mod simulated_ec2;

@@ -105,6 +105,8 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
         );
         tell(alias, &images.await);
     }
+    let trial = cloud.denied_call(order("t", &["us-west-2a"]));
+    tell("allowed", &trial.await);
     tell("none", &cloud.launch(order("a", &["us-west-2a"])).await);
     let both = ["us-west-2a", "us-west-2b"];
     let launched = cloud.launch(order("b", &both)).await;

@@ -261,36 +261,53 @@ fn order(
 ) -> LaunchRequest {
     let requests = amounts(&claim.spec.resources.requests);
     let name = claim.name_any();
-    let mut tags = class.spec.tags.clone();
-    tags.extend(
-        [
-            ("Name", name.as_str()),
-            (labels::CLUSTER_TAG, &karpenter.options.cluster),
-            ("karpenter.sh/nodeclaim", &name),
-            (labels::NODEPOOL, claim.node_pool().unwrap_or_default()),
-            (labels::EC2NODECLASS, &class.name_any()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned())),
-    );
+    let pool = claim.node_pool().unwrap_or_default();
+    let mut request = class_request(&karpenter.options.cluster, class, market, pool);
+    let own = [("Name", &name), ("karpenter.sh/nodeclaim", &name)];
+    let own = own.map(|(key, value)| (key.to_owned(), value.clone()));
+    request.tags.extend(own);
     LaunchRequest {
         // The same token makes EC2 return the instance of an earlier attempt instead of launching a second
         // one.
         client_token: claim.uid().unwrap_or(name),
         options: market.launch_options(&claim.spec.requirements, &requests),
-        subnets: market.subnets.clone(),
-        security_groups: security_groups(class),
-        template: market.template.clone(),
-        images: launch_images(class),
         registration: Registration {
             labels: claim.labels().clone(),
             taints: registration_taints(claim),
         },
+        ..request
+    }
+}
+
+/// Returns a request for an instance of a class and a pool, with no options yet.
+pub(crate) fn class_request(
+    cluster: &str,
+    class: &EC2NodeClass,
+    market: &Market,
+    pool: &str,
+) -> LaunchRequest {
+    let mut tags = class.spec.tags.clone();
+    tags.extend(
+        [
+            (labels::CLUSTER_TAG, cluster),
+            (labels::NODEPOOL, pool),
+            (labels::EC2NODECLASS, &class.name_any()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    let status = class.status.as_ref();
+    LaunchRequest {
+        client_token: String::new(),
+        options: Vec::new(),
+        subnets: market.subnets.clone(),
+        security_groups: security_groups(class),
+        template: market.template.clone(),
+        images: launch_images(class),
+        registration: Registration::default(),
         tags,
         class: Some(Box::new(LaunchClass {
             spec: class.spec.clone(),
-            instance_profile: class
-                .status
-                .as_ref()
+            instance_profile: status
                 .map(|own| own.instance_profile.clone())
                 .unwrap_or_default(),
         })),

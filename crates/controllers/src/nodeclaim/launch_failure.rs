@@ -2,16 +2,21 @@
 
 use mullion_cloud::{CloudError, Shortage};
 
-/// Returns reason and message of the condition for a failed launch (AWS provider: `errors.ToReasonMessage`).
+/// Returns reason and message of the condition for a failed launch.
 pub(super) fn classified(error: &CloudError) -> (&'static str, String) {
-    let (reason, message) = match error {
+    let (reason, message) = reason_and_message(error);
+    let message = format!("Error creating fleet request: {message}");
+    (reason, message)
+}
+
+/// Returns a reason and a message for an error of a launch (AWS provider: `errors.ToReasonMessage`).
+pub(crate) fn reason_and_message(error: &CloudError) -> (&'static str, &'static str) {
+    match error {
         CloudError::Throttled => ("RequestLimitExceeded", "Request limit exceeded"),
         CloudError::Unauthorized(message) => unauthorized(message),
         CloudError::Refused { code, message } => refused(code, message),
         _ => ("LaunchFailed", "Instance launch failed"),
-    };
-    let message = format!("Error creating fleet request: {message}");
-    (reason, message)
+    }
 }
 
 fn unauthorized(message: &str) -> (&'static str, &'static str) {

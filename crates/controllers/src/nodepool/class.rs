@@ -4,8 +4,9 @@
 //! status, and launches use the status. A class that claims use is not removed before them ([`finalizer`]).
 
 mod finalizer;
+mod validation;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -23,8 +24,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, CloudProvider, NodeTemplate, PlacementGroup, SecurityGroup,
-    SelectedImages, Subnet, TagSelector, family_of, image::NodeImage,
+    CapacityReservation, CloudError, CloudProvider, PlacementGroup, SecurityGroup, SelectedImages,
+    Subnet, TagSelector, family_of, image::NodeImage,
 };
 use serde_json::{Value, json};
 
@@ -38,12 +39,20 @@ use crate::{
     provisioner::{
         BY_CLASS, KarpenterContext,
         conditions::{Conditions, Status},
+        market::MarketError,
         reserved::EXPIRING,
     },
+    queue::Backoff,
 };
+use validation::{Trials, Verdict};
 
 /// How often the selectors are resolved again.
 const REFRESH: Duration = Duration::from_secs(60);
+/// The delays after failures (operatorpkg: `reasonable.RateLimiter`).
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(100),
+    max: Duration::from_secs(60),
+};
 const SUBNETS: &str = "SubnetsReady";
 const SECURITY_GROUPS: &str = "SecurityGroupsReady";
 const AMIS: &str = "AMIsReady";
@@ -59,10 +68,12 @@ enum Error {
     Api(#[from] kube::Error),
     #[error(transparent)]
     Cloud(#[from] CloudError),
+    #[error("validation, {0}")]
+    Trial(#[from] MarketError),
 }
 
 pub(super) fn start(karpenter: &KarpenterContext) {
-    let queue = Queue::new("nodeclass");
+    let queue = Queue::with_backoff("nodeclass", BACKOFF);
     let classes = queue.clone();
     karpenter
         .classes
@@ -76,10 +87,11 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     let karpenter = karpenter.clone();
     let context = karpenter.base.clone();
     let again = queue.clone();
+    let trials = Arc::new(Trials::default());
     queue.run(&context, 2, move |name: String| {
-        let (karpenter, again) = (karpenter.clone(), again.clone());
+        let (karpenter, again, trials) = (karpenter.clone(), again.clone(), trials.clone());
         async move {
-            if let Some(delay) = reconcile(&karpenter, &name).await? {
+            if let Some(delay) = reconcile(&karpenter, &trials, &name).await? {
                 again.add_after(name, delay);
             }
             Ok::<_, Error>(())
@@ -88,8 +100,13 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 }
 
 /// Updates the status of a class. Returns when to reconcile it again if nothing changes.
-async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Duration>, Error> {
+async fn reconcile(
+    karpenter: &KarpenterContext,
+    trials: &Trials,
+    name: &str,
+) -> Result<Option<Duration>, Error> {
     let Some(class) = karpenter.classes.get("", name) else {
+        trials.forget(name);
         return Ok(None);
     };
     if class.metadata.deletion_timestamp.is_some() {
@@ -131,7 +148,16 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     // Read after the calls to the cloud, which may take long.
     let now = karpenter.base.clock.now();
     let options = &karpenter.options;
-    let status = status_of(&class, found, options.version, now);
+    let mut resolved = EC2NodeClass::clone(&class);
+    resolved.status = Some(status_of(&class, found, options.version, now));
+    let judgement = trials.judge(karpenter, &resolved).await;
+    let mut status = resolved.status.unwrap_or_default();
+    conclude(
+        &mut status,
+        judgement.verdict,
+        now,
+        class.metadata.generation,
+    );
     let api = karpenter.class_api();
     if class.status.as_ref() != Some(&status) {
         let mut patch = json!({ "status": status });
@@ -151,6 +177,9 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         let claims = karpenter.claims.by_index(BY_CLASS, name);
         hash.renew(karpenter, &*class, &claims).await?;
         annotate(&api, &*class, hash.annotations()).await?;
+    }
+    if let Some(error) = judgement.retry {
+        return Err(error.into());
     }
     let until_end = next_end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     Ok(Some(until_end.map_or(REFRESH, |until| until.min(REFRESH))))
@@ -213,7 +242,7 @@ fn group_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
         .collect()
 }
 
-/// Computes the status of a class.
+/// Computes the status of a class, except for the conditions that [`conclude`] sets.
 fn status_of(
     class: &EC2NodeClass,
     found: SelectedResources,
@@ -256,10 +285,6 @@ fn status_of(
         Err(message) => Some(message.clone()),
     };
     let no_profile = found.instance_profile.as_ref().err();
-    let is_incomplete = found.subnets.is_empty()
-        || found.security_groups.is_empty()
-        || no_image.is_some()
-        || no_profile.is_some();
     judge(AMIS, no_image.map(|message| ("AMINotFound", message)));
     judge(
         INSTANCE_PROFILE,
@@ -270,32 +295,10 @@ fn status_of(
     }
     let group = found.placement_group.as_ref();
     judge(PLACEMENT_GROUP, missing_placement_group(&class.spec, group));
-    let template = NodeTemplate::from_class(&class.spec, version);
-    let invalid = template
-        .err()
-        .map(|error| ("InvalidNodeClass", error.to_string()));
-    let invalid = invalid.or_else(|| unsupported_kubelet(&class.spec));
-    judge(
-        VALIDATION,
-        invalid.or_else(|| {
-            let message = "Awaiting AMI, Instance Profile, Security Group, and Subnet resolution";
-            none(is_incomplete, "DependenciesNotReady", message)
-        }),
-    );
     inert::set_condition(&mut conditions, &found.ignored);
-    let mut summarized = vec![
-        AMIS,
-        INSTANCE_PROFILE,
-        PLACEMENT_GROUP,
-        SECURITY_GROUPS,
-        SUBNETS,
-        VALIDATION,
-    ];
-    match found.reservations {
-        Some(_) => summarized.insert(1, CAPACITY_RESERVATIONS),
-        None => conditions.clear(CAPACITY_RESERVATIONS),
+    if found.reservations.is_none() {
+        conditions.clear(CAPACITY_RESERVATIONS);
     }
-    conditions.summarize(&summarized);
     let reservations = found.reservations.unwrap_or_default().into_iter();
     status.capacity_reservations = reservations
         .map(|own| reservation_status(own, now))
@@ -322,6 +325,36 @@ fn status_of(
         .subnets
         .sort_by(|a, b| (&a.zone, &a.id).cmp(&(&b.zone, &b.id)));
     status
+}
+
+/// Sets `ValidationSucceeded`, and `Ready` from all conditions of a class.
+fn conclude(
+    status: &mut EC2NodeClassStatus,
+    verdict: Verdict,
+    now: Timestamp,
+    generation: Option<i64>,
+) {
+    let mut summarized = vec![
+        AMIS,
+        INSTANCE_PROFILE,
+        PLACEMENT_GROUP,
+        SECURITY_GROUPS,
+        SUBNETS,
+        VALIDATION,
+    ];
+    let mut kinds = status.conditions.iter().map(|own| own.type_.as_str());
+    if kinds.any(|kind| kind == CAPACITY_RESERVATIONS) {
+        summarized.insert(1, CAPACITY_RESERVATIONS);
+    }
+    let mut conditions = Conditions::new(&mut status.conditions, now, generation);
+    match verdict {
+        Verdict::Valid => conditions.set_true(VALIDATION),
+        Verdict::Invalid { reason, message } => {
+            conditions.set(VALIDATION, Status::False, reason, &message);
+        }
+        Verdict::Open => conditions.initialize(&[VALIDATION]),
+    }
+    conditions.summarize(&summarized);
 }
 
 /// Returns a capacity reservation in the form of a class's status.
@@ -366,27 +399,6 @@ fn missing_placement_group(
     let name = group.name.as_deref().or(group.id.as_deref());
     let message = format!("Placement group {:?} not found", name.unwrap_or_default());
     Some(("PlacementGroupNotFound", message))
-}
-
-/// Returns an error about kubelet settings that the class's image family does not apply. Only AL2023 applies all.
-fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
-    let kubelet = spec.kubelet.as_ref()?;
-    let family = family_of(spec)?;
-    let mut dropped: Vec<_> = match family {
-        AmiFamily::AmazonLinux2023 => Vec::new(),
-        _ => kubelet.other.keys().map(String::as_str).collect(),
-    };
-    if family == AmiFamily::Bottlerocket && kubelet.pods_per_core.is_some() {
-        dropped.push("podsPerCore");
-    }
-    dropped.sort_unstable();
-    (!dropped.is_empty()).then(|| {
-        let message = format!(
-            "spec.kubelet has fields that the image family does not apply: {}",
-            dropped.join(", ")
-        );
-        ("UnsupportedKubeletConfiguration", message)
-    })
 }
 
 /// Returns the images that a class selects; empty if nodes of its family cannot be launched.
@@ -473,7 +485,13 @@ mod tests {
 
     fn judged(class: &EC2NodeClass, found: SelectedResources, minor: u32) -> EC2NodeClassStatus {
         let version = KubernetesVersion::from_minor(minor).expect("known");
-        status_of(class, found, version, jiff::Timestamp::UNIX_EPOCH)
+        let now = Timestamp::UNIX_EPOCH;
+        let mut resolved = class.clone();
+        resolved.status = Some(status_of(class, found, version, now));
+        let verdict = validation::objection(&resolved, version);
+        let mut status = resolved.status.expect("just set");
+        conclude(&mut status, verdict.unwrap_or(Verdict::Valid), now, None);
+        status
     }
 
     fn condition<'a>(status: &'a EC2NodeClassStatus, kind: &str) -> (&'a str, &'a str) {
@@ -516,26 +534,6 @@ mod tests {
                 "SecurityGroupsReady=False, SubnetsReady=False, ValidationSucceeded=False"
             )
         );
-    }
-
-    #[test]
-    fn only_al2023_takes_any_setting_of_the_kubelet() {
-        let validation = |family: &str, kubelet: serde_json::Value| {
-            let class = class(json!({ "amiFamily": family, "kubelet": kubelet }));
-            let status = judged(&class, found(), 31);
-            let conditions = status.conditions.iter();
-            let validation = conditions.filter(|c| c.type_ == VALIDATION);
-            let reasons: Vec<_> = validation.map(|c| c.reason.clone()).collect();
-            reasons.join("")
-        };
-        let passed = json!({ "registryPullQPS": 10 });
-        let unsupported = "UnsupportedKubeletConfiguration";
-        assert_eq!(validation("AL2023", passed.clone()), VALIDATION);
-        assert_eq!(validation("Windows2022", passed.clone()), unsupported);
-        assert_eq!(validation("Bottlerocket", passed), unsupported);
-        let per_core = json!({ "podsPerCore": 2 });
-        assert_eq!(validation("Bottlerocket", per_core.clone()), unsupported);
-        assert_eq!(validation("Windows2022", per_core), VALIDATION);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! and allocatable of the later instance, and prices include its operating system.
 
 mod rules;
+mod trial;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

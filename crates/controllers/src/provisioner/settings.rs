@@ -21,6 +21,8 @@ pub struct Settings {
     pub vm_memory_overhead: MemoryOverhead,
     /// Interfaces that are left out when a node's pods are counted (`RESERVED_ENIS`).
     pub reserved_enis: u64,
+    /// Whether EC2NodeClasses are ready without dry runs of their launches (`DISABLE_DRY_RUN`).
+    pub disable_dry_run: bool,
 }
 
 impl Default for Settings {
@@ -32,6 +34,7 @@ impl Default for Settings {
             min_values: MinValuesPolicy::default(),
             vm_memory_overhead: MemoryOverhead::default(),
             reserved_enis: 0,
+            disable_dry_run: false,
         }
     }
 }

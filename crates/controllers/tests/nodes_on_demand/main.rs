@@ -16,6 +16,7 @@ mod machines;
 mod metrics;
 mod open_labels;
 mod overlays;
+mod permissions;
 mod placement;
 mod planned;
 mod pools;

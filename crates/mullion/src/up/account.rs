@@ -196,7 +196,7 @@ fn profile(cluster: &str, instance: &Instance) -> String {
     }
 }
 
-/// Gives the simulated EC2 the capacity reservations, the placement groups and the names of images that the account of an earlier start has, before anything is bought.
+/// Gives the simulated EC2 what the account of an earlier start has for it, before anything is bought.
 pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     // A new cluster has no account yet, and a user may have deleted it.
@@ -205,7 +205,7 @@ pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) {
     }
 }
 
-/// Has the simulated EC2 follow the account's capacity reservations, placement groups and names of images.
+/// Has the simulated EC2 follow the account's capacity reservations, placement groups, names of images and denied actions.
 pub(super) fn follow_spec(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
@@ -236,6 +236,9 @@ fn apply(now: &SimulatedAccountSpec, before: &SimulatedAccountSpec, ec2: &Simula
     }
     if now.image_tags != before.image_tags || now.parameters != before.parameters {
         ec2.name_images(&now.image_tags, &now.parameters);
+    }
+    if now.denied != before.denied {
+        ec2.deny(&now.denied);
     }
 }
 

@@ -83,6 +83,10 @@ pub(crate) struct KarpenterArgs {
     /// Network interfaces that are left out when pods are counted that a Linux node has addresses for [default: 0]
     #[arg(long, value_name = "N", env = RESERVED_ENIS, hide_env_values = true, value_parser = reserved_enis)]
     reserved_enis: Option<u32>,
+
+    /// Do not try with dry runs whether EC2 allows the launches of an EC2NodeClass
+    #[arg(long, env = "DISABLE_DRY_RUN", hide_env_values = true)]
+    disable_dry_run: bool,
 }
 
 /// Parses a fraction, as Karpenter does although the setting's name says percent.
@@ -192,6 +196,7 @@ impl KarpenterArgs {
                 .vm_memory_overhead_percent
                 .unwrap_or(usual.vm_memory_overhead),
             reserved_enis: self.reserved_enis.map_or(usual.reserved_enis, u64::from),
+            disable_dry_run: self.disable_dry_run,
         };
         if settings.batch_idle > settings.batch_max {
             return Err(Failure::input(format!(

@@ -12,6 +12,7 @@ use mullion_cloud::{CapacityType, CloudError, CloudProvider, Instance, LaunchOpt
 use super::{
     Call, Name,
     launch::{self, IdempotentResult, LaunchOrder, lifecycle},
+    unauthorized,
 };
 use crate::{refusal::Refusal, xml::Xml};
 use candidates::{Candidate, candidates};
@@ -75,6 +76,12 @@ async fn fill(
             continue;
         }
         let mut candidates = candidates(call, fleet, *capacity_type, &mut failed)?;
+        // The fleet runs instances with the rights of its caller.
+        if let Some(why) = call.endpoint.denial("ec2:RunInstances") {
+            let Refusal { code, message, .. } = unauthorized(&why);
+            let refused = candidates.drain(..);
+            failed.extend(refused.map(|own| own.failed(&code, &message)));
+        }
         for number in 0..*count {
             let name = format!("{id}/{}/{number}", capacity_type.as_str());
             let purchase = Purchase {
