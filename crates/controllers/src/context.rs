@@ -1,4 +1,4 @@
-//! The resources that every controller gets: the client, the clock, the shared informers, and the signal to stop.
+//! The resources that every controller gets: the client, the clock, the shared informers, the tracer, and the signal to stop.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::Client;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Clock, Informers, Recorder, events::EventSink};
+use crate::{Clock, Informers, Recorder, events::EventSink, traces::Tracer};
 
 /// The shared resources of all controllers of a process. Cheap to clone.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct Context {
     pub shutdown: CancellationToken,
     /// Tracks every task of a controller, so that stopping can wait for them.
     pub tasks: TaskTracker,
+    /// Records traces of decisions; off by default.
+    pub traces: Tracer,
     events: EventSink,
 }
 
@@ -37,8 +39,14 @@ impl Context {
             informers,
             shutdown,
             tasks,
+            traces: Tracer::default(),
             events,
         }
+    }
+
+    /// Returns the context with a tracer.
+    pub fn with_traces(self, traces: Tracer) -> Self {
+        Self { traces, ..self }
     }
 
     /// Returns a recorder whose events have `component` as their source.

@@ -49,6 +49,7 @@ pub mod serviceaccount;
 pub mod state;
 mod static_pools;
 mod timers;
+pub mod traces;
 mod unread;
 pub mod volume_protection;
 pub mod volumes;

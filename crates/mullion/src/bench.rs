@@ -115,6 +115,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         gmsa_random_hostname: false,
         gates: Default::default(),
         settings: Default::default(),
+        traces: None,
         scheduler: Default::default(),
         scheduler_text: None,
         detached: false,

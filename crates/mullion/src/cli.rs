@@ -25,6 +25,7 @@ use crate::{
     fault::FaultArgs,
     nodes::NodesArgs,
     plan::PlanArgs,
+    traces::settings::TraceArgs,
     up::settings::KarpenterArgs,
     why::WhyArgs,
 };
@@ -481,6 +482,9 @@ pub(crate) struct UpArgs {
 
     #[command(flatten)]
     pub(crate) karpenter: KarpenterArgs,
+
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
 }
 
 /// What `mullion bench` measures.

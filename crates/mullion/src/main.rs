@@ -31,6 +31,7 @@ mod out;
 mod plan;
 mod reach;
 mod simulated_cloud;
+mod traces;
 mod up;
 mod why;
 

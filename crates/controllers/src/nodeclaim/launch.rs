@@ -22,7 +22,7 @@ use super::{
     Error, edit,
     launch_failure::{self, classified},
     launch_turns::LaunchTurns,
-    pass,
+    pass, traced,
 };
 use crate::{
     kubelet::pace::go_duration,
@@ -74,7 +74,10 @@ pub(super) async fn step(
         return Ok(Outcome::Waits);
     };
     let place = request.options[0].placement.clone();
-    match karpenter.cloud.launch(request).await {
+    let (began, options) = (karpenter.base.clock.now(), request.options.len());
+    let launched = karpenter.cloud.launch(request).await;
+    traced::launch(karpenter, claim, began, options, &launched);
+    match launched {
         Ok(launch) => {
             // The turn ends before anything is written, because others wait for this result.
             turn.ended(&launch.refused, Some(bought(&launch.instance, place)));

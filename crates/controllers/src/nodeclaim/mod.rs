@@ -26,6 +26,7 @@ mod progress;
 mod registration;
 mod repair;
 mod termination;
+mod traced;
 
 use std::time::Duration;
 

@@ -31,6 +31,7 @@ pub mod risk;
 mod run;
 mod settings;
 pub mod template;
+mod traced;
 mod trials;
 pub(crate) mod windows_address;
 

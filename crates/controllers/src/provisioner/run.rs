@@ -29,6 +29,7 @@ use super::{
     metrics::Metric,
     pending::{avoids_pools, is_provisionable},
     pools,
+    traced::PlanSpans,
     trials::Trials,
 };
 use crate::{
@@ -220,7 +221,8 @@ impl Provisioner {
         self.record_pools_without_types(&demand, &pass);
         let began = self.karpenter.base.clock.now();
         let planned = demand.plan(&self.karpenter);
-        let took = self.karpenter.base.clock.now().duration_since(began);
+        let ended = self.karpenter.base.clock.now();
+        let took = ended.duration_since(began);
         let labels = [("controller", CONTROLLER)];
         self.karpenter
             .metrics
@@ -232,6 +234,8 @@ impl Provisioner {
                 return true;
             }
         };
+        let traces = &self.karpenter.base.traces;
+        let spans = PlanSpans::of(traces, &answer.plan, demand.pods.len(), (began, ended));
         // Orders are chosen before anything is recorded, since the log counts only the nodes that
         // are ordered now.
         let mut trials = Trials::new(&self.karpenter, demand.markets());
@@ -290,11 +294,11 @@ impl Provisioner {
         displaced::record_events(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
-        self.nominate_existing(&answer, &demand.pods);
-        self.record_refusals(&answer, &demand.pods, any_pool);
+        self.nominate_existing(&answer, &demand.pods, &spans);
+        self.record_refusals(&answer, &demand.pods, any_pool, &spans);
         // A failed order does not stop the others; its pods are planned again after ten seconds.
         for planned in orders {
-            if let Err(error) = self.order(planned, &demand.pods, &pass).await {
+            if let Err(error) = self.order(planned, &demand.pods, &spans, &pass).await {
                 pass.error("creating nodeclaim", &error);
             }
         }
@@ -380,12 +384,15 @@ impl Provisioner {
         &mut self,
         planned: &PlannedNode,
         pods: &PodsByKey,
+        spans: &PlanSpans,
         pass: &Pass,
     ) -> Result<(), kube::Error> {
+        let began = self.karpenter.base.clock.now();
         let ordered = order(&self.karpenter, planned, PROVISIONED, pass).await?;
         let Some(created) = ordered else {
             return Ok(());
         };
+        let creation = (began, self.karpenter.base.clock.now());
         let name = created.name_any();
         let is_chunk = |key: &String| {
             let pod = pods.get(key);
@@ -400,13 +407,16 @@ impl Provisioner {
         }
         for key in &planned.pods {
             self.places.insert(key.clone(), name.clone());
-            self.nominate(key, pods, &format!("nodeclaim/{name}"));
+            let news = self.nominate(key, pods, &format!("nodeclaim/{name}"));
+            if let Some(pod) = news {
+                spans.bought(pod, planned, &created, creation);
+            }
         }
         Ok(())
     }
 
     /// Records the nomination of pods that go to existing or in-flight nodes.
-    fn nominate_existing(&mut self, answer: &Answer, pods: &PodsByKey) {
+    fn nominate_existing(&mut self, answer: &Answer, pods: &PodsByKey, spans: &PlanSpans) {
         let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (key, node) in &answer.plan.existing {
             let pod = pods.get(key);
@@ -419,7 +429,9 @@ impl Provisioner {
             // `Results.Record`).
             let place = self.place(name);
             for key in keys {
-                self.nominate(key, pods, &place);
+                if let Some(pod) = self.nominate(key, pods, &place) {
+                    spans.placed(pod, &place);
+                }
             }
         }
     }
@@ -443,14 +455,20 @@ impl Provisioner {
         place.join(", ")
     }
 
-    fn nominate(&mut self, key: &str, pods: &PodsByKey, place: &str) {
+    /// Records the nomination of a pod for a place. Returns the pod unless the same was recorded lately, or it is a chunk.
+    fn nominate<'p>(
+        &mut self,
+        key: &str,
+        pods: &'p PodsByKey,
+        place: &str,
+    ) -> Option<&'p Arc<Pod>> {
         let message = format!("Pod should schedule on: {place}");
         let pod = pods
             .get(key)
             .filter(|pod| buffers::buffer_of(pod).is_none());
-        if let Some(pod) = pod.filter(|_| self.is_news(key, &message)) {
-            self.karpenter.recorder.normal(&**pod, "Nominated", message);
-        }
+        let pod = pod.filter(|_| self.is_news(key, &message))?;
+        self.karpenter.recorder.normal(&**pod, "Nominated", message);
+        Some(pod)
     }
 
     /// Sets the metric for the number of pods for which no node can be bought.
@@ -512,7 +530,13 @@ impl Provisioner {
 
     /// Records events on pods that have no place, with the reason. If there is no pool at all, the log has one line for all
     /// of them instead.
-    fn record_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
+    fn record_refusals(
+        &mut self,
+        answer: &Answer,
+        pods: &PodsByKey,
+        any_pool: bool,
+        spans: &PlanSpans,
+    ) {
         for (key, why) in &answer.refusals {
             let message = format!("Failed to schedule pod, {why}");
             let pod = pods
@@ -521,6 +545,7 @@ impl Provisioner {
             let Some(pod) = pod.filter(|_| self.is_news(key, &message)) else {
                 continue;
             };
+            spans.refused(pod, why);
             self.karpenter
                 .recorder
                 .warning(&**pod, "FailedScheduling", message);

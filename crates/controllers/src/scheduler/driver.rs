@@ -17,7 +17,7 @@ use super::{
     evictions::Evictions,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
     round::{Refused, Round, Verdict},
-    storage_hints,
+    storage_hints, traced,
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
     wishes::{ProfileWishes, Wishes},
@@ -246,7 +246,7 @@ impl Scheduler {
         // Each pod gets its own seed, so that ties between equal nodes are broken differently.
         let seed = self.seed;
         self.seed = self.seed.wrapping_add(entries.len() as u64);
-        let evictions = &mut self.evictions;
+        let (context, evictions) = (&self.context, &mut self.evictions);
         let verdicts: Vec<_> = self.state.with(|state| {
             let mut round = Round {
                 state,
@@ -255,7 +255,14 @@ impl Scheduler {
             };
             let asked = entries.iter().zip(seed..);
             asked
-                .map(|(entry, seed)| round.decide(&entry.pod, seed))
+                .map(|(entry, seed)| {
+                    let began = context.traces.is_on().then(|| context.clock.now());
+                    let verdict = round.decide(&entry.pod, seed);
+                    if let Some(began) = began {
+                        traced::attempt(context, &entry.pod, began, &verdict);
+                    }
+                    verdict
+                })
                 .collect()
         });
         let now = self.context.clock.steady();

@@ -16,6 +16,7 @@ mod hints;
 pub mod queue;
 mod round;
 mod storage_hints;
+mod traced;
 mod volumes;
 pub mod wake;
 mod watch;

@@ -26,7 +26,7 @@ use self::request::{delete, patch_status, post_binding, settled};
 use super::{
     devices::{self, Decided},
     queue::Entry,
-    volumes,
+    traced, volumes,
     watch::{Input, scheduler_name},
 };
 use crate::{Context, EventType, Recorder, pods};
@@ -265,6 +265,11 @@ impl Writer {
     async fn bind(&self, entry: Box<Entry>, node: &str, reserved: Reserved) {
         let pod = &entry.pod;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let began = self
+            .context
+            .traces
+            .is_on()
+            .then(|| self.context.clock.now());
         // The uid in the binding makes the API server refuse it for a new pod of the same name.
         let outcome = match post_binding(
             &self.client,
@@ -298,6 +303,13 @@ impl Writer {
                 reserved,
             },
         };
+        if let Some(began) = began {
+            let error = match &outcome {
+                Outcome::Done => None,
+                Outcome::Refused { message, .. } => Some(message.as_str()),
+            };
+            traced::binding(&self.context, pod, node, began, error);
+        }
         self.answer(entry, outcome).await;
     }
 

@@ -30,6 +30,7 @@ mod served;
 mod static_pools;
 mod takeover;
 mod termination;
+mod traces;
 mod truth;
 mod whole;
 mod zone_ids;

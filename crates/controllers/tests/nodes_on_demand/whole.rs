@@ -24,6 +24,7 @@ use mullion_controllers::{
     provisioner::{self, DecisionLog, FeatureGates, KarpenterContext},
     scheduler, serviceaccount,
     state::SharedState,
+    traces::{self, Tracer},
     workloads,
 };
 use serde_json::{Value, json};
@@ -56,29 +57,45 @@ impl Whole {
 
     /// The same with other gates.
     pub(crate) async fn start_with(speed: Speed, gates: FeatureGates) -> Self {
-        Self::start_as(speed, gates, NodeProfiles::default(), None).await
+        Self::start_as(
+            served::context(),
+            speed,
+            gates,
+            NodeProfiles::default(),
+            None,
+        )
+        .await
     }
 
     /// The same at real speed with nodes that are not as the catalogue has them.
     pub(crate) async fn start_on(profiles: NodeProfiles) -> Self {
-        Self::start_as(Speed::REAL, FeatureGates::default(), profiles, None).await
+        let gates = FeatureGates::default();
+        Self::start_as(served::context(), Speed::REAL, gates, profiles, None).await
     }
 
     /// The same at real speed with a scheduler that knows nothing of plans, as kube-scheduler does: it shares no state with the provisioner. `seed`
     /// breaks ties between its nodes.
     pub(crate) async fn start_with_foreign_scheduler(seed: u64) -> Self {
         let gates = FeatureGates::default();
-        Self::start_as(Speed::REAL, gates, NodeProfiles::default(), Some(seed)).await
+        let (context, profiles) = (served::context(), NodeProfiles::default());
+        Self::start_as(context, Speed::REAL, gates, profiles, Some(seed)).await
+    }
+
+    /// The same at real speed, with traces.
+    pub(crate) async fn start_traced(traces: Tracer) -> Self {
+        let context = served::context().with_traces(traces);
+        let (gates, profiles) = (FeatureGates::default(), NodeProfiles::default());
+        Self::start_as(context, Speed::REAL, gates, profiles, None).await
     }
 
     async fn start_as(
+        context: Context,
         speed: Speed,
         gates: FeatureGates,
         node_profiles: NodeProfiles,
         foreign_scheduler: Option<u64>,
     ) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
-        let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
         for crd in crds() {
             definitions
@@ -383,6 +400,7 @@ fn buy_nodes_of(
     gates: FeatureGates,
 ) -> KarpenterContext {
     let own = Context::new(context.client.clone(), context.clock.clone());
+    let own = own.with_traces(context.traces.clone());
     let options = provisioner::Options {
         cluster: "windows-karpenter-demo".to_owned(),
         version,
@@ -390,7 +408,9 @@ fn buy_nodes_of(
         gates,
         settings: Default::default(),
     };
-    provisioner::start(&own, state, cloud, log.clone(), options)
+    let karpenter = provisioner::start(&own, state, cloud, log.clone(), options);
+    traces::follow(&own, Some(&karpenter));
+    karpenter
 }
 
 fn year(build: &str) -> &'static str {

@@ -10,6 +10,7 @@ use mullion_controllers::provisioner::FeatureGates;
 use crate::{
     cli::{Ipam, UnknownImages, feature_gates, port},
     failure::Failure,
+    traces::settings::TraceArgs,
     up::settings::KarpenterArgs,
 };
 
@@ -331,6 +332,9 @@ pub(crate) struct ControllerArgs {
 
     #[command(flatten)]
     pub(super) karpenter: KarpenterArgs,
+
+    #[command(flatten)]
+    pub(super) traces: TraceArgs,
 }
 
 impl ControllerArgs {

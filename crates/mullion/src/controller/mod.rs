@@ -31,6 +31,7 @@ use mullion_controllers::{
     },
     scheduler,
     state::SharedState,
+    traces::{self, Tracer},
 };
 use mullion_images::{Registries, SystemDial};
 use tokio::time::timeout;
@@ -46,6 +47,7 @@ use crate::{
     failure::Failure,
     image_facts::ImageFacts,
     input, reach, simulated_cloud,
+    traces::{Export, export, settings::TraceSettings},
     up::{self, images, scheduler_config},
     why::source,
 };
@@ -86,6 +88,8 @@ struct Settings {
     place: Place,
     /// The settings of the parts that need a cloud.
     nodes: NodeSettings,
+    /// Where traces go; `None` if there are none.
+    traces: Option<TraceSettings>,
 }
 
 /// Settings of the parts that need a cloud.
@@ -108,6 +112,7 @@ struct NodeCloud {
 struct MetricsSources {
     provisioner: Arc<OnceLock<KarpenterContext>>,
     addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
+    traces: Arc<OnceLock<export::Metrics>>,
 }
 
 impl MetricsSources {
@@ -118,6 +123,7 @@ impl MetricsSources {
         );
         text.extend(self.provisioner.get().map(KarpenterContext::metrics_text));
         text.extend(self.addresses.get().map(|own| own.numbers().text()));
+        text.extend(self.traces.get().map(export::Metrics::text));
         text
     }
 }
@@ -131,6 +137,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
     };
     tracing::info!("the cluster is {server}");
+    let (tracer, export) = match settings.traces.take() {
+        Some(traces) => Export::start(traces).map(|(tracer, own)| (tracer, Some(own)))?,
+        None => (Tracer::default(), None),
+    };
     let readiness = Readiness::waiting("the API server has not answered yet");
     let bind = settings.bind;
     // Probes and metrics are served before the cluster answers, so that a pod that waits for it is not
@@ -143,6 +153,9 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     )
     .await?;
     let sources = MetricsSources::default();
+    if let Some(export) = &export {
+        sources.traces.get_or_init(|| export.metrics());
+    }
     let metrics = serving::metrics({
         let sources = sources.clone();
         move || sources.text()
@@ -171,7 +184,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         }
         Some(Cloud::Aws) => Some(aws::connect(&client, &args).await?),
     };
-    let context = Context::new(client, Clock::system());
+    let context = Context::new(client, Clock::system()).with_traces(tracer);
     let (parts, place) = (settings.parts.clone(), settings.place.clone());
     let started = tokio::select! {
         started = start(&context, settings, args.webhook_port, cloud, sources) => started.map(Some),
@@ -209,6 +222,9 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
             "not everything has stopped after {} s",
             STOP_PATIENCE.as_secs()
         );
+    }
+    if let Some(export) = export {
+        export.finish().await;
     }
     ended
 }
@@ -261,6 +277,7 @@ async fn start(
         bind,
         place,
         nodes,
+        ..
     } = settings;
     let gate = (rules.placement.clone(), rules.facts.clone());
     let served = match parts.have_webhooks() {
@@ -405,6 +422,9 @@ impl LeaderParts {
                 .collect();
             tracing::info!("schedules pods with schedulerName {}", names.join(", "));
         }
+        if decides {
+            traces::follow(context, sources.provisioner.get());
+        }
         if parts.has(Part::Placement) {
             image_gate::start(context, rule, facts);
         }
@@ -502,6 +522,7 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
             settings: args.karpenter.settings()?,
             ipam: args.ipam.into(),
         },
+        traces: args.traces.settings()?,
         namespace,
         bind,
         place,

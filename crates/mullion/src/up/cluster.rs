@@ -26,6 +26,7 @@ use mullion_controllers::{
     provisioner::KarpenterContext,
     quota, resource_claims, scheduler, service, serviceaccount,
     state::SharedState,
+    traces::{self, Tracer},
     volume_protection, volumes, workloads,
 };
 use mullion_images::{Registries, Settings, SystemDial};
@@ -58,6 +59,7 @@ use crate::{
     image_facts::ImageFacts,
     kubeconfig::{self, Target},
     open_files,
+    traces::Export,
 };
 
 /// EKS's range of Service addresses for a VPC in 10.0.0.0/16; the `kubernetes` Service has an address in it.
@@ -91,6 +93,7 @@ pub(crate) struct Cluster {
     ec2: SimulatedEc2,
     announced: Option<Announced>,
     context: Context,
+    traces: Option<Export>,
     registries: Arc<Registries>,
     image_gate: (PlaceByImage, Arc<ImageFacts>),
     stop_serving: CancellationToken,
@@ -101,6 +104,10 @@ impl Cluster {
     /// Starts everything. Nodes may still be booting when it returns.
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
+        let (tracer, traces) = match plan.traces.take() {
+            Some(settings) => Export::start(settings).map(|(tracer, own)| (tracer, Some(own)))?,
+            None => (Tracer::default(), None),
+        };
         let clock = Clock::system();
         // First, because the lock of the directory keeps a second process from starting the same cluster.
         let store = keep::open(plan.directory.as_deref(), plan.fresh, clock.now())?;
@@ -208,7 +215,7 @@ impl Cluster {
 
         // Controllers call the API server in memory, without TLS and serialization of a connection.
         let client = Client::new(server.router_as(administrator()), "default");
-        let context = Context::new(client.clone(), clock);
+        let context = Context::new(client.clone(), clock).with_traces(tracer);
         let cluster = Cluster {
             plan,
             address,
@@ -220,6 +227,7 @@ impl Cluster {
             ec2,
             announced,
             context,
+            traces,
             registries,
             image_gate,
             stop_serving,
@@ -303,6 +311,7 @@ impl Cluster {
         account::resume(context, ec2).await;
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
+        traces::follow(context, Some(&provisioner));
         sources.provisioner.get_or_init(|| provisioner);
         story::log(context, &decisions);
         sources.logs.serve(context, decisions);
@@ -381,6 +390,9 @@ impl Cluster {
         };
         // Tasks that do not end in time end with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
+        if let Some(traces) = self.traces {
+            traces.finish().await;
+        }
         let _ = tokio::time::timeout(STOP_PATIENCE, self.server.close()).await;
         // A cluster in memory is gone for good when it stops, so its context is removed.
         if let (Some(Target::Merge(path)), None) = (&self.plan.kubeconfig, &self.plan.directory) {

@@ -33,6 +33,7 @@ use crate::{
     failure::Failure,
     input,
     kubeconfig::Target,
+    traces::settings::TraceSettings,
 };
 
 /// The usual port of a Kubernetes API server, which is tried first.
@@ -113,6 +114,8 @@ pub(crate) struct Plan {
     pub(crate) gates: FeatureGates,
     /// Settings of the provisioner.
     pub(crate) settings: provisioner::Settings,
+    /// Where traces go; `None` if there are none.
+    pub(crate) traces: Option<TraceSettings>,
     /// The configuration of the scheduler.
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the scheduler's configuration file.
@@ -211,6 +214,7 @@ impl Plan {
             gmsa_random_hostname: args.gmsa_random_hostname,
             gates: args.feature_gates,
             settings: args.karpenter.settings()?,
+            traces: args.traces.settings()?,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
             detached: args.detached,

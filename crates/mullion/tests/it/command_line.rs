@@ -66,6 +66,17 @@ fn help_of_up_names_every_flag() {
 }
 
 #[test]
+fn a_wrong_setting_of_traces_ends_the_start() {
+    let endpoint = "--otlp-endpoint=http://collector:4318";
+    for command in ["up", "controller"] {
+        let ended = mullion(&[command, endpoint, "--otel-traces-sampler=often"]);
+        assert_eq!(ended.code, Some(2));
+        let why = "error: OTEL_TRACES_SAMPLER \"often\" is none of always_on";
+        assert!(ended.stderr.starts_with(why), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn help_of_apiserver_names_every_flag() {
     let ended = mullion(&["apiserver", "--help"]);
     assert_eq!(ended.code, Some(0));

@@ -19,4 +19,5 @@ mod reservations;
 mod restart;
 mod start;
 mod streams;
+mod traces;
 mod webhooks;
