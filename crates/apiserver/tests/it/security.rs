@@ -150,13 +150,13 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "warnings of one answer",
         "4,096 characters",
-        "warnings.rs",
+        "../../kinds/src/request/warnings.rs",
         "MAX_CHARS: usize = 4 * 1024;",
     ),
     (
         "warnings of one answer",
         "256 of each",
-        "warnings.rs",
+        "../../kinds/src/request/warnings.rs",
         "MAX_CHARS_WHEN_CUT: usize = 256;",
     ),
     (
@@ -174,7 +174,7 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "comparisons of lines",
         "2,000,000",
-        "kinds/podspec/difference.rs",
+        "../../kinds/src/podspec/difference.rs",
         "2_000_000",
     ),
     (

@@ -19,6 +19,9 @@ impl Solver<'_> {
         nodes: &[NodeId],
         places: &BTreeMap<String, String>,
     ) -> Attempt {
+        if places.is_empty() {
+            return self.cheapest(pending, nodes);
+        }
         let checkpoint = self.cluster.checkpoint();
         let mut kept = Vec::new();
         self.add_places(pending);
@@ -48,9 +51,6 @@ impl Solver<'_> {
         places: &BTreeMap<String, String>,
         kept: &mut Vec<(String, String)>,
     ) -> Vec<Pending> {
-        if places.is_empty() {
-            return pending.to_vec();
-        }
         // A pod may need others that come later in the queue.
         self.until_settled(pending.to_vec(), |solver, pod| {
             let key = &solver.keys[pod.index as usize];
