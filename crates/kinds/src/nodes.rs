@@ -44,6 +44,7 @@ impl Kind for Node {
                 .as_object()
                 .is_some_and(|capacity| !capacity.is_empty())
         });
+        // SetDefaults_NodeStatus: a kubelet that reserves nothing may report the capacity alone.
         if let (Some(capacity), None) = (
             capacity.cloned(),
             status.get("allocatable").and_then(Value::as_object),
@@ -54,6 +55,7 @@ impl Kind for Node {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
+            // Dynamic configuration of kubelets was removed, so no new node may ask for it.
             object_at(root, "spec").remove("configSource");
         }
         if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
@@ -361,6 +363,7 @@ fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
         1
     };
     if !before.is_empty() {
+        // kube-apiserver repeats the error for each range that changed.
         for _ in 0..changes {
             errors.forbidden(
                 &path.child("podCIDRs"),
@@ -381,6 +384,7 @@ fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
 }
 
 fn status(node: &Value) -> String {
+    // printNode collects conditions in a map, which keeps the last one of a type.
     let ready = node["status"]
         .items("conditions")
         .iter()

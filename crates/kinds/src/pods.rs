@@ -299,10 +299,12 @@ impl Summary {
             last_restart: None,
         };
         let initializing = summary.init_containers(spec, status);
+        // Sidecars can restart in an initialized pod, whose other containers then still decide.
         if !initializing || condition(status, "Initialized") == "True" {
             summary.running_containers(spec, status);
         }
         if object["metadata"].has("deletionTimestamp") {
+            // Nobody can confirm that the containers of a lost node end, so printPod does not show Terminating.
             if status.text("reason") == "NodeLost" {
                 "Unknown".clone_into(&mut summary.reason);
             } else if phase != "Succeeded" && phase != "Failed" {
@@ -345,6 +347,7 @@ impl Summary {
                     };
                 }
                 State::Terminated { reason, .. } => self.reason = format!("Init:{reason}"),
+                // `PodInitializing` is the reason of each container that waits for its turn; the progress says more.
                 State::Waiting(reason) if !reason.is_empty() && reason != "PodInitializing" => {
                     self.reason = format!("Init:{reason}")
                 }

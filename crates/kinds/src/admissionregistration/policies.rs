@@ -192,6 +192,7 @@ pub(super) fn default_resources(spec: &mut Map<String, Value>, field: &str) {
 fn param_kind(kind: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (version, at) = (kind.text("apiVersion"), path.child("apiVersion"));
     let (group, number) = match version {
+        // Go's ParseGroupVersion reads a lone slash like an empty text.
         "/" => ("", ""),
         _ => version.split_once('/').unwrap_or(("", version)),
     };
@@ -248,6 +249,7 @@ pub(super) fn match_resources(resources: &Value, path: &Path<'_>, errors: &mut E
 
 pub(super) fn only_changeable(rules: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("operations");
+    // kube-apiserver leaves the index of the rule out of the path.
     let operations = rules.iter().flat_map(|rule| rule.items("operations"));
     for operation in operations.filter_map(Value::as_str) {
         one_of(errors, &at, operation, CHANGEABLE);
@@ -330,6 +332,7 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
         if text.trim().is_empty() {
             errors.invalid(&at, text, "must be non-empty if specified");
         } else if let Err(refusal) =
+            // Messages have no `authorizer`: they report a decision and make none.
             Expression::compile_for(text, &scope.without_authorizer(), ExpectedType::Text)
         {
             refusal.record(text, &at, errors);
@@ -357,6 +360,7 @@ fn audit_annotation(
     if policy.is_empty() {
         errors.invalid(&at, key, "requires metadata.name be non-empty");
     } else {
+        // This is the key in the audit event, so both parts together must be a valid one.
         let full = format!("{policy}/{key}");
         check(errors, &at, &full, names::qualified_name(&full));
     }
@@ -369,7 +373,9 @@ fn audit_annotation(
         errors.required(&at, "valueExpression is not specified");
     } else if trimmed.len() > MAX_AUDIT_EXPRESSION {
         let why = format!("must not exceed {MAX_AUDIT_EXPRESSION} bytes in length");
+        // kube-apiserver reports this as a missing value.
         errors.required(&at, why);
+    // x
     } else if let Err(refusal) = Expression::compile_for(trimmed, scope, ExpectedType::TextOrNull) {
         refusal.record(text, &at, errors);
     }

@@ -125,6 +125,7 @@ fn to_v1(object: &mut Value) {
         .iter()
         .filter(|metric| is_cpu(metric))
         .filter_map(|metric| metric["resource"]["target"].integer("averageUtilization"));
+    // kube-apiserver's conversion takes the first target, but the last measured value.
     if let Some(percent) = percents.into_iter().next() {
         object["spec"]["targetCPUUtilizationPercentage"] = percent.into();
     }

@@ -137,6 +137,7 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
     }
     let mut seen = HashSet::new();
     for (index, value) in values.iter().enumerate() {
+        // A container that exits with 0 has not failed, so the rule could never apply.
         if operator == "In" && *value == 0 {
             errors.invalid(&at.index(index), 0, "must not be 0 for the In operator");
         }
@@ -195,6 +196,7 @@ fn success_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
                     text,
                     format!("error parsing succeededIndexes: {error}"),
                 );
+                // kube-apiserver goes on with no indexes, so a positive count is reported too.
                 0
             }
         });

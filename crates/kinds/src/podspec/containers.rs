@@ -58,6 +58,7 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         if !is_new {
             errors.duplicate(&at.child("name"), name);
         }
+        // Init containers run one after another, so each is checked alone. Its index in the path is therefore 0, as in kube-apiserver's.
         host_port_conflicts(std::slice::from_ref(container), path, errors);
         if is_restartable_init(container) {
             hooks_and_probes(container, scope, &at, errors);
@@ -109,6 +110,7 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             errors.duplicate(&at.child("name"), name);
         }
         let target = container.text("targetContainerName");
+        // The target may not be another ephemeral container: `seen` has those, `others` has not.
         if !target.is_empty() && !others.contains(target) {
             errors.not_found(&at.child("targetContainerName"), target);
         }
@@ -238,6 +240,7 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let name = port.text("name");
         if !name.is_empty() {
             let sentences = names::port_name(name);
+            // An invalid name is not reported as a duplicate too.
             if !seen.insert(name) && sentences.is_empty() {
                 errors.duplicate(&at.child("name"), name);
             }
@@ -304,6 +307,7 @@ fn resize_policy(
         }
         match restart {
             "NotRequired" | "RestartContainer" => {}
+            // kube-apiserver reports these errors at the list, and only a duplicate at its entry.
             "" => errors.required(path, ""),
             other => errors.not_supported(path, other, &["NotRequired", "RestartContainer"]),
         }

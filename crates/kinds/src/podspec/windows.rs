@@ -182,6 +182,7 @@ pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: 
                 format!("pod hostProcess value must be identical if both are specified, was {pod}");
             errors.invalid(&at.child("hostProcess"), own, detail);
         }
+        // A container without a value of its own has the pod's.
         if own.or(pod) == Some(true) {
             on_host += 1;
         }

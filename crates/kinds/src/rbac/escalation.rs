@@ -45,6 +45,7 @@ pub(crate) fn check_role(
         let selectors = role["aggregationRule"].items("clusterRoleSelectors");
         !selectors.is_empty()
     };
+    // A role that aggregates gets the rules of roles that others write later, so its writer must have all rights.
     if (aggregates(role) || old.is_some_and(aggregates))
         && confirm(ctx, &Rule::everything()).is_err()
     {
@@ -86,6 +87,7 @@ pub(crate) fn check_binding(
         name: role_name.into(),
         ..Resource::default()
     };
+    // A user with `bind` may refer to a role that does not exist yet; for all others its rules must be known.
     if allows(ctx, "bind", target) {
         return Ok(());
     }

@@ -84,6 +84,7 @@ fn policy_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, scope: Scope)
             let why = "rules cannot apply to both regular resources and non-resource URLs";
             errors.invalid(&path, rule["nonResourceURLs"].clone(), why);
         }
+        // Such a rule needs no groups and resources, which the rest requires.
         return;
     }
     if !has("apiGroups") {
@@ -228,6 +229,7 @@ fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
     if name.is_empty() {
         errors.required(&path.child("name"), "");
     } else {
+        // Names of roles have more characters than other names, as in `system:node`.
         check(errors, &path.child("name"), name, names::path_segment(name));
     }
 }
@@ -250,6 +252,7 @@ fn subject(errors: &mut Errors, path: &Path<'_>, subject: &Value, scope: Scope) 
             if !group.is_empty() {
                 errors.not_supported(&path.child("apiGroup"), group, &[""]);
             }
+            // In a RoleBinding, a missing namespace is the binding's own.
             if scope == Scope::Cluster && subject.text("namespace").is_empty() {
                 errors.required(&path.child("namespace"), "");
             }

@@ -29,10 +29,12 @@ pub(super) fn allocate(
 ) -> Result<(), Status> {
     match old {
         None => {
+            // Clients from before dual stack send only `clusterIP` (NormalizeClusterIPs).
             if service["spec"].has("clusterIP") && service["spec"].items("clusterIPs").is_empty() {
                 service["spec"]["clusterIPs"] = json!([service["spec"]["clusterIP"]]);
             }
             families(family, service, None)?;
+            // The families come first, because each of them needs an address.
             addresses(claim, service)?;
             new_node_ports(claim, service)?;
         }
@@ -149,11 +151,13 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
         let before = old.and_then(|old| old["spec"].field("ipFamilyPolicy"));
         service["spec"]["ipFamilyPolicy"] = match before {
             Some(policy) => policy.clone(),
+            // Its endpoints are written by hand and may have any family, whatever the cluster's is.
             None if selectorless(service) => "RequireDualStack".into(),
             None => "SingleStack".into(),
         };
     }
     let mut errors = Errors::default();
+    // Validation comes after allocation, but the steps below rely on well-formed lists.
     cluster_ips(&mut errors, service, old.unwrap_or(&Value::Null));
     if !errors.is_empty() {
         return refuse(service, errors);
@@ -286,6 +290,7 @@ fn addresses(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
         return Ok(());
     }
     let mut ips = service["spec"].items("clusterIPs").to_vec();
+    // An empty entry asks for any address.
     ips.resize(
         service["spec"].items("ipFamilies").len().max(ips.len()),
         Value::from(""),
@@ -322,6 +327,7 @@ fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Resu
                 .for_each(|ip| claim.release_address(ip));
             Ok(())
         }
+        // With one family no second address can come or go, and validation refuses another first one.
         _ => Ok(()),
     }
 }

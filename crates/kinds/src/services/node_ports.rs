@@ -138,6 +138,7 @@ pub(super) fn change_node_ports(
         let asked = node_port(port);
         if asked == 0 {
             if automatic {
+                // Unlike for a new Service, kube-apiserver shares no port between protocols here.
                 port["nodePort"] = claim.any_port().map_err(no_port)?.into();
             }
         } else if !before.contains(&asked) && !taken.contains(&asked) {
@@ -186,6 +187,9 @@ pub(super) fn health_check(
                 })?,
                 None => claim.any_port().map_err(|refusal| {
                     Status::internal(format!(
+                        // kube-apiserver prints the requested port, which is 0 if there is none.
+                        // The first node port that is requested for each port number.
+                        // A port without a request shares that of a later one, so the requests are collected first.
                         "failed to allocate a HealthCheck NodePort 0: {refusal}"
                     ))
                 })?,
