@@ -107,6 +107,7 @@ impl Kind for CertificateSigningRequest {
 
     fn prepare_part(&self, ctx: &Ctx<'_>, _: &str, object: &mut Value, old: &Value) {
         stamp(ctx, object, old);
+        // `/approval` writes the conditions and nothing else, not even the certificate.
         let conditions = object["status"].field("conditions").cloned();
         object["spec"] = old["spec"].clone();
         object["status"] = old.field("status").cloned().unwrap_or_else(|| json!({}));
@@ -255,6 +256,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     let (signer, at) = (spec.text("signerName"), path.child("signerName"));
+    // Only v1beta1 had this signer, for clients that named none.
     if signer == LEGACY_SIGNER {
         let why = "the legacy signerName is not allowed via this API version";
         errors.invalid(&at, signer, why);

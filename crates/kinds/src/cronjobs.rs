@@ -87,6 +87,7 @@ impl Kind for CronJobs {
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let name = object["metadata"].text("name");
+        // Only creations are checked, because stored CronJobs may have longer names.
         if name.len() > MAX_NAME {
             errors.invalid(
                 &Path::new("metadata").child("name"),
@@ -184,6 +185,7 @@ fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if !name.split('/').all(is_part) {
         return errors.invalid(path, name, format!("unknown time zone {name}"));
     }
+    // In Go, `Local` is the zone of the computer that kube-apiserver runs on.
     if name.eq_ignore_ascii_case("Local") {
         errors.invalid(
             path,

@@ -52,6 +52,7 @@ fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let at = path.index(index);
         let audience = request.text("audience");
         if !seen.insert(audience) {
+            // kube-apiserver does not look at the lifetime of a duplicate.
             errors.duplicate(&at.child("audience"), audience);
             continue;
         }
@@ -294,6 +295,7 @@ impl Kind for CsiNode {
             }
             let keys = driver.items("topologyKeys");
             let mut seen = HashSet::new();
+            // kube-apiserver reports the errors of keys at their driver.
             for key in keys {
                 let text = key.as_str().unwrap_or_default();
                 if text.is_empty() {

@@ -309,6 +309,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
         )
     };
     if event.at("eventTime").is_null() {
+        // legacyValidateEvent: events about cluster-scoped objects are in `default`, all others in the namespace of their object.
         if if involved.is_empty() {
             !matches!(namespace, "" | "default")
         } else {
@@ -407,6 +408,7 @@ fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     } else {
         first.clone()
     };
+    // An event of the new API has no count unless it is a series.
     let mut count = event.integer("count").unwrap_or(0).max(1);
     if let Some(series) = event.field("series") {
         last = since(series.text("lastObservedTime"), now);

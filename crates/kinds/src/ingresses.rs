@@ -65,12 +65,14 @@ impl Kind for Ingress {
     }
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        // Stored Ingresses may have both with different values, so only creations are checked.
         let annotated = object["metadata"]["annotations"].field(CLASS_ANNOTATION);
         let class = object["spec"].field("ingressClassName");
         if let (Some(annotated), Some(class)) = (annotated, class)
             && annotated != class
         {
             errors.invalid(
+                // kube-apiserver's path leaves out `metadata`.
                 &Path::new("annotations").child(CLASS_ANNOTATION),
                 annotated.clone(),
                 "must match `ingressClassName` when both are specified",
@@ -162,6 +164,7 @@ fn hosts(rules: &[Value]) -> String {
     match (shown.is_empty(), more) {
         (true, _) => "*".to_owned(),
         (false, false) => shown.join(","),
+        // printIngress counts the other rules here, not their hosts.
         (false, true) => format!("{} + {} more...", shown.join(","), rules.len() - SHOWN),
     }
 }

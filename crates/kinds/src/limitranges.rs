@@ -40,6 +40,7 @@ impl Kind for LimitRange {
                     .for_each(quantity::round_list);
             }
             if item.get("type").is_some_and(|kind| kind == "Container") {
+                // The order matters: a default request comes from the default limit, and from the minimum only if there is none.
                 fill(item, "max", "default");
                 fill(item, "default", "defaultRequest");
                 fill(item, "min", "defaultRequest");
@@ -181,6 +182,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
             &request,
         ),
         (&min, "min", &default, "default", "default", &min),
+        // In this row kube-apiserver's error shows the maximum.
         (&default, "default", &max, "max", "default", &max),
     ];
     for (lower, lower_name, upper, upper_name, list, shown) in rows {

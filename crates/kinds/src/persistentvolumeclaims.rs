@@ -124,6 +124,7 @@ impl Printing for PersistentVolumeClaim {
             ("", String::new())
         } else {
             (
+                // Go prints a quantity that is not set as 0.
                 status["capacity"]["storage"].as_str().unwrap_or("0"),
                 access_modes(status.items("accessModes")),
             )
@@ -393,6 +394,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     let mut compared = claim["spec"].clone();
     let (before, mut expected) = (&old["spec"], old["spec"].clone());
     if before.text("volumeName").is_empty() {
+        // Binding a claim to its volume is an update of the spec.
         expected["volumeName"] = compared["volumeName"].clone();
     }
     class_change(errors, claim, old, &mut compared);
@@ -422,6 +424,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     };
     let actual = amount(&old["status"]["capacity"]);
     let wanted = amount(&claim["spec"]["resources"]["requests"]);
+    // A request may be lowered after a failed expansion, but not to the size that the volume already has.
     if wanted < amount(&before["resources"]["requests"]) && wanted <= actual {
         let path = path.child("resources");
         let path = path.child("requests");
@@ -459,6 +462,7 @@ fn class_change(errors: &mut Errors, claim: &Value, old: &Value, compared: &mut 
     let class = claim["spec"]["storageClassName"].as_str();
     let comes = class.is_some() && !old["spec"].has("storageClassName");
     let as_annotated = class == before.as_deref();
+    // Moving the class from the annotation to the field is no change: null equals the old spec.
     if comes && before.is_some() && as_annotated && (now.is_none() || now == before) {
         compared["storageClassName"] = Value::Null;
         return;

@@ -280,6 +280,7 @@ pub(super) fn template_of(template: &Value, owner: &Owner, path: &Path<'_>, erro
     podspec::validate_template(template, path, errors);
     let none = Value::Null;
     let (spec, at) = (template.get("spec").unwrap_or(&none), path.child("spec"));
+    // The controllers of these kinds replace pods that end, so a pod that ends by design would come back forever.
     if spec.text("restartPolicy") != "Always" {
         errors.not_supported(
             &at.child("restartPolicy"),

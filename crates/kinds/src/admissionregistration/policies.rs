@@ -328,11 +328,11 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
         rule.text("messageExpression"),
         path.child("messageExpression"),
     );
+    // A message has no `authorizer`: it reports a decision and makes none.
     if !text.is_empty() {
         if text.trim().is_empty() {
             errors.invalid(&at, text, "must be non-empty if specified");
         } else if let Err(refusal) =
-            // Messages have no `authorizer`: they report a decision and make none.
             Expression::compile_for(text, &scope.without_authorizer(), ExpectedType::Text)
         {
             refusal.record(text, &at, errors);

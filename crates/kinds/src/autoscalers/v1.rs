@@ -29,6 +29,7 @@ impl Kind for AutoscalersV1 {
         if let Some(root) = object.as_object_mut() {
             set_default(object_at(root, "spec"), "minReplicas", 1);
         }
+        // kube-apiserver decodes v1 into its internal version, so the defaults of that conversion are visible too.
         to_v2(object);
         to_v1(object);
     }

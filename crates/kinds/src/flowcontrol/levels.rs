@@ -174,6 +174,7 @@ fn limited(limited: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (response, at) = (&limited["limitResponse"], path.child("limitResponse"));
     let (queuing, queuing_path) = (response.field("queuing"), at.child("queuing"));
     match (response.text("type"), queuing) {
+        // kube-apiserver's messages say "Limited" here and below where they mean "Queue".
         ("Reject", Some(_)) => errors.forbidden(
             &queuing_path,
             "must be nil if limited.limitResponse.type is not Limited",

@@ -36,6 +36,7 @@ pub(super) fn validate(metadata: &Value, scope: &Scope<'_>, path: &Path<'_>, err
         errors.invalid(&path.key(DELETION_COST), value, "must be a 32bit integer");
     }
     if let Some(value) = annotation(SECCOMP_POD) {
+        // kube-apiserver appends the seccomp keys to the path as fields, and other keys in brackets.
         seccomp(value, &path.child(SECCOMP_POD), errors);
     }
     let texts = || {

@@ -91,6 +91,7 @@ fn propagation(mount: &Value, container: &Value, list: &Path<'_>, errors: &mut E
     let privileged = container
         .get("securityContext")
         .is_some_and(|context| context.flag("privileged"));
+    // Such a container's own mounts appear on the node.
     if mode == "Bidirectional" && !privileged {
         errors.forbidden(
             &at,

@@ -82,6 +82,7 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
         );
         errors.invalid(path, searches.to_vec(), detail);
     }
+    // A lone dot is the root domain, which the check of names would refuse.
     for (index, search) in texts().enumerate().filter(|(_, search)| *search != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
         check(

@@ -81,6 +81,7 @@ pub(super) fn validate_container(
         id(context.integer(field), &path.child(field), errors);
     }
     enumeration(context, "procMount", &["Default", "Unmasked"], path, errors);
+    // An unmasked /proc has files of the kernel that only a user namespace keeps from being written.
     if host_users && context.text("procMount") == "Unmasked" {
         errors.invalid(
             &path.child("procMount"),
@@ -110,6 +111,7 @@ pub(super) fn validate_container(
             .map_or(&[][..], |capabilities| capabilities.items("add"));
         for _ in added
             .iter()
+            // kube-apiserver compares this spelling alone, so `SYS_ADMIN` passes.
             .filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN"))
         {
             conflict(
@@ -284,6 +286,7 @@ pub(super) fn validate_host_users(scope: &Scope<'_>, path: &Path<'_>, errors: &m
     }
     for (field, printed) in [
         ("hostNetwork", "hostNetwork"),
+        // kube-apiserver writes these two paths with a capital letter.
         ("hostPID", "HostPID"),
         ("hostIPC", "HostIPC"),
     ] {

@@ -253,6 +253,7 @@ fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
                 None if context
                     .field(field)
                     .is_some_and(|value| is_set(field, value))
+                    // In Go an empty list that the client sent is not nil, so it counts as set.
                     || errors.sent_empty(&at.child(field)) =>
                 {
                     errors.forbidden(&at.child(field), NOT_ON_WINDOWS);

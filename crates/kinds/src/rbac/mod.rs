@@ -229,7 +229,7 @@ fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
     if name.is_empty() {
         errors.required(&path.child("name"), "");
     } else {
-        // Names of roles have more characters than other names, as in `system:node`.
+        // Names of roles may have characters that other names do not, as in `system:node`.
         check(errors, &path.child("name"), name, names::path_segment(name));
     }
 }

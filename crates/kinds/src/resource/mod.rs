@@ -346,6 +346,7 @@ fn driver_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
         errors,
         path,
         name,
+        // Capitals in the name of a driver are only worth a warning.
         names::dns_subdomain(&name.to_lowercase()),
     );
 }

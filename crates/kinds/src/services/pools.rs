@@ -82,6 +82,7 @@ impl FromStr for ServiceRange {
         }
         let range = parse_cidr(text).ok_or_else(|| InvalidRange::NoRoom(text.to_owned()))?;
         let bits = if range.network.is_ipv4() { 32 } else { 128 };
+        // kube-apiserver requires a range of at least eight addresses.
         if range.length + 3 > bits {
             return Err(InvalidRange::NoRoom(text.to_owned()));
         }
@@ -303,6 +304,7 @@ impl Claim {
     pub(crate) fn any_address(&mut self) -> Result<IpAddr, Refusal> {
         let ranges = self.ranges.as_deref().unwrap_or_default();
         if self.dry.is_some() {
+            // As in kube-apiserver, a dry run shows the address of the network, which no Service ever gets.
             return ranges.first().map(|range| range.base).ok_or(Refusal::Full);
         }
         let mut used = self.pools.used();
@@ -379,6 +381,7 @@ impl Claim {
 
 impl Allocation for Claim {
     fn commit(mut self: Box<Self>) {
+        // Dropping the claim gives back what is still in `taken`.
         self.taken = UsedValues::default();
         self.pools.used().give_back(&self.released);
     }
