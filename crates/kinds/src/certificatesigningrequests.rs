@@ -74,6 +74,7 @@ impl Kind for CertificateSigningRequest {
         let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
             return;
         };
+        // Whatever the client sent, a request is in the name of the user who makes it.
         let info = ctx.user.to_user_info();
         for field in ["username", "uid", "groups", "extra"] {
             match info.field(field) {

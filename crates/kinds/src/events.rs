@@ -390,6 +390,7 @@ fn series(errors: &mut Errors, series: &Value) {
         return;
     }
     let path = Path::new("series");
+    // An event becomes a series when it happens again.
     if series.integer("count").unwrap_or(0) < 2 {
         errors.invalid(&path.child("count"), "", "should be at least 2");
     }

@@ -209,6 +209,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
             errors.invalid(&at.key(name), ratio.to_string(), detail);
         }
     }
+    // Resources that cannot be overcommitted need equal requests and limits.
     if let (Some(default), Some(request)) = (&default, &request)
         && (!resources::is_native(name) || resources::is_huge_page(name))
         && default != request

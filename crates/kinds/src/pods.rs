@@ -286,6 +286,7 @@ impl Summary {
         }) {
             "SchedulingGated".clone_into(&mut reason);
         }
+        // Sidecars run as long as the pod does, so READY counts them.
         let sidecars = spec
             .items("initContainers")
             .iter()

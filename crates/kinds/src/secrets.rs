@@ -67,6 +67,7 @@ impl Kind for Secret {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // Users of a Secret rely on the keys that its type guarantees.
         validation::immutable(errors, &Path::new("type"), &object["type"], &old["type"]);
         configmaps::immutable(errors, object, old, &["data"]);
     }

@@ -101,6 +101,7 @@ impl<W: Workload> Kind for WorkloadKind<W> {
         object: &Value,
         _: Option<&Value>,
     ) -> Result<(), Status> {
+        // A conversion error comes before validation and ends the request, so it is no error of a field.
         self.0.readable(object)
     }
 

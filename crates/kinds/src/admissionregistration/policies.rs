@@ -424,6 +424,7 @@ fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Error
     if mutation.has(other) {
         errors.invalid(
             &path.child(other),
+            // kube-apiserver shows the name of the field as its value.
             format!("{{{other}}}"),
             format!("must not be specified when patchType is {kind}"),
         );

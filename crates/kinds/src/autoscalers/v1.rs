@@ -214,6 +214,7 @@ fn to_v2(object: &mut Value) {
         object["status"]["currentMetrics"] = items.into();
     } else if let Some(percent) = used.as_i64() {
         object["status"]["currentMetrics"] = json!([{
+            // v1 has no amount, and v2 prints an amount that is not set as 0.
             "type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": percent, "averageValue": "0"}},
         }]);
     }

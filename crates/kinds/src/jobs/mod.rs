@@ -296,6 +296,7 @@ fn pod_names(object: &Value, errors: &mut Errors) {
         errors.invalid(
             &Path::new("metadata").child("name"),
             name,
+            // The grammar is kube-apiserver's.
             format!("will not able to create pod with invalid DNS label: {last}"),
         );
     }
@@ -306,6 +307,7 @@ fn completions(object: &Value) -> String {
     let done = object["status"].integer("succeeded").unwrap_or(0);
     match (spec.integer("completions"), spec.integer("parallelism")) {
         (Some(wanted), _) => format!("{done}/{wanted}"),
+        // A work queue has no number of completions, so printJob shows how many pods work on it.
         (None, Some(parallel)) if parallel > 1 => format!("{done}/1 of {parallel}"),
         (None, _) => format!("{done}/1"),
     }

@@ -43,6 +43,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
 
 /// Validates `spec.initContainers`.
 pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    // Logs and exec address a container by its name alone, so all lists share one set of names.
     let mut seen: HashSet<&str> = names_of(scope, "containers").collect();
     let containers = scope.spec.items("initContainers");
     for (index, container) in containers.iter().enumerate() {

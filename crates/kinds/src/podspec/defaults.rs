@@ -66,6 +66,7 @@ pub(crate) fn template(template: &mut Value) {
     let Some(template) = template.as_object_mut() else {
         return;
     };
+    // Go prints this struct even if it is empty.
     object_at(template, "metadata");
     pod_spec(object_at(template, "spec"));
 }
@@ -159,6 +160,7 @@ fn value_from(source: &mut Map<String, Value>) {
         set_zero(reference, "apiVersion", "v1")
     });
     with(source, "resourceFieldRef", |reference| {
+        // Go prints a quantity that is not set as 0.
         set_default(reference, "divisor", "0")
     });
     with(source, "fileKeyRef", |reference| {

@@ -201,6 +201,7 @@ pub(super) fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if kind == "Managed" && !uri.starts_with("/subscriptions/") {
         errors.not_supported(&path.child("diskURI"), uri, &MANAGED);
     }
+    // Disks of the other kinds are blobs of a storage account.
     if source.has("kind") && kind != "Managed" && !uri.starts_with("https://") {
         errors.not_supported(&path.child("diskURI"), uri, &BLOB);
     }

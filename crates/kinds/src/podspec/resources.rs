@@ -261,6 +261,7 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
             continue;
         }
         let requests = earlier.entry(name).or_default();
+        // An earlier reference to the whole claim includes this one.
         if requests.contains("") {
             errors.duplicate(&at, name);
         } else {

@@ -124,6 +124,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         pod.get("status").unwrap_or(&none),
         old.get("status").unwrap_or(&none),
     );
+    // The status endpoint also writes annotations, so they are checked as for an update.
     let metadata_path = Path::new("metadata");
     let old_metadata = old.get("metadata").unwrap_or(&none);
     annotations::validate_update(
@@ -223,6 +224,7 @@ fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(user) = container.field("user").and_then(|user| user.field("linux")) else {
         return;
     };
+    // A pod that does not name its system counts as a Linux pod.
     match spec.field("os").map_or("linux", |os| os.text("name")) {
         "windows" => errors.forbidden(path, "cannot be set for a windows pod"),
         "linux" => {

@@ -105,6 +105,7 @@ fn run_as_user_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
         Some((domain, user)) => (Some(domain), user),
         None => (None, name),
     };
+    // The limit of the domain is exclusive and that of the user inclusive, as the two messages say.
     if domain.is_some_and(|domain| domain.len() >= MAX_DOMAIN) {
         errors.invalid(
             path,

@@ -34,6 +34,7 @@ pub(crate) fn check_role(
         group: GROUP,
         resource: plural,
         namespace: ctx.namespace,
+        // The path of a creation has no name, so a right to escalate certain roles does not cover it.
         name: ctx.path_name.into(),
         ..Resource::default()
     };

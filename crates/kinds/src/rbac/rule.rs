@@ -234,6 +234,7 @@ fn has_or_all(texts: &[String], wanted: &str) -> bool {
 
 /// Returns whether a path, or a pattern that ends in `*`, covers another.
 fn url_covers(pattern: &str, url: &str) -> bool {
+    // Like Go's TrimRight, this drops all stars at the end.
     pattern == url || (pattern.ends_with('*') && url.starts_with(pattern.trim_end_matches('*')))
 }
 

@@ -225,6 +225,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         errors,
     );
     if !consumers.is_empty() {
+        // A claim that is being deleted waits for its consumers to end, so no new ones may come.
         let known: HashSet<&Value> = before.items("reservedFor").iter().collect();
         if allocation.is_none() {
             errors.forbidden(&at, "may not be specified when `allocated` is not set");

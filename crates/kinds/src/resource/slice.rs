@@ -173,6 +173,7 @@ fn device(
             continue;
         };
         let at = at.child("requestPolicy");
+        // Only a device that several claims share has capacity to divide.
         if device.flag("allowMultipleAllocations") {
             capacity::request_policy(policy, &capacity::amount(&value["value"]), &at, errors);
         } else {

@@ -253,6 +253,7 @@ fn infer_families(errors: &mut Errors, family: &'static str, service: &mut Value
         .enumerate()
         .take_while(|(_, ip)| *ip != "None")
     {
+        // The client has named the family of this address, and `cluster_ips` has compared the two.
         if index < service["spec"].items("ipFamilies").len() {
             continue;
         }

@@ -317,6 +317,7 @@ impl Allocator for Service {
     fn adopt(&self, object: &mut Value) -> Result<(), Status> {
         let mut claim = self.pools.claim();
         allocate::allocate(&mut claim, self.pools.range().family(), object, None)?;
+        // The Service is stored already, so its values are kept without waiting for a write.
         Box::new(claim).commit();
         Ok(())
     }

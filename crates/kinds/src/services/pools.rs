@@ -234,6 +234,7 @@ impl Pools {
 
 /// Returns the number of values at the start of a pool that are reserved for explicit requests.
 fn reserved(size: u64, part: u64, most: u64) -> u64 {
+    // As in kube-apiserver, a small pool has no reserved part.
     if size <= 16 {
         0
     } else {

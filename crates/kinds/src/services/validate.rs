@@ -88,6 +88,7 @@ fn topology_annotations(errors: &mut Errors, annotations: &Value) {
 fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
     let spec = &service["spec"];
     let kind = spec.text("type");
+    // Headless Services and aliases may exist for their DNS names alone.
     if spec.items("ports").is_empty() && !headless(service) && kind != "ExternalName" {
         errors.required(&path.child("ports"), "");
     }
