@@ -250,6 +250,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let usage = usage.as_str().unwrap_or_default();
         one_of(errors, &at.index(index), usage, &USAGES);
     }
+    // kube-apiserver reports duplicates after all unknown usages.
     let mut seen = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
         if !seen.insert(usage) {

@@ -42,6 +42,7 @@ pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
         errors,
         path,
         driver,
+        // Drivers with capitals in their names exist, so the check ignores case.
         names::dns_subdomain(&driver.to_lowercase()),
     );
 }
@@ -177,6 +178,7 @@ impl Kind for CsiDriver {
                 format!("must be greater than or equal to {MIN_UPDATE_SECONDS} seconds"),
             );
         }
+        // The field says where the kubelet puts the requested tokens, so it needs requests.
         if let Some(told) = spec.field("serviceAccountTokenInSecrets")
             && spec.items("tokenRequests").is_empty()
         {

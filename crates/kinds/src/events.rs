@@ -325,6 +325,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
     }
     check(
         errors,
+        // kube-apiserver's path leaves out `metadata`.
         &Path::new("namespace"),
         namespace,
         names::dns_subdomain(namespace),
@@ -380,6 +381,7 @@ fn new_api(errors: &mut Errors, event: &Face<'_>) {
             !source.text("component").is_empty() || !source.text("host").is_empty(),
         ),
     ];
+    // These are fields of the old API; kube-apiserver's errors show no value.
     for (field, _) in set.into_iter().filter(|(_, set)| *set) {
         errors.invalid(&Path::new(field), "", "needs to be unset");
     }

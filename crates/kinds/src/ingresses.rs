@@ -225,6 +225,7 @@ fn http_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
                 errors.invalid(&at, text, format!("cannot end with '{suffix}'"));
             }
         }
+        // The controller decides what such a path means, so it may be empty or a pattern.
         "ImplementationSpecific" => {
             if !text.is_empty() && !absolute {
                 errors.invalid(&at, text, "must be an absolute path");

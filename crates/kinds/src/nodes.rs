@@ -90,6 +90,7 @@ impl Kind for Node {
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // ValidateNodeUpdate serves both endpoints.
         self.validate_status(ctx, object, old, errors);
     }
 
@@ -224,6 +225,7 @@ pub(super) fn taint_list(errors: &mut Errors, path: &Path<'_>, taints: &[Value])
             errors.invalid(
                 &path.child("value"),
                 taint.text("value"),
+                // kube-apiserver makes one error of all sentences here.
                 sentences.join(";"),
             );
         }
@@ -405,6 +407,7 @@ fn roles(node: &Value) -> String {
         .entries("labels")
         .filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
             Some(role) => Some(role),
+            // The older label has the role as its value.
             None if key == ROLE_LABEL => value.as_str(),
             None => None,
         })

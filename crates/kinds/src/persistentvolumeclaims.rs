@@ -54,6 +54,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        // A new claim is stored without a phase; `to_served` adds it.
         object["status"] = json!({});
         settle_data_source(object, None);
     }
@@ -208,6 +209,7 @@ pub(crate) fn phase(object: &Value) -> &str {
 pub fn class(object: &Value) -> &str {
     object["metadata"]["annotations"][BETA_CLASS]
         .as_str()
+        // The annotation wins, because controllers from before the field wrote it.
         .unwrap_or_else(|| object["spec"].text("storageClassName"))
 }
 
@@ -237,6 +239,7 @@ pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes:
     const ALONE: &str = "ReadWriteOncePod";
     let texts = || modes.iter().filter_map(Value::as_str);
     for mode in texts() {
+        // kube-apiserver reports wrong modes at the list, without their index.
         one_of(errors, path, mode, MODES);
     }
     if texts().any(|mode| mode == ALONE)
@@ -398,6 +401,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
         expected["volumeName"] = compared["volumeName"].clone();
     }
     class_change(errors, claim, old, &mut compared);
+    // A bound claim may grow and change its attributes, so both are left out of the comparison and checked below.
     if claim["status"]["phase"] == "Bound" {
         if compared["resources"].has("requests") {
             compared["resources"]["requests"]["storage"] =

@@ -229,7 +229,9 @@ impl FieldSelection for Pods {
         );
         match field {
             "spec.hostNetwork" => spec.flag("hostNetwork").to_string(),
+            // An old name of the field, which clients still select by.
             "spec.host" => spec.text("nodeName").to_owned(),
+            // kube-apiserver's internal type has only the list.
             "status.podIP" => status
                 .items("podIPs")
                 .first()

@@ -214,6 +214,7 @@ pub(super) fn selector_and_template(
         not_empty(selector, owner, &selector_path, errors);
     }
     match Selector::from_label_selector(selector) {
+        // `label_selector` has reported what is wrong; kube-apiserver adds this error.
         Err(_) => errors.with_text(
             ErrorType::Invalid,
             &selector_path,

@@ -286,6 +286,7 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
     let (rules, annotations) = (spec.items("validations"), spec.items("auditAnnotations"));
     let (at, audit) = (path.child("validations"), path.child("auditAnnotations"));
     if rules.is_empty() && annotations.is_empty() {
+        // kube-apiserver reports this at both fields.
         errors.required(&at, BOTH_EMPTY);
         return errors.required(&audit, BOTH_EMPTY);
     }

@@ -238,6 +238,7 @@ fn lower_names(value: &Value) -> Value {
             let lower = |key: &str| key[..1].to_lowercase() + &key[1..];
             let fields: Map<String, Value> = map
                 .iter()
+                // The annotation is a client's text, so a key may be empty or begin with a letter of several bytes.
                 .filter(|(key, value)| !value.is_null() && key.is_char_boundary(1))
                 .map(|(key, value)| (lower(key), lower_names(value)))
                 .collect();

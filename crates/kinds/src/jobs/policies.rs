@@ -57,6 +57,7 @@ fn failure_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
     let at = path.child("action");
     match rule.text("action") {
         "" => errors.required(&at, valid_values(&ACTIONS)),
+        // Only a Job that counts failures per index can fail a single one.
         "FailIndex" if !spec.has("backoffLimitPerIndex") => errors.invalid(
             &at,
             "FailIndex",

@@ -46,7 +46,7 @@ impl Change<'_> {
         fields.iter().any(|field| {
             let zero = |value: &Value| value.is_null() || *value == 0 || *value == "";
             let (new, old) = (&self.new[*field], &self.old[*field]);
-            // In Go an absent number or text equals its zero value; only `failedIndexes` is a pointer, where the two differ.
+            // In Go an absent number or text equals its zero value; `failedIndexes` is a pointer, where the two differ.
             new != old && !(zero(new) && zero(old) && *field != "failedIndexes")
         })
     }
@@ -265,6 +265,7 @@ fn pods(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn criteria(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
+    // Unlike the rules above, these hold for every write, whatever it changes.
     let met = change.is("SuccessCriteriaMet");
     if met && change.is("Failed") {
         errors.invalid_as_a_whole(

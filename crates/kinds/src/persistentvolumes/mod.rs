@@ -72,6 +72,7 @@ impl Kind for PersistentVolume {
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let given =
             object["status"]["lastPhaseTransitionTime"] != old["status"]["lastPhaseTransitionTime"];
+        // A client that sets the time itself is not overruled.
         if object["status"]["phase"] != old["status"]["phase"] && !given {
             object["status"]["lastPhaseTransitionTime"] = stamp(ctx.now).into();
         }

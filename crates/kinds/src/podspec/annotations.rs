@@ -63,6 +63,7 @@ fn tolerations(value: &str, path: &Path<'_>, errors: &mut Errors) {
         Ok(other) => json_of_another_type(&other, "[]core.Toleration"),
         Err(error) => json_error(value.as_bytes(), &error).to_string(),
     };
+    // kube-apiserver shows the key of the annotation as the wrong value.
     errors.invalid(path, TOLERATIONS, why);
 }
 

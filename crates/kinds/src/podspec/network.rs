@@ -155,6 +155,7 @@ pub(super) fn validate_host_network(scope: &Scope<'_>, path: &Path<'_>, errors: 
         let ports = at.child("ports");
         for (port_index, port) in container.items("ports").iter().enumerate() {
             let host_port = port.integer("hostPort").unwrap_or(0);
+            // The defaults of a Pod set its host ports later, so a template may leave them out.
             if (scope.is_pod() || host_port != 0)
                 && host_port != port.integer("containerPort").unwrap_or(0)
             {

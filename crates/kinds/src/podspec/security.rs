@@ -28,6 +28,7 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, group) in context.items("supplementalGroups").iter().enumerate() {
         id(group.as_i64(), &groups.index(index), errors);
     }
+    // Both fields choose the PID namespace of the containers.
     if spec.flag("shareProcessNamespace") && spec.flag("hostPID") {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.invalid(&path.child("shareProcessNamespace"), true, detail);
@@ -164,6 +165,7 @@ fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors
         } else if !is_new {
             errors.duplicate(&at, name);
         }
+        // Without a namespace of its own, the pod would change the kernel settings of the node.
         if spec.flag("hostNetwork") && is_namespaced(name, &["net."], &[]) {
             errors.invalid(&at, name, "may not be specified when 'hostNetwork' is true");
         } else if spec.flag("hostIPC")

@@ -195,6 +195,7 @@ pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: 
         let detail = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
         errors.invalid(path, "", detail);
     }
+    // HostProcess containers run in the network of the node, whatever the spec says.
     if !scope.spec.flag("hostNetwork") {
         let detail = "hostNetwork must be true if pod contains any hostProcess containers";
         errors.invalid(&path.child("hostNetwork"), false, detail);

@@ -108,6 +108,7 @@ fn aggregation_rule(errors: &mut Errors, aggregation: &Value) {
     for (index, wanted) in selectors.iter().enumerate() {
         let at = path.index(index);
         selector::label_selector(errors, &at, wanted);
+        // kube-apiserver also converts the selector, so a wrong one gets two errors.
         if Selector::from_label_selector(wanted).is_err() {
             errors.invalid(&at, Value::Null, "invalid label selector.");
         }
