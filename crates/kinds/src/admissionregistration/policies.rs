@@ -376,7 +376,6 @@ fn audit_annotation(
         let why = format!("must not exceed {MAX_AUDIT_EXPRESSION} bytes in length");
         // kube-apiserver reports this as a missing value.
         errors.required(&at, why);
-    // x
     } else if let Err(refusal) = Expression::compile_for(trimmed, scope, ExpectedType::TextOrNull) {
         refusal.record(text, &at, errors);
     }

@@ -237,7 +237,7 @@ fn service_account(account: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (name, at) = (account.text("name"), path.child("name"));
     match name {
         "" => errors.required(&at, ""),
-        // All accounts of the namespace.
+        // `*` stands for all accounts of the namespace.
         "*" => {}
         name => check(errors, &at, name, names::dns_subdomain(name)),
     }

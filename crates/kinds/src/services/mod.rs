@@ -384,7 +384,7 @@ fn external_ip(service: &Value) -> String {
                 .map(address)
                 .collect();
             all.retain(|address| !address.is_empty());
-            // kubectl shows the balancer's addresses from a sorted set, and the external IPs after them in the order of the spec.
+            // kube-apiserver's printer takes the balancer's addresses from a sorted set, and the external IPs as they are listed.
             all.sort_unstable();
             all.dedup();
             all.extend(listed);

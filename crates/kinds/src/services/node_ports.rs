@@ -83,6 +83,7 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
     let automatic = automatic_node_ports(service);
     let mut ports = service["spec"].items("ports").to_vec();
     // The first node port that is requested for each port number.
+    // A port without a request shares that of a later one, so the requests are collected first.
     let mut asked_for: HashMap<Value, i64> = HashMap::new();
     for port in ports.iter().filter(|port| node_port(port) != 0) {
         let number = port["port"].clone();
@@ -188,8 +189,6 @@ pub(super) fn health_check(
                 None => claim.any_port().map_err(|refusal| {
                     Status::internal(format!(
                         // kube-apiserver prints the requested port, which is 0 if there is none.
-                        // The first node port that is requested for each port number.
-                        // A port without a request shares that of a later one, so the requests are collected first.
                         "failed to allocate a HealthCheck NodePort 0: {refusal}"
                     ))
                 })?,

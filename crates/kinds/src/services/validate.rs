@@ -315,7 +315,7 @@ fn duplicate_ports<'s>(errors: &mut Errors, path: &Path<'_>, spec: &'s Value) {
     let mut seen = HashSet::new();
     let ports = ports.iter().enumerate();
     for (index, port) in ports.filter(|(_, port)| !seen.insert(key(port, "port"))) {
-        // ValidateService compares ServicePorts that have only these two fields, and prints the struct with all fields.
+        // ValidateService compares ServicePorts that have only protocol and port, and prints the struct with all fields.
         let key = field::go_struct(&[
             ("Name", json!("")),
             ("Protocol", port["protocol"].clone()),
