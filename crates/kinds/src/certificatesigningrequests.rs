@@ -276,6 +276,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Checks that the bytes are a certificate request in PEM, signed with the key that it is for.
 fn request(pem: &[u8]) -> Result<(), String> {
+    // kube-apiserver's ParseCSR decodes the first block and ignores what follows.
     let block = Pem::iter_from_buffer(pem).next();
     let block = block.and_then(Result::ok);
     let Some(block) = block.filter(|block| block.label == REQUEST_BLOCK) else {

@@ -160,6 +160,7 @@ fn schedule(text: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Err(error) = cron::check(text) {
         errors.invalid(path, text, error.to_string());
     }
+    // The parser accepts a zone before the schedule, but the field `timeZone` has replaced it.
     if text.contains("TZ") {
         errors.invalid(
             path,
@@ -200,6 +201,7 @@ fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
 
 fn job_template(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     spec::validate(spec, path, errors);
+    // Each Job gets a selector with its own uid.
     if spec.has("selector") {
         errors.with_text(
             ErrorType::Invalid,

@@ -196,6 +196,7 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
         workloads::number(unavailable) != 0,
         workloads::number(surge) != 0,
     ) {
+        // The pod of a node is replaced either after the old one ends or before, so only one of the two may be set.
         (true, true) => errors.invalid(
             &surge_path,
             surge.clone(),

@@ -184,6 +184,7 @@ fn ports(errors: &mut Errors, path: &Path<'_>, ports: &[Value]) {
         if !name.is_empty() {
             check(errors, &path.child("name"), name, names::dns_label(name));
         }
+        // A port without a name has the empty one, which only one port may have.
         if !seen.insert(name) {
             errors.duplicate(&path.child("name"), name);
         }

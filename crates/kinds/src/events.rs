@@ -318,6 +318,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
             mismatch();
         }
     } else {
+        // New events about cluster-scoped objects may also be in `kube-system`.
         if involved.is_empty() && !matches!(namespace, "default" | "kube-system") {
             mismatch();
         }

@@ -123,6 +123,7 @@ fn limits(item: &Value, kind: &str, path: &Path<'_>, errors: &mut Errors) {
         } else if item.entries(list).next().is_some() {
             errors.forbidden(
                 &path.child(list),
+                // Only containers have requests and limits that a default could set.
                 "may not be specified when `type` is 'Pod'",
             );
         }

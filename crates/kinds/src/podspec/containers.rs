@@ -32,6 +32,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
         let at = path.index(index);
         common(container, scope, &at, errors);
         let name = container.text("name");
+        // A name that an init or ephemeral container shares is reported there.
         if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         }

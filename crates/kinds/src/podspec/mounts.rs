@@ -42,6 +42,7 @@ pub(super) fn validate_mounts(
         if !targets.insert(target) {
             errors.invalid(&at.child("mountPath"), target, "must be unique");
         }
+        // A container uses a volume as a file system or as a device, not as both.
         if device_names.contains(name) {
             errors.invalid(
                 &at.child("name"),

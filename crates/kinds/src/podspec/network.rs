@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::Scope;
 
 const MAX_NAMESERVERS: usize = 3;
+// These limits come from name resolution in Linux's C library.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME_OVERRIDE: usize = 64;
@@ -84,6 +85,7 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
     // A lone dot is the root domain, which the check of names would refuse.
     for (index, search) in texts().enumerate().filter(|(_, search)| *search != ".") {
+        // A trailing dot makes the name absolute, which is allowed here.
         let search = search.strip_suffix('.').unwrap_or(search);
         check(
             errors,

@@ -286,6 +286,7 @@ pub(super) fn validate_host_users(scope: &Scope<'_>, path: &Path<'_>, errors: &m
     if scope.host_users() {
         return;
     }
+    // kube-apiserver refuses these combinations, because they lead to unexpected permission errors.
     for (field, printed) in [
         ("hostNetwork", "hostNetwork"),
         // kube-apiserver writes these two paths with a capital letter.

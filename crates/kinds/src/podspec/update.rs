@@ -240,6 +240,7 @@ fn tolerations<'t>(new: &'t [Value], old: &'t [Value], path: &Path<'_>, errors: 
     };
     let kept: HashSet<[&str; 4]> = new.iter().map(what).collect();
     if !old.iter().all(|before| kept.contains(&what(before))) {
+        // validateOnlyAddedTolerations reports one missing toleration and checks nothing more.
         return errors.forbidden(
             path,
             "existing toleration can not be modified except its tolerationSeconds",

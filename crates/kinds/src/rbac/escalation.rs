@@ -109,6 +109,7 @@ fn allows(ctx: &Ctx<'_>, verb: &str, target: Resource<'_>) -> bool {
 
 /// Refuses rules that the user does not have in the request's namespace.
 fn confirm(ctx: &Ctx<'_>, wanted: &[Rule]) -> Result<(), String> {
+    // The namespace of a cluster-scoped request is empty, so only rules for the whole cluster count.
     let (owned, errors) = ctx.authorizer.rules(ctx.user, ctx.namespace);
     let missing = rule::missing(&owned, wanted);
     if missing.is_empty() {

@@ -175,10 +175,12 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
     }
     conflicting_counts(&mut errors, service, old, single);
     infer_families(&mut errors, family, service);
+    // kube-apiserver stops here, because the checks below would report the same mistakes again.
     if !errors.is_empty() {
         return refuse(service, errors);
     }
     if selectorless(service) {
+        // This comes before the checks below, because it allows what they would refuse.
         both_families(family, service, single);
         return Ok(());
     }

@@ -228,6 +228,7 @@ impl Pools {
     }
 
     fn used(&self) -> MutexGuard<'_, UsedValues> {
+        // Each change of the sets is complete in itself, so they stay valid after a panic.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
