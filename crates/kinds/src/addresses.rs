@@ -76,6 +76,7 @@ impl Kind for ServiceCidr {
                 errors.invalid(&path.index(index), now.clone(), IMMUTABLE);
             }
         }
+        // The first range was validated at creation; the second one is new.
         if grows {
             ranges(&object["spec"], &path, errors);
         }

@@ -76,6 +76,7 @@ impl Kind for ApiServices {
         for (field, most) in [("groupPriorityMinimum", 20_000), ("versionPriority", 1_000)] {
             let value = spec.integer(field).unwrap_or(0);
             if !(1..=most).contains(&value) {
+                // The maximum itself is valid, although kube-apiserver's message says "less than".
                 let detail = format!("must be positive and less than {most}");
                 errors.invalid(&path.child(field), value, detail);
             }

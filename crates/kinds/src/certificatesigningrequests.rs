@@ -74,6 +74,7 @@ impl Kind for CertificateSigningRequest {
         let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
             return;
         };
+        // Whatever the client sent, a request is in the name of the user who makes it.
         let info = ctx.user.to_user_info();
         for field in ["username", "uid", "groups", "extra"] {
             match info.field(field) {
@@ -107,6 +108,7 @@ impl Kind for CertificateSigningRequest {
 
     fn prepare_part(&self, ctx: &Ctx<'_>, _: &str, object: &mut Value, old: &Value) {
         stamp(ctx, object, old);
+        // `/approval` writes the conditions and nothing else, not even the certificate.
         let conditions = object["status"].field("conditions").cloned();
         object["spec"] = old["spec"].clone();
         object["status"] = old.field("status").cloned().unwrap_or_else(|| json!({}));
@@ -248,6 +250,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let usage = usage.as_str().unwrap_or_default();
         one_of(errors, &at.index(index), usage, &USAGES);
     }
+    // kube-apiserver reports duplicates after all unknown usages.
     let mut seen = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
         if !seen.insert(usage) {
@@ -255,6 +258,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     let (signer, at) = (spec.text("signerName"), path.child("signerName"));
+    // Only v1beta1 had this signer, for clients that named none.
     if signer == LEGACY_SIGNER {
         let why = "the legacy signerName is not allowed via this API version";
         errors.invalid(&at, signer, why);
@@ -272,6 +276,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Checks that the bytes are a certificate request in PEM, signed with the key that it is for.
 fn request(pem: &[u8]) -> Result<(), String> {
+    // kube-apiserver's ParseCSR decodes the first block and ignores what follows.
     let block = Pem::iter_from_buffer(pem).next();
     let block = block.and_then(Result::ok);
     let Some(block) = block.filter(|block| block.label == REQUEST_BLOCK) else {

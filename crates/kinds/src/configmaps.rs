@@ -46,6 +46,7 @@ impl Kind for ConfigMap {
             }
         }
         if bytes > MAX_DATA_BYTES {
+            // The limit is about both fields together, so kube-apiserver's path is empty.
             errors.too_long(&Path::new(""), MAX_DATA_BYTES);
         }
     }

@@ -35,6 +35,7 @@ impl Kind for ControllerRevision {
         match object.field("data") {
             None => errors.required(&path, "data is mandatory"),
             Some(data) if !data.is_object() => {
+                // kube-apiserver reports wrong data like missing data.
                 errors.required(&path, "data must be a valid JSON object");
             }
             Some(_) => {}

@@ -87,6 +87,7 @@ impl Kind for CronJobs {
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let name = object["metadata"].text("name");
+        // Only creations are checked, because stored CronJobs may have longer names.
         if name.len() > MAX_NAME {
             errors.invalid(
                 &Path::new("metadata").child("name"),
@@ -159,6 +160,7 @@ fn schedule(text: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Err(error) = cron::check(text) {
         errors.invalid(path, text, error.to_string());
     }
+    // The parser accepts a zone before the schedule, but the field `timeZone` has replaced it.
     if text.contains("TZ") {
         errors.invalid(
             path,
@@ -184,6 +186,7 @@ fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if !name.split('/').all(is_part) {
         return errors.invalid(path, name, format!("unknown time zone {name}"));
     }
+    // In Go, `Local` is the zone of the computer that kube-apiserver runs on.
     if name.eq_ignore_ascii_case("Local") {
         errors.invalid(
             path,
@@ -198,6 +201,7 @@ fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
 
 fn job_template(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     spec::validate(spec, path, errors);
+    // Each Job gets a selector with its own uid.
     if spec.has("selector") {
         errors.with_text(
             ErrorType::Invalid,

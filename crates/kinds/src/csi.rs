@@ -42,6 +42,7 @@ pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
         errors,
         path,
         driver,
+        // Drivers with capitals in their names exist, so the check ignores case.
         names::dns_subdomain(&driver.to_lowercase()),
     );
 }
@@ -52,6 +53,7 @@ fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let at = path.index(index);
         let audience = request.text("audience");
         if !seen.insert(audience) {
+            // kube-apiserver does not look at the lifetime of a duplicate.
             errors.duplicate(&at.child("audience"), audience);
             continue;
         }
@@ -176,6 +178,7 @@ impl Kind for CsiDriver {
                 format!("must be greater than or equal to {MIN_UPDATE_SECONDS} seconds"),
             );
         }
+        // The field says where the kubelet puts the requested tokens, so it needs requests.
         if let Some(told) = spec.field("serviceAccountTokenInSecrets")
             && spec.items("tokenRequests").is_empty()
         {
@@ -294,6 +297,7 @@ impl Kind for CsiNode {
             }
             let keys = driver.items("topologyKeys");
             let mut seen = HashSet::new();
+            // kube-apiserver reports the errors of keys at their driver.
             for key in keys {
                 let text = key.as_str().unwrap_or_default();
                 if text.is_empty() {

@@ -169,6 +169,7 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 fn update_strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("rollingUpdate");
     match (strategy.text("type"), strategy.field("rollingUpdate")) {
+        // kube-apiserver does not look at the other fields of this strategy.
         ("OnDelete", _) => {}
         ("RollingUpdate", None) => errors.required(&at, ""),
         ("RollingUpdate", Some(rolling)) => rolling_update(rolling, &at, errors),
@@ -195,6 +196,7 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
         workloads::number(unavailable) != 0,
         workloads::number(surge) != 0,
     ) {
+        // The pod of a node is replaced either after the old one ends or before, so only one of the two may be set.
         (true, true) => errors.invalid(
             &surge_path,
             surge.clone(),

@@ -55,6 +55,7 @@ impl Workload for Deployments {
             errors,
         );
         if let Some(deadline) = spec.integer("progressDeadlineSeconds")
+            // A new pod becomes available after minReadySeconds, so no rollout could progress within a shorter deadline.
             && deadline <= spec.integer("minReadySeconds").unwrap_or(0)
         {
             errors.invalid(
@@ -137,6 +138,7 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("maxUnavailable");
     workloads::int_or_percent(unavailable, &at, errors);
     workloads::int_or_percent(surge, &path.child("maxSurge"), errors);
+    // Such a rollout could neither remove an old pod nor add a new one.
     if workloads::number(unavailable) == 0 && workloads::number(surge) == 0 {
         errors.invalid(
             &at,

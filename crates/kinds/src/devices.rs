@@ -104,6 +104,7 @@ impl Selector {
         let program = Program::compile(expression, &ENVIRONMENT)
             .map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
         match program.result() {
+            // A value whose type is known only at evaluation may still be a bool.
             Type::Bool | Type::Dyn => program.ready().map(Self),
             other => Err(Refusal::Invalid(format!(
                 "must evaluate to bool or the unknown type, not {}",

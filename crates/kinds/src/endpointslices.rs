@@ -59,6 +59,7 @@ impl Kind for EndpointSlice {
     }
 
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        // Endpoints that were written through v1beta1 keep the field until somebody changes them.
         if object["endpoints"] != old["endpoints"] {
             drop_topology(object);
         }
@@ -183,6 +184,7 @@ fn ports(errors: &mut Errors, path: &Path<'_>, ports: &[Value]) {
         if !name.is_empty() {
             check(errors, &path.child("name"), name, names::dns_label(name));
         }
+        // A port without a name has the empty one, which only one port may have.
         if !seen.insert(name) {
             errors.duplicate(&path.child("name"), name);
         }
@@ -278,6 +280,7 @@ fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str,
         } else {
             "must be an IPv6 address"
         };
+        // kube-apiserver reports the wrong family at the list.
         errors.invalid(path, address, article);
     }
     net::ordinary_ip(errors, &path.index(index), address);

@@ -309,6 +309,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
         )
     };
     if event.at("eventTime").is_null() {
+        // legacyValidateEvent: events about cluster-scoped objects are in `default`, all others in the namespace of their object.
         if if involved.is_empty() {
             !matches!(namespace, "" | "default")
         } else {
@@ -317,6 +318,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
             mismatch();
         }
     } else {
+        // New events about cluster-scoped objects may also be in `kube-system`.
         if involved.is_empty() && !matches!(namespace, "default" | "kube-system") {
             mismatch();
         }
@@ -324,6 +326,7 @@ fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
     }
     check(
         errors,
+        // kube-apiserver's path leaves out `metadata`.
         &Path::new("namespace"),
         namespace,
         names::dns_subdomain(namespace),
@@ -379,6 +382,7 @@ fn new_api(errors: &mut Errors, event: &Face<'_>) {
             !source.text("component").is_empty() || !source.text("host").is_empty(),
         ),
     ];
+    // These are fields of the old API; kube-apiserver's errors show no value.
     for (field, _) in set.into_iter().filter(|(_, set)| *set) {
         errors.invalid(&Path::new(field), "", "needs to be unset");
     }
@@ -389,6 +393,7 @@ fn series(errors: &mut Errors, series: &Value) {
         return;
     }
     let path = Path::new("series");
+    // An event becomes a series when it happens again.
     if series.integer("count").unwrap_or(0) < 2 {
         errors.invalid(&path.child("count"), "", "should be at least 2");
     }
@@ -407,6 +412,7 @@ fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     } else {
         first.clone()
     };
+    // An event of the new API has no count unless it is a series.
     let mut count = event.integer("count").unwrap_or(0).max(1);
     if let Some(series) = event.field("series") {
         last = since(series.text("lastObservedTime"), now);

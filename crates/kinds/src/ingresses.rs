@@ -65,12 +65,14 @@ impl Kind for Ingress {
     }
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        // Stored Ingresses may have both with different values, so only creations are checked.
         let annotated = object["metadata"]["annotations"].field(CLASS_ANNOTATION);
         let class = object["spec"].field("ingressClassName");
         if let (Some(annotated), Some(class)) = (annotated, class)
             && annotated != class
         {
             errors.invalid(
+                // kube-apiserver's path leaves out `metadata`.
                 &Path::new("annotations").child(CLASS_ANNOTATION),
                 annotated.clone(),
                 "must match `ingressClassName` when both are specified",
@@ -162,6 +164,7 @@ fn hosts(rules: &[Value]) -> String {
     match (shown.is_empty(), more) {
         (true, _) => "*".to_owned(),
         (false, false) => shown.join(","),
+        // printIngress counts the other rules here, not their hosts.
         (false, true) => format!("{} + {} more...", shown.join(","), rules.len() - SHOWN),
     }
 }
@@ -222,6 +225,7 @@ fn http_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
                 errors.invalid(&at, text, format!("cannot end with '{suffix}'"));
             }
         }
+        // The controller decides what such a path means, so it may be empty or a pattern.
         "ImplementationSpecific" => {
             if !text.is_empty() && !absolute {
                 errors.invalid(&at, text, "must be an absolute path");

@@ -68,6 +68,7 @@ pub fn next_block(text: &str) -> Option<(&str, Vec<u8>, &str)> {
     let mut rest = text;
     loop {
         let start = rest.find(BEGIN)?;
+        // Go's pem.Decode finds a block only at the start of a line.
         let at_line = start == 0 || rest.as_bytes()[start - 1] == b'\n';
         rest = &rest[start + BEGIN.len()..];
         let Some((line, body)) = rest.split_once('\n').filter(|_| at_line) else {

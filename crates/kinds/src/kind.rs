@@ -48,9 +48,9 @@ impl Check {
 /// The hooks in which kinds differ. Every hook has a default that does nothing, so a kind that is only stored needs no code.
 ///
 /// A create decodes the object, and then runs [`Kind::default`], mutating admission, [`Kind::permit`], the filling in of metadata,
-/// [`Kind::prepare_create`], [`Kind::validate`], validating admission and [`Allocator::allocate`], before it stores the object. An update
-/// decodes, defaults, runs mutating admission, carries metadata over, and then runs [`Kind::prepare_update`] (or `prepare_status`), the
-/// [`Kind::update_checks`] (or `validate_status`), ...
+/// [`Allocator::allocate`], [`Kind::prepare_create`], [`Kind::validate`] and validating admission, before it stores the object. An update
+/// decodes, defaults, runs mutating admission, carries metadata over, allocates, and then runs [`Kind::prepare_update`] (or
+/// `prepare_status`), the [`Kind::update_checks`] (or `status_checks`) and validating admission.
 pub trait Kind: Send + Sync + 'static {
     /// Fills in the fields that kube-apiserver's `SetDefaults_*` functions fill in.
     fn default(&self, object: &mut Value) {

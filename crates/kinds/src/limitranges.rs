@@ -40,6 +40,7 @@ impl Kind for LimitRange {
                     .for_each(quantity::round_list);
             }
             if item.get("type").is_some_and(|kind| kind == "Container") {
+                // The order matters: a default request comes from the default limit, and from the minimum only if there is none.
                 fill(item, "max", "default");
                 fill(item, "default", "defaultRequest");
                 fill(item, "min", "defaultRequest");
@@ -122,6 +123,7 @@ fn limits(item: &Value, kind: &str, path: &Path<'_>, errors: &mut Errors) {
         } else if item.entries(list).next().is_some() {
             errors.forbidden(
                 &path.child(list),
+                // Only containers have requests and limits that a default could set.
                 "may not be specified when `type` is 'Pod'",
             );
         }
@@ -181,6 +183,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
             &request,
         ),
         (&min, "min", &default, "default", "default", &min),
+        // In this row kube-apiserver's error shows the maximum.
         (&default, "default", &max, "max", "default", &max),
     ];
     for (lower, lower_name, upper, upper_name, list, shown) in rows {
@@ -207,6 +210,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
             errors.invalid(&at.key(name), ratio.to_string(), detail);
         }
     }
+    // Resources that cannot be overcommitted need equal requests and limits.
     if let (Some(default), Some(request)) = (&default, &request)
         && (!resources::is_native(name) || resources::is_huge_page(name))
         && default != request

@@ -31,6 +31,7 @@ impl Kind for Namespace {
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        // The defaults were set before a name was generated, hence the label again.
         label_with_name(object);
         object["status"] = json!({"phase": "Active"});
         let Some(root) = object.as_object_mut() else {
@@ -47,6 +48,7 @@ impl Kind for Namespace {
     }
 
     fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        // Only `/finalize` changes the finalizers.
         keep(object, old, "spec", "finalizers");
     }
 

@@ -41,6 +41,7 @@ impl Kind for NetworkPolicy {
                 .is_some_and(|items| !items.is_empty())
         };
         if !has_items(spec, "policyTypes") {
+            // A policy without egress rules must not block outgoing traffic, but one without ingress rules isolates its pods.
             let mut types = vec!["Ingress"];
             if has_items(spec, "egress") {
                 types.push("Egress");

@@ -29,6 +29,7 @@ pub(super) fn validate(errors: &mut Errors, annotations: &Value) {
     if let Some(text) = given(annotations, AVOID_PODS) {
         match read(text, "v1.AvoidPods", Value::is_object) {
             Ok(avoided) => avoided_pods(errors, &path.child(AVOID_PODS), &avoided),
+            // In this case alone, kube-apiserver's path has the name of a Go type instead of the annotation's.
             Err(why) => errors.invalid(&path.child("AvoidPods"), AVOID_PODS, why),
         }
     }

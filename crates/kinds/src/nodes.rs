@@ -44,6 +44,7 @@ impl Kind for Node {
                 .as_object()
                 .is_some_and(|capacity| !capacity.is_empty())
         });
+        // SetDefaults_NodeStatus: a kubelet that reserves nothing may report the capacity alone.
         if let (Some(capacity), None) = (
             capacity.cloned(),
             status.get("allocatable").and_then(Value::as_object),
@@ -54,6 +55,7 @@ impl Kind for Node {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
+            // Dynamic configuration of kubelets was removed, so no new node may ask for it.
             object_at(root, "spec").remove("configSource");
         }
         if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
@@ -88,6 +90,7 @@ impl Kind for Node {
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // ValidateNodeUpdate serves both endpoints.
         self.validate_status(ctx, object, old, errors);
     }
 
@@ -222,6 +225,7 @@ pub(super) fn taint_list(errors: &mut Errors, path: &Path<'_>, taints: &[Value])
             errors.invalid(
                 &path.child("value"),
                 taint.text("value"),
+                // kube-apiserver makes one error of all sentences here.
                 sentences.join(";"),
             );
         }
@@ -361,6 +365,7 @@ fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
         1
     };
     if !before.is_empty() {
+        // kube-apiserver repeats the error for each range that changed.
         for _ in 0..changes {
             errors.forbidden(
                 &path.child("podCIDRs"),
@@ -381,6 +386,7 @@ fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
 }
 
 fn status(node: &Value) -> String {
+    // printNode collects conditions in a map, which keeps the last one of a type.
     let ready = node["status"]
         .items("conditions")
         .iter()
@@ -401,6 +407,7 @@ fn roles(node: &Value) -> String {
         .entries("labels")
         .filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
             Some(role) => Some(role),
+            // The older label has the role as its value.
             None if key == ROLE_LABEL => value.as_str(),
             None => None,
         })

@@ -54,6 +54,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        // A new claim is stored without a phase; `to_served` adds it.
         object["status"] = json!({});
         settle_data_source(object, None);
     }
@@ -124,6 +125,7 @@ impl Printing for PersistentVolumeClaim {
             ("", String::new())
         } else {
             (
+                // Go prints a quantity that is not set as 0.
                 status["capacity"]["storage"].as_str().unwrap_or("0"),
                 access_modes(status.items("accessModes")),
             )
@@ -207,6 +209,7 @@ pub(crate) fn phase(object: &Value) -> &str {
 pub fn class(object: &Value) -> &str {
     object["metadata"]["annotations"][BETA_CLASS]
         .as_str()
+        // The annotation wins, because controllers from before the field wrote it.
         .unwrap_or_else(|| object["spec"].text("storageClassName"))
 }
 
@@ -236,6 +239,7 @@ pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes:
     const ALONE: &str = "ReadWriteOncePod";
     let texts = || modes.iter().filter_map(Value::as_str);
     for mode in texts() {
+        // kube-apiserver reports wrong modes at the list, without their index.
         one_of(errors, path, mode, MODES);
     }
     if texts().any(|mode| mode == ALONE)
@@ -393,9 +397,11 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     let mut compared = claim["spec"].clone();
     let (before, mut expected) = (&old["spec"], old["spec"].clone());
     if before.text("volumeName").is_empty() {
+        // Binding a claim to its volume is an update of the spec.
         expected["volumeName"] = compared["volumeName"].clone();
     }
     class_change(errors, claim, old, &mut compared);
+    // A bound claim may grow and change its attributes, so both are left out of the comparison and checked below.
     if claim["status"]["phase"] == "Bound" {
         if compared["resources"].has("requests") {
             compared["resources"]["requests"]["storage"] =
@@ -422,6 +428,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     };
     let actual = amount(&old["status"]["capacity"]);
     let wanted = amount(&claim["spec"]["resources"]["requests"]);
+    // A request may be lowered after a failed expansion, but not to the size that the volume already has.
     if wanted < amount(&before["resources"]["requests"]) && wanted <= actual {
         let path = path.child("resources");
         let path = path.child("requests");
@@ -459,6 +466,7 @@ fn class_change(errors: &mut Errors, claim: &Value, old: &Value, compared: &mut 
     let class = claim["spec"]["storageClassName"].as_str();
     let comes = class.is_some() && !old["spec"].has("storageClassName");
     let as_annotated = class == before.as_deref();
+    // Moving the class from the annotation to the field is no change: null equals the old spec.
     if comes && before.is_some() && as_annotated && (now.is_none() || now == before) {
         compared["storageClassName"] = Value::Null;
         return;

@@ -30,6 +30,7 @@ const COLUMNS: [Column; 5] = [
 
 impl Kind for PodDisruptionBudgets {
     fn creation_checks(&self) -> &'static [Check] {
+        // ValidatePodDisruptionBudget does not look at metadata.
         &[Check::Object]
     }
 

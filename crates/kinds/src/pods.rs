@@ -229,7 +229,9 @@ impl FieldSelection for Pods {
         );
         match field {
             "spec.hostNetwork" => spec.flag("hostNetwork").to_string(),
+            // An old name of the field, which clients still select by.
             "spec.host" => spec.text("nodeName").to_owned(),
+            // kube-apiserver's internal type has only the list.
             "status.podIP" => status
                 .items("podIPs")
                 .first()
@@ -286,6 +288,7 @@ impl Summary {
         }) {
             "SchedulingGated".clone_into(&mut reason);
         }
+        // Sidecars run as long as the pod does, so READY counts them.
         let sidecars = spec
             .items("initContainers")
             .iter()
@@ -299,10 +302,12 @@ impl Summary {
             last_restart: None,
         };
         let initializing = summary.init_containers(spec, status);
+        // Sidecars can restart in an initialized pod, whose other containers then still decide.
         if !initializing || condition(status, "Initialized") == "True" {
             summary.running_containers(spec, status);
         }
         if object["metadata"].has("deletionTimestamp") {
+            // Nobody can confirm that the containers of a lost node end, so printPod does not show Terminating.
             if status.text("reason") == "NodeLost" {
                 "Unknown".clone_into(&mut summary.reason);
             } else if phase != "Succeeded" && phase != "Failed" {
@@ -345,6 +350,7 @@ impl Summary {
                     };
                 }
                 State::Terminated { reason, .. } => self.reason = format!("Init:{reason}"),
+                // `PodInitializing` is the reason of each container that waits for its turn; the progress says more.
                 State::Waiting(reason) if !reason.is_empty() && reason != "PodInitializing" => {
                     self.reason = format!("Init:{reason}")
                 }

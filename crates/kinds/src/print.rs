@@ -58,6 +58,7 @@ pub fn duration(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
         i64::MIN..=-2 => "<invalid>".to_owned(),
+        // HumanDuration forgives clocks that differ by less than two seconds.
         -1 => "0s".to_owned(),
         0..120 => format!("{seconds}s"),
         120..600 => two(minutes, 'm', seconds % 60, 's'),

@@ -71,6 +71,7 @@ impl Kind for PriorityClass {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // Pods copy the value when they are created, so pods of one class would have different priorities.
         if object["value"] != old["value"] {
             errors.forbidden(&Path::new("value"), "may not be changed in an update.");
         }

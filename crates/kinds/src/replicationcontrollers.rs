@@ -40,6 +40,7 @@ impl Kind for ReplicationController {
         };
         let spec = object_at(root, "spec");
         set_default(spec, "replicas", 1);
+        // Without a template there are no labels that selector and labels could default to.
         if !spec.get("template").is_some_and(Value::is_object) {
             return;
         }

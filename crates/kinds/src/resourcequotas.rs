@@ -83,6 +83,7 @@ impl Kind for ResourceQuota {
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // The order of scopes may change, and scopes may be repeated.
         let set = |object: &Value| -> BTreeSet<String> {
             let scopes = object["spec"].items("scopes").iter();
             scopes

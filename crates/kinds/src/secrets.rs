@@ -38,6 +38,7 @@ impl Kind for Secret {
         {
             let data = object_at(root, "data");
             for (key, text) in texts {
+                // A key of `stringData` replaces the same key of `data`.
                 data.insert(key, STANDARD.encode(text.as_str().unwrap_or("")).into());
             }
         }
@@ -66,6 +67,7 @@ impl Kind for Secret {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // Users of a Secret rely on the keys that its type guarantees.
         validation::immutable(errors, &Path::new("type"), &object["type"], &old["type"]);
         configmaps::immutable(errors, object, old, &["data"]);
     }
@@ -144,6 +146,7 @@ fn required_keys(errors: &mut Errors, secret: &Value) {
             let either = ["username", "password"]
                 .iter()
                 .any(|key| secret["data"].get(*key).is_some());
+            // One of the two keys is enough, but kube-apiserver reports both if neither is there.
             if !either {
                 need("username");
                 need("password");
@@ -168,6 +171,7 @@ fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
         Some(text) => {
             let bytes = STANDARD.decode(text).unwrap_or_default();
             let why = match serde_json::from_slice(&bytes) {
+                // Go decodes null as an empty map.
                 Ok(Value::Object(_) | Value::Null) => return,
                 Ok(other) => json_of_another_type(&other, "map[string]interface {}"),
                 Err(error) => json_error(&bytes, &error).to_string(),

@@ -57,6 +57,7 @@ impl Workload for StatefulSets {
             .get("type")
             .and_then(Value::as_str)
             .is_none_or(str::is_empty);
+        // SetDefaults_StatefulSet adds `rollingUpdate` only to a strategy that nobody chose, not to an explicit RollingUpdate.
         if none_chosen {
             strategy.insert("type".into(), "RollingUpdate".into());
             object_at(strategy, "rollingUpdate");
@@ -78,6 +79,7 @@ impl Workload for StatefulSets {
             .and_then(Value::as_array_mut);
         for claim in claims.into_iter().flatten() {
             PersistentVolumeClaim.default(claim);
+            // kube-apiserver's conversion sets the type of these embedded objects, although no other embedded object has one.
             claim["apiVersion"] = "v1".into();
             claim["kind"] = "PersistentVolumeClaim".into();
         }

@@ -223,6 +223,7 @@ fn sets(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
 pub(super) fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
     let count = class.entries("parameters").count();
     if count > MAX_PARAMETERS {
+        // kube-apiserver reports too many parameters like too long ones.
         return errors.too_long(path, MAX_PARAMETERS);
     }
     let mut bytes = 0;

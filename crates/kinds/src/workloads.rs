@@ -101,6 +101,7 @@ impl<W: Workload> Kind for WorkloadKind<W> {
         object: &Value,
         _: Option<&Value>,
     ) -> Result<(), Status> {
+        // A conversion error comes before validation and ends the request, so it is no error of a field.
         self.0.readable(object)
     }
 
@@ -213,6 +214,7 @@ pub(super) fn selector_and_template(
         not_empty(selector, owner, &selector_path, errors);
     }
     match Selector::from_label_selector(selector) {
+        // `label_selector` has reported what is wrong; kube-apiserver adds this error.
         Err(_) => errors.with_text(
             ErrorType::Invalid,
             &selector_path,
@@ -280,6 +282,7 @@ pub(super) fn template_of(template: &Value, owner: &Owner, path: &Path<'_>, erro
     podspec::validate_template(template, path, errors);
     let none = Value::Null;
     let (spec, at) = (template.get("spec").unwrap_or(&none), path.child("spec"));
+    // The controllers of these kinds replace pods that end, so a pod that ends by design would come back forever.
     if spec.text("restartPolicy") != "Always" {
         errors.not_supported(
             &at.child("restartPolicy"),

@@ -92,6 +92,7 @@ impl Printing for Bindings {
 }
 
 fn param_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
+    // kube-apiserver reports this at both fields.
     const EXCLUSIVE: &str = "name and selector are mutually exclusive";
     let (name, given) = (reference.text("name"), reference.field("selector"));
     if !name.is_empty() {

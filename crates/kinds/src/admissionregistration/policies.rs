@@ -192,6 +192,7 @@ pub(super) fn default_resources(spec: &mut Map<String, Value>, field: &str) {
 fn param_kind(kind: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (version, at) = (kind.text("apiVersion"), path.child("apiVersion"));
     let (group, number) = match version {
+        // Go's ParseGroupVersion reads a lone slash like an empty text.
         "/" => ("", ""),
         _ => version.split_once('/').unwrap_or(("", version)),
     };
@@ -248,6 +249,7 @@ pub(super) fn match_resources(resources: &Value, path: &Path<'_>, errors: &mut E
 
 pub(super) fn only_changeable(rules: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("operations");
+    // kube-apiserver leaves the index of the rule out of the path.
     let operations = rules.iter().flat_map(|rule| rule.items("operations"));
     for operation in operations.filter_map(Value::as_str) {
         one_of(errors, &at, operation, CHANGEABLE);
@@ -284,6 +286,7 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
     let (rules, annotations) = (spec.items("validations"), spec.items("auditAnnotations"));
     let (at, audit) = (path.child("validations"), path.child("auditAnnotations"));
     if rules.is_empty() && annotations.is_empty() {
+        // kube-apiserver reports this at both fields.
         errors.required(&at, BOTH_EMPTY);
         return errors.required(&audit, BOTH_EMPTY);
     }
@@ -326,6 +329,7 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
         rule.text("messageExpression"),
         path.child("messageExpression"),
     );
+    // A message has no `authorizer`: it reports a decision and makes none.
     if !text.is_empty() {
         if text.trim().is_empty() {
             errors.invalid(&at, text, "must be non-empty if specified");
@@ -357,6 +361,7 @@ fn audit_annotation(
     if policy.is_empty() {
         errors.invalid(&at, key, "requires metadata.name be non-empty");
     } else {
+        // This is the key in the audit event, so both parts together must be a valid one.
         let full = format!("{policy}/{key}");
         check(errors, &at, &full, names::qualified_name(&full));
     }
@@ -369,6 +374,7 @@ fn audit_annotation(
         errors.required(&at, "valueExpression is not specified");
     } else if trimmed.len() > MAX_AUDIT_EXPRESSION {
         let why = format!("must not exceed {MAX_AUDIT_EXPRESSION} bytes in length");
+        // kube-apiserver reports this as a missing value.
         errors.required(&at, why);
     } else if let Err(refusal) = Expression::compile_for(trimmed, scope, ExpectedType::TextOrNull) {
         refusal.record(text, &at, errors);
@@ -418,6 +424,7 @@ fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Error
     if mutation.has(other) {
         errors.invalid(
             &path.child(other),
+            // kube-apiserver shows the name of the field as its value.
             format!("{{{other}}}"),
             format!("must not be specified when patchType is {kind}"),
         );

@@ -125,6 +125,7 @@ impl WebhookConfigurations {
         };
         among(errors, "failurePolicy", &["Fail", "Ignore"]);
         among(errors, "matchPolicy", &["Equivalent", "Exact"]);
+        // v1 has neither `Some` nor `Unknown`: a dry run must not call a webhook that could change something.
         if hook.has("sideEffects") {
             among(errors, "sideEffects", SIDE_EFFECTS);
         } else {
@@ -183,6 +184,7 @@ fn review_versions(versions: &[Value], path: &Path<'_>, errors: &mut Errors) {
             check(errors, &at, version, names::dns1035_label(version));
         }
     }
+    // A webhook may list versions of newer servers, if this server knows one of the others.
     if !REVIEW_VERSIONS.iter().any(|known| versions.contains(known)) {
         errors.invalid(
             path,

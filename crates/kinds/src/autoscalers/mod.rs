@@ -63,6 +63,7 @@ impl Kind for Autoscalers {
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        // Scaling to zero is off by default, but autoscalers that were stored with it stay writable.
         if old["spec"].integer("minReplicas") != Some(0) {
             validate::at_least_one(&object["spec"], &Path::new("spec"), errors);
         }
@@ -124,6 +125,7 @@ fn default_behavior(behavior: &mut Map<String, Value>) {
         "policies",
         json!([policy("Pods", 4), policy("Percent", 100)]),
     );
+    // A missing window of scaling down stays unset, because the controller then uses the one of its flag.
     let down = object_at(behavior, "scaleDown");
     set_default(down, "selectPolicy", "Max");
     set_default(down, "policies", json!([policy("Percent", 100)]));

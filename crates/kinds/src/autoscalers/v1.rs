@@ -29,6 +29,7 @@ impl Kind for AutoscalersV1 {
         if let Some(root) = object.as_object_mut() {
             set_default(object_at(root, "spec"), "minReplicas", 1);
         }
+        // kube-apiserver decodes v1 into its internal version, so the defaults of that conversion are visible too.
         to_v2(object);
         to_v1(object);
     }
@@ -125,6 +126,7 @@ fn to_v1(object: &mut Value) {
         .iter()
         .filter(|metric| is_cpu(metric))
         .filter_map(|metric| metric["resource"]["target"].integer("averageUtilization"));
+    // kube-apiserver's conversion takes the first target, but the last measured value.
     if let Some(percent) = percents.into_iter().next() {
         object["spec"]["targetCPUUtilizationPercentage"] = percent.into();
     }
@@ -212,6 +214,7 @@ fn to_v2(object: &mut Value) {
         object["status"]["currentMetrics"] = items.into();
     } else if let Some(percent) = used.as_i64() {
         object["status"]["currentMetrics"] = json!([{
+            // v1 has no amount, and v2 prints an amount that is not set as 0.
             "type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": percent, "averageValue": "0"}},
         }]);
     }
@@ -235,6 +238,7 @@ fn lower_names(value: &Value) -> Value {
             let lower = |key: &str| key[..1].to_lowercase() + &key[1..];
             let fields: Map<String, Value> = map
                 .iter()
+                // The annotation is a client's text, so a key may be empty or begin with a letter of several bytes.
                 .filter(|(key, value)| !value.is_null() && key.is_char_boundary(1))
                 .map(|(key, value)| (lower(key), lower_names(value)))
                 .collect();

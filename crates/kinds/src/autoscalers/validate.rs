@@ -55,6 +55,7 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.invalid(&at, most, "must be greater than or equal to `minReplicas`");
     }
     let target = &spec["scaleTargetRef"];
+    // Of the kinds that scale, only this one is in the core group, whose version has no group.
     let in_core = target.text("kind") == "ReplicationController";
     reference(target, in_core, &path.child("scaleTargetRef"), errors);
     let metrics = spec.items("metrics");
@@ -62,6 +63,7 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, item) in metrics.iter().enumerate() {
         metric(item, &at.index(index), errors);
     }
+    // Metrics of pods do not exist without pods, so nothing would scale the target up again.
     let works_without_pods = |metric: &Value| matches!(metric.text("type"), "Object" | "External");
     if fewest == Some(0) && !metrics.iter().any(works_without_pods) {
         errors.forbidden(

@@ -83,6 +83,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             .behaves(Node)
             .cluster()
             .short(&["no"])
+            // A kubelet creates its Node with a first status.
             .rules(|rules| rules.status_on_create = StatusOnCreate::Keep)
             .named("proxy", "NodeProxyOptions", PROXY_VERBS)
             .status(StatusMetadata::All),
@@ -126,6 +127,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
             .named("proxy", "PodProxyOptions", PROXY_VERBS)
             .part("resize", STATUS_VERBS, StatusMetadata::KeepMost)
+            // Old kubelets send owner references back in a form that would confuse the garbage collector.
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("PodTemplate", "podtemplates")
             .behaves(PodTemplate)
@@ -139,6 +141,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             .in_all()
             .rules(|rules| {
                 rules.generation = Generation::Counts(&["spec"]);
+                // kube-apiserver keeps the pods for clients from before garbage collection.
                 rules.default_propagation = Propagation::Orphan;
             })
             .scale()
@@ -188,6 +191,7 @@ pub(super) fn apps() -> Vec<Row> {
             .behaves(WorkloadKind(Deployments))
             .short(&["deploy"])
             .in_all()
+            // The controller copies the annotations to the ReplicaSets, so it must notice their changes.
             .rules(|rules| rules.generation = Generation::Counts(&["spec", "metadata.annotations"]))
             .scale()
             .status(StatusMetadata::KeepLabels),

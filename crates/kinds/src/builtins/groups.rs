@@ -76,6 +76,7 @@ pub(super) fn batch() -> Vec<Row> {
         row("Job", "jobs")
             .behaves(Jobs)
             .rules(|rules| {
+                // kube-apiserver keeps the pods for clients from before garbage collection, and warns the others.
                 rules.default_propagation = Propagation::Orphan;
                 rules.deletion_warning = Some(PODS_STAY);
             })
@@ -113,6 +114,7 @@ pub(super) fn networking(pools: Arc<Pools>) -> Vec<Row> {
         row("NetworkPolicy", "networkpolicies")
             .behaves(NetworkPolicy)
             .short(&["netpol"])
+            // networkPolicyStrategy compares the specs with reflect.DeepEqual.
             .rules(|rules| rules.generation = Generation::CountsToTheLetter("spec")),
         row("ServiceCIDR", "servicecidrs")
             .behaves(ServiceCidr)
@@ -162,6 +164,7 @@ pub(super) fn groups(definitions: impl Kind) -> Vec<Row> {
         .short(&["crd", "crds"])
         .in_api_extensions()
         .rules(|rules| {
+            // The first DELETE of a definition starts the removal of its custom objects.
             rules.two_step_deletion = true;
             rules.core_finalizers = false;
             rules.generation = Generation::Counts(&["spec"]);
@@ -222,6 +225,7 @@ pub(super) fn groups(definitions: impl Kind) -> Vec<Row> {
         .behaves(EndpointSlice)
         .rules(|rules| {
             rules.generation =
+                // The labels count too, because one of them names the Service.
                 Generation::Counts(&["addressType", "endpoints", "ports", "metadata.labels"]);
         }),
     ]

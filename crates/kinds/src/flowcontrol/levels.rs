@@ -121,6 +121,7 @@ fn mandatory(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn level(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let kind = spec.text("type");
     let at = path.child("type");
+    // Requests of an exempt level never wait, so only the server's own level may be one.
     if (name == EXEMPT) != (kind == "Exempt") {
         let why = "must be 'Exempt' if and only if `name` is 'exempt'";
         errors.invalid(&at, kind, why);
@@ -174,6 +175,7 @@ fn limited(limited: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (response, at) = (&limited["limitResponse"], path.child("limitResponse"));
     let (queuing, queuing_path) = (response.field("queuing"), at.child("queuing"));
     match (response.text("type"), queuing) {
+        // kube-apiserver's messages say "Limited" here and below where they mean "Queue".
         ("Reject", Some(_)) => errors.forbidden(
             &queuing_path,
             "must be nil if limited.limitResponse.type is not Limited",

@@ -74,6 +74,7 @@ impl Kind for FlowSchema {
         let name = object["metadata"].text("name");
         let (spec, path) = (&object["spec"], Path::new("spec"));
         schema(name, spec, &path, errors);
+        // kube-apiserver relies on the mandatory schemas: with them every request matches one.
         let mut fixed = schemas().filter(defaults::is_mandatory);
         let fixed = fixed.find(|schema| schema["metadata"]["name"] == name);
         if fixed.is_some_and(|fixed| fixed["spec"] != *spec) {
@@ -148,6 +149,7 @@ fn schema(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let why = format!("must not be greater than {MAX_PRECEDENCE}");
         errors.invalid(&at, precedence, why);
     }
+    // No other schema may come before `exempt`, which lets administrators reach a busy server.
     if precedence == 1 && name != "exempt" {
         let why = "only the schema named 'exempt' may have matchingPrecedence 1";
         errors.invalid(&at, precedence, why);
@@ -222,6 +224,7 @@ fn subject(subject: &Value, path: &Path<'_>, errors: &mut Errors) {
         Some(named) if named.text("name").is_empty() => errors.required(&at.child("name"), ""),
         Some(_) => {}
     }
+    // kube-apiserver checks the fields in another order than it sorts the kinds.
     for (other_kind, field) in [KINDS[1], KINDS[2], KINDS[0]] {
         if field != *own && subject.has(field) {
             let why = format!("{field} is forbidden when subject kind is not '{other_kind}'");
@@ -234,6 +237,7 @@ fn service_account(account: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (name, at) = (account.text("name"), path.child("name"));
     match name {
         "" => errors.required(&at, ""),
+        // `*` stands for all accounts of the namespace.
         "*" => {}
         name => check(errors, &at, name, names::dns_subdomain(name)),
     }
@@ -275,6 +279,7 @@ fn verbs(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
     if list(rule, "verbs", lacking, "verbs", path, errors) {
         let given = texts(rule, "verbs");
         if !given.iter().all(|verb| VERBS.contains(verb)) {
+            // kube-apiserver shows the whole list if one verb is unknown.
             errors.not_supported(&path.child("verbs"), given, &VERBS);
         }
     }

@@ -52,11 +52,13 @@ impl Kind for Jobs {
         };
         let spec = object_at(root, "spec");
         if !is_set(spec, "parallelism") {
+            // `parallelism` without `completions` is a work queue, whose number of completions is not known.
             if !is_set(spec, "completions") {
                 set_default(spec, "completions", 1);
             }
             set_default(spec, "parallelism", 1);
         }
+        // With a limit for each index, the limit of the whole Job must not end it first.
         let backoff = if is_set(spec, "backoffLimitPerIndex") {
             i32::MAX
         } else {
@@ -66,6 +68,7 @@ impl Kind for Jobs {
         set_default(spec, "completionMode", "NonIndexed");
         set_default(spec, "suspend", false);
         set_default(spec, "manualSelector", false);
+        // A failure policy judges how a pod ended, so a terminating pod is not replaced before it has.
         let replacement = if is_set(spec, "podFailurePolicy") {
             "Failed"
         } else {
@@ -202,6 +205,7 @@ fn generate_selector(object: &mut Value) {
     };
     let template = object_at(spec, "template");
     let labels = object_at(object_at(template, "metadata"), "labels");
+    // The labels without a prefix stay, because clients still select pods by them.
     for key in [OLD_JOB_NAME, JOB_NAME] {
         labels.entry(key).or_insert_with(|| name.clone());
     }
@@ -215,6 +219,7 @@ fn generate_selector(object: &mut Value) {
 /// Checks that the generated selector and labels are present and refer to this Job's uid and name.
 fn generated_selector(object: &Value, errors: &mut Errors) {
     let (spec, metadata) = (&object["spec"], &object["metadata"]);
+    // `with_selector` reports a missing selector, so this check adds nothing.
     if !spec.has("selector") {
         return;
     }
@@ -291,6 +296,7 @@ fn pod_names(object: &Value, errors: &mut Errors) {
         errors.invalid(
             &Path::new("metadata").child("name"),
             name,
+            // The grammar is kube-apiserver's.
             format!("will not able to create pod with invalid DNS label: {last}"),
         );
     }
@@ -301,6 +307,7 @@ fn completions(object: &Value) -> String {
     let done = object["status"].integer("succeeded").unwrap_or(0);
     match (spec.integer("completions"), spec.integer("parallelism")) {
         (Some(wanted), _) => format!("{done}/{wanted}"),
+        // A work queue has no number of completions, so printJob shows how many pods work on it.
         (None, Some(parallel)) if parallel > 1 => format!("{done}/1 of {parallel}"),
         (None, _) => format!("{done}/1"),
     }

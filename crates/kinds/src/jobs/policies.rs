@@ -57,6 +57,7 @@ fn failure_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
     let at = path.child("action");
     match rule.text("action") {
         "" => errors.required(&at, valid_values(&ACTIONS)),
+        // Only a Job that counts failures per index can fail a single one.
         "FailIndex" if !spec.has("backoffLimitPerIndex") => errors.invalid(
             &at,
             "FailIndex",
@@ -137,6 +138,7 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
     }
     let mut seen = HashSet::new();
     for (index, value) in values.iter().enumerate() {
+        // A container that exits with 0 has not failed, so the rule could never apply.
         if operator == "In" && *value == 0 {
             errors.invalid(&at.index(index), 0, "must not be 0 for the In operator");
         }
@@ -195,6 +197,7 @@ fn success_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
                     text,
                     format!("error parsing succeededIndexes: {error}"),
                 );
+                // kube-apiserver goes on with no indexes, so a positive count is reported too.
                 0
             }
         });

@@ -163,6 +163,7 @@ fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 /// Checks the restart policy: the pods of a Job must end, so `Always` is invalid.
 fn restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     match spec["template"]["spec"].text("restartPolicy") {
+        // `Always` is only the default of templates, so kube-apiserver reports that the client has not chosen.
         "Always" | "" => errors.required(path, r#"valid values: "OnFailure", "Never""#),
         "OnFailure" if spec.has("podFailurePolicy") => errors.invalid(
             path,

@@ -22,6 +22,7 @@ pub(super) fn is_true(status: &Value, condition: &str) -> bool {
 /// Returns the cell of the Status column.
 pub(super) fn word(job: &Value) -> &'static str {
     let is = |condition: &str| is_true(&job["status"], condition);
+    // A Job can have several of these conditions at once, and shows the first of this order.
     match () {
         () if is("Complete") => "Complete",
         () if is("Failed") => "Failed",
@@ -45,6 +46,7 @@ impl Change<'_> {
         fields.iter().any(|field| {
             let zero = |value: &Value| value.is_null() || *value == 0 || *value == "";
             let (new, old) = (&self.new[*field], &self.old[*field]);
+            // In Go an absent number or text equals its zero value; `failedIndexes` is a pointer, where the two differ.
             new != old && !(zero(new) && zero(old) && *field != "failedIndexes")
         })
     }
@@ -139,6 +141,7 @@ fn completion(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
     }
     if change.changes(&["startTime", "completionTime"])
         && let (Some(start), Some(end)) = (change.new.field("startTime"), time)
+        // Stored times are in UTC with whole seconds, so their texts compare like the times.
         && end.as_str() < start.as_str()
     {
         errors.invalid(&at, end.clone(), "must be equal to or after `startTime`");
@@ -262,6 +265,7 @@ fn pods(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn criteria(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
+    // Unlike the rules above, these hold for every write, whatever it changes.
     let met = change.is("SuccessCriteriaMet");
     if met && change.is("Failed") {
         errors.invalid_as_a_whole(

@@ -69,6 +69,7 @@ fn completions(spec: &Value, before: &Value, path: &Path<'_>, errors: &mut Error
     if spec.text("completionMode") != "Indexed" {
         return validation::immutable(errors, path, wanted, had);
     }
+    // An indexed Job without a number is reported by the validation of the spec.
     if wanted != had && spec.has("completions") && *wanted != spec["parallelism"] {
         errors.invalid(
             path,
@@ -81,6 +82,7 @@ fn completions(spec: &Value, before: &Value, path: &Path<'_>, errors: &mut Error
 fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let mut expected = old["spec"]["template"].clone();
     let sent = &spec["template"];
+    // Until its controller has acted on the suspension, a Job may still have pods of the old template.
     let idle = !old["status"].has("startTime") || is_true(&old["status"], "Suspended");
     if old["spec"].flag("suspend") && idle {
         // The metadata may change as a whole, and of the pod what decides where it runs.

@@ -23,7 +23,7 @@ pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
             .into()
     };
     let (mut now, before) = (source(spec), source(old));
-    // `nodeExpandSecretRef` may be set later.
+    // `controllerExpandSecretRef` may be set later.
     if before.has("csi")
         && !before["csi"].has(EXPAND_SECRET)
         && let Some(csi) = now.get_mut("csi").and_then(Value::as_object_mut)

@@ -72,6 +72,7 @@ impl Kind for PersistentVolume {
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let given =
             object["status"]["lastPhaseTransitionTime"] != old["status"]["lastPhaseTransitionTime"];
+        // A client that sets the time itself is not overruled.
         if object["status"]["phase"] != old["status"]["phase"] && !given {
             object["status"]["lastPhaseTransitionTime"] = stamp(ctx.now).into();
         }
@@ -83,6 +84,7 @@ impl Kind for PersistentVolume {
     }
 
     fn update_checks(&self, _subresource: &str) -> &'static [Check] {
+        // ValidatePersistentVolumeUpdate validates the new volume, which the strategy has validated already.
         &[
             Check::Metadata,
             Check::Object,
@@ -193,6 +195,7 @@ fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
         }
     }
     sources(errors, path, spec, volume);
+    // Recycling deletes all files of the volume, which would be those of the node here.
     if is_root(spec["hostPath"].text("path")) && policy == "Recycle" {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
         errors.forbidden(&policy_path, detail);
@@ -261,6 +264,7 @@ pub(super) fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume
         };
         found += 1;
         if found > 1 && field != "flexVolume" {
+            // Only in this error does kube-apiserver write the name with capital letters.
             let printed = if field == "cephfs" { "cephFS" } else { field };
             let detail = "may not specify more than 1 volume type";
             errors.forbidden(&path.child(printed), detail);
@@ -271,6 +275,7 @@ pub(super) fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume
             field => field,
         });
         podspec::persistent::validate(field, source, volume, &at, errors);
+        // Only one node has the disk, and the scheduler learns it from the affinity.
         if field == "local" && !spec.has("nodeAffinity") {
             let detail = "Local volume requires node affinity";
             errors.required(&path.child("nodeAffinity"), detail);

@@ -163,6 +163,7 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     for namespace in term.items("namespaces").iter().filter_map(Value::as_str) {
         check(
             errors,
+            // kube-apiserver's path has the singular and no index.
             &path.child("namespace"),
             namespace,
             names::dns_label(namespace),
@@ -211,6 +212,7 @@ pub(super) fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
             let twice = !seen.insert(key);
             if let Some(position) = positions.get(key).filter(|_| twice) {
                 errors.invalid(
+                    // kube-apiserver leaves the field out of this path.
                     &path.index(*position),
                     key,
                     "exists in both matchLabelKeys and labelSelector",

@@ -54,6 +54,7 @@ fn named<'a>(containers: &'a [Value], name: &str) -> Option<&'a Value> {
 
 fn health(resource: &Value, container: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let name = resource.text("name");
+    // The status of a container that the spec does not have is not checked.
     let (is_asked_for, why) = match name.strip_prefix("claim:") {
         Some(claim) => (container.is_none_or(|it| claims(it, claim)), CLAIM),
         None => (container.is_none_or(|it| requests(it, name)), REQUEST),

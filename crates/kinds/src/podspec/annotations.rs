@@ -36,6 +36,7 @@ pub(super) fn validate(metadata: &Value, scope: &Scope<'_>, path: &Path<'_>, err
         errors.invalid(&path.key(DELETION_COST), value, "must be a 32bit integer");
     }
     if let Some(value) = annotation(SECCOMP_POD) {
+        // kube-apiserver appends the seccomp keys to the path as fields, and other keys in brackets.
         seccomp(value, &path.child(SECCOMP_POD), errors);
     }
     let texts = || {
@@ -62,6 +63,7 @@ fn tolerations(value: &str, path: &Path<'_>, errors: &mut Errors) {
         Ok(other) => json_of_another_type(&other, "[]core.Toleration"),
         Err(error) => json_error(value.as_bytes(), &error).to_string(),
     };
+    // kube-apiserver shows the key of the annotation as the wrong value.
     errors.invalid(path, TOLERATIONS, why);
 }
 

@@ -32,6 +32,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
         let at = path.index(index);
         common(container, scope, &at, errors);
         let name = container.text("name");
+        // A name that an init or ephemeral container shares is reported there.
         if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         }
@@ -43,6 +44,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
 
 /// Validates `spec.initContainers`.
 pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    // Logs and exec address a container by its name alone, so all lists share one set of names.
     let mut seen: HashSet<&str> = names_of(scope, "containers").collect();
     let containers = scope.spec.items("initContainers");
     for (index, container) in containers.iter().enumerate() {
@@ -58,6 +60,7 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         if !is_new {
             errors.duplicate(&at.child("name"), name);
         }
+        // Init containers run one after another, so each is checked alone. Its index in the path is therefore 0, as in kube-apiserver's.
         host_port_conflicts(std::slice::from_ref(container), path, errors);
         if is_restartable_init(container) {
             hooks_and_probes(container, scope, &at, errors);
@@ -109,6 +112,7 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             errors.duplicate(&at.child("name"), name);
         }
         let target = container.text("targetContainerName");
+        // The target may not be another ephemeral container: `seen` has those, `others` has not.
         if !target.is_empty() && !others.contains(target) {
             errors.not_found(&at.child("targetContainerName"), target);
         }
@@ -238,6 +242,7 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let name = port.text("name");
         if !name.is_empty() {
             let sentences = names::port_name(name);
+            // An invalid name is not reported as a duplicate too.
             if !seen.insert(name) && sentences.is_empty() {
                 errors.duplicate(&at.child("name"), name);
             }
@@ -304,6 +309,7 @@ fn resize_policy(
         }
         match restart {
             "NotRequired" | "RestartContainer" => {}
+            // kube-apiserver reports these errors at the list, and only a duplicate at its entry.
             "" => errors.required(path, ""),
             other => errors.not_supported(path, other, &["NotRequired", "RestartContainer"]),
         }

@@ -23,6 +23,7 @@ pub(crate) fn pod(pod: &mut Value) {
         .and_then(Value::as_i64)
         .is_some_and(|seconds| seconds < 0)
     {
+        // The conversion of Pods makes a negative period one second; that of templates keeps it.
         spec.insert("terminationGracePeriodSeconds".into(), 1.into());
     }
     for_each(spec, "containers", resource_defaults::requests_from_limits);
@@ -34,6 +35,7 @@ pub(crate) fn pod(pod: &mut Value) {
     resource_defaults::pod_level(spec);
     set_default(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
+        // These containers listen on the node's own ports, and the scheduler must see which ones are taken.
         for_each(spec, "containers", default_host_ports);
         for_each(spec, "initContainers", default_host_ports);
     }
@@ -64,6 +66,7 @@ pub(crate) fn template(template: &mut Value) {
     let Some(template) = template.as_object_mut() else {
         return;
     };
+    // Go prints this struct even if it is empty.
     object_at(template, "metadata");
     pod_spec(object_at(template, "spec"));
 }
@@ -111,6 +114,7 @@ fn container(container: &mut Map<String, Value>) {
         .and_then(Value::as_str)
         .and_then(image::tag)
     {
+        // The tag `latest` moves, so a node's copy of the image may be outdated.
         Some("latest") => "Always",
         _ => "IfNotPresent",
     };
@@ -156,6 +160,7 @@ fn value_from(source: &mut Map<String, Value>) {
         set_zero(reference, "apiVersion", "v1")
     });
     with(source, "resourceFieldRef", |reference| {
+        // Go prints a quantity that is not set as 0.
         set_default(reference, "divisor", "0")
     });
     with(source, "fileKeyRef", |reference| {
@@ -182,6 +187,7 @@ fn volume(volume: &mut Map<String, Value>) {
     });
     with(volume, "projected", |source| {
         set_default(source, "defaultMode", 0o644);
+        // The Go field has no `omitempty`, so missing sources are printed as null.
         set_default(source, "sources", Value::Null);
         for_each(source, "sources", |projection| {
             with(projection, "serviceAccountToken", |token| {
@@ -225,6 +231,7 @@ fn volume(volume: &mut Map<String, Value>) {
     });
     with(volume, "ephemeral", |source| {
         with(source, "volumeClaimTemplate", |claim| {
+            // Go prints a struct that is empty; without it a workload would differ from its stored template.
             object_at(claim, "metadata");
             let claim = object_at(claim, "spec");
             set_default(claim, "volumeMode", "Filesystem");

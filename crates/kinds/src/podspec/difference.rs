@@ -50,6 +50,7 @@ fn lines(out: &mut String, mark: char, lines: &[&str]) {
 fn range(range: &Range<usize>) -> String {
     match range.len() {
         1 => format!("{}", range.start + 1),
+        // In a unified diff, an empty range names the line before it.
         0 => format!("{},0", range.start),
         length => format!("{},{length}", range.start + 1),
     }
@@ -183,6 +184,7 @@ impl<'a> Matcher<'a> {
         }
         self.ends.set((before, ending));
         let (mut old_at, mut new_at, mut length) = best;
+        // A popular line starts no block, but may extend one.
         while old_at > old.start
             && new_at > new.start
             && self.old[old_at - 1] == self.new[new_at - 1]

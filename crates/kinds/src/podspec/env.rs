@@ -269,6 +269,7 @@ pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
             let at = at.child("fileKeyRef");
             let at = at.child("volumeName");
             let named = |volume: &&Value| volume.text("name") == name;
+            // kube-apiserver finds volumes in a map, which keeps the last one of two with the same name.
             match scope.spec.items("volumes").iter().rfind(named) {
                 None => errors.not_found(&at, name),
                 Some(volume) if !volume.has("emptyDir") => {
@@ -310,6 +311,7 @@ pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Err
                 check(errors, &at_kind.child("name"), name, of_kind);
             }
         }
+        // kube-apiserver reports these two errors at the list, without the index.
         if sources == 0 {
             errors.invalid(
                 path,

@@ -30,6 +30,7 @@ pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
         iqn(
             source.text("initiatorName"),
             STARTS,
+            // kube-apiserver writes this path in lower case.
             &path.child("initiatorname"),
             errors,
         );
@@ -108,6 +109,7 @@ pub(super) fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if registry.is_empty() {
         errors.required(&path.child("registry"), PAIRS);
     } else if source.text("tenant").len() >= 65 {
+        // kube-apiserver reports a long tenant as a missing one, and then does not look at the registry.
         errors.required(
             &path.child("tenant"),
             "must be a UUID and may not exceed a length of 64 characters",
@@ -199,6 +201,7 @@ pub(super) fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if kind == "Managed" && !uri.starts_with("/subscriptions/") {
         errors.not_supported(&path.child("diskURI"), uri, &MANAGED);
     }
+    // Disks of the other kinds are blobs of a storage account.
     if source.has("kind") && kind != "Managed" && !uri.starts_with("https://") {
         errors.not_supported(&path.child("diskURI"), uri, &BLOB);
     }
@@ -245,6 +248,7 @@ pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.required(&path.child("nodePublishSecretRef").child("name"), "");
     } else {
+        // kube-apiserver leaves the reference out of this path.
         check(
             errors,
             &path.child("name"),
@@ -280,6 +284,7 @@ pub(crate) fn template_metadata(meta: &Value, path: &Path<'_>, errors: &mut Erro
             None => errors.sent_empty(&path.child(field)),
             Some(Value::String(text)) => !text.is_empty(),
             Some(Value::Number(number)) => {
+                // The deletion grace period is a pointer in Go, so its 0 counts as set.
                 number.as_i64() != Some(0) || field.starts_with("deletion")
             }
             Some(_) => true,

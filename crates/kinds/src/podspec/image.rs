@@ -26,6 +26,7 @@ pub(super) fn tag(reference: &str) -> Option<&str> {
 }
 
 fn is_repository(repository: &str) -> bool {
+    // The first part is a registry only if no folder could have its name, as in Docker's references.
     let path = match repository.split_once('/') {
         Some((domain, path)) if is_domain(domain) => path,
         _ => repository,

@@ -206,6 +206,7 @@ impl Printer<'_> {
                 (Shape::Struct(target), found) => {
                     self.object(target, found.unwrap_or(&Value::Null))
                 }
+                // Go prints a nil list as null and an empty one as `[]`; JSON decoding keeps the difference.
                 (_, None) if was_sent() => self.out.push_str(if is_list { "[]" } else { "{}" }),
                 (_, None) => self.out.push_str("null"),
                 (Shape::Pointer("LabelSelector"), Some(found)) => self.label_selector(found),

@@ -125,6 +125,7 @@ pub(crate) fn validate_pod(pod: &Value, errors: &mut Errors) {
     if scope.spec.text("serviceAccountName").is_empty() {
         tokens_without_account(&scope, &path.child("volumes"), errors);
     }
+    // The validation of ephemeral containers has this check already.
     for list in ["containers", "initContainers"] {
         let at = path.child(list);
         for (index, container) in scope.spec.items(list).iter().enumerate() {
@@ -144,6 +145,7 @@ pub(crate) fn validate_pod_creation(pod: &Value, errors: &mut Errors) {
             "cannot be set on create",
         );
     }
+    // A pod with a node never meets the scheduler, which alone respects the gates.
     if !scope.spec.text("nodeName").is_empty() && !scope.spec.items("schedulingGates").is_empty() {
         errors.forbidden(
             &path.child("nodeName"),

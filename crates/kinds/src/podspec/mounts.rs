@@ -42,6 +42,7 @@ pub(super) fn validate_mounts(
         if !targets.insert(target) {
             errors.invalid(&at.child("mountPath"), target, "must be unique");
         }
+        // A container uses a volume as a file system or as a device, not as both.
         if device_names.contains(name) {
             errors.invalid(
                 &at.child("name"),
@@ -91,6 +92,7 @@ fn propagation(mount: &Value, container: &Value, list: &Path<'_>, errors: &mut E
     let privileged = container
         .get("securityContext")
         .is_some_and(|context| context.flag("privileged"));
+    // Such a container's own mounts appear on the node.
     if mode == "Bidirectional" && !privileged {
         errors.forbidden(
             &at,

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::Scope;
 
 const MAX_NAMESERVERS: usize = 3;
+// These limits come from name resolution in Linux's C library.
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME_OVERRIDE: usize = 64;
@@ -82,7 +83,9 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
         );
         errors.invalid(path, searches.to_vec(), detail);
     }
+    // A lone dot is the root domain, which the check of names would refuse.
     for (index, search) in texts().enumerate().filter(|(_, search)| *search != ".") {
+        // A trailing dot makes the name absolute, which is allowed here.
         let search = search.strip_suffix('.').unwrap_or(search);
         check(
             errors,
@@ -154,6 +157,7 @@ pub(super) fn validate_host_network(scope: &Scope<'_>, path: &Path<'_>, errors: 
         let ports = at.child("ports");
         for (port_index, port) in container.items("ports").iter().enumerate() {
             let host_port = port.integer("hostPort").unwrap_or(0);
+            // The defaults of a Pod set its host ports later, so a template may leave them out.
             if (scope.is_pod() || host_port != 0)
                 && host_port != port.integer("containerPort").unwrap_or(0)
             {

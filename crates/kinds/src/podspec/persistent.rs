@@ -70,6 +70,7 @@ fn iscsi(source: &Value, volume: &str, path: &Path<'_>, errors: &mut Errors) {
     required(source, &["targetPortal"], path, errors);
     if source.has("initiatorName") && volume.len() + 1 + portal.len() > 64 {
         let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+        // kube-apiserver writes this path in lower case.
         errors.invalid(&path.child("targetportal"), portal, detail);
     }
     required(source, &["iqn"], path, errors);

@@ -25,6 +25,7 @@ pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {
             "lastProbeTime": null, "lastTransitionTime": super::status::seconds(now),
         }]);
     }
+    // A status that the client sent is lost here: a new pod is pending, whatever it says.
     pod["status"] = status;
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         defaults::mirror_service_account(spec);
@@ -107,12 +108,14 @@ fn list_mut<'a>(owner: &'a mut Value, field: &str) -> impl Iterator<Item = &'a m
 }
 
 fn merge_into_selector(owner: &mut Value, labels: &Value) {
+    // A missing selector selects no pod, and an expression added to it would make it select some.
     if !owner.has("labelSelector") {
         return;
     }
     let mut expressions = Vec::new();
     for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
         for key in owner.items(field).iter().filter_map(Value::as_str) {
+            // kube-apiserver skips keys for which the pod has no label.
             if let Some(value) = labels.field(key) {
                 expressions.push(json!({"key": key, "operator": operator, "values": [value]}));
             }
@@ -147,6 +150,7 @@ fn apparmor_from_annotations(pod: &mut Value) -> Vec<String> {
     let windows = pod["spec"]
         .field("os")
         .is_some_and(|os| os.text("name") == "windows");
+    // Validation forbids AppArmor fields in a Windows pod, so the annotation must not become one.
     if profiles.is_empty() || windows {
         return warnings;
     }
@@ -190,6 +194,7 @@ fn profile_of_annotation(annotation: &str) -> Option<Value> {
     };
     let mut errors = Errors::default();
     security::apparmor(Some(&profile), &Path::new("appArmorProfile"), &mut errors);
+    // An invalid profile sets no field, or the client would see an error about a field that it did not send.
     errors.is_empty().then_some(profile)
 }
 

@@ -29,6 +29,7 @@ pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) 
                 errors.invalid(&at.child("successThreshold"), threshold, "must be 1");
             }
         } else if let Some(grace) = probe.integer("terminationGracePeriodSeconds") {
+            // A failed readiness probe does not end the container, so there is no termination to wait for.
             errors.invalid(
                 &at.child("terminationGracePeriodSeconds"),
                 grace,
@@ -130,6 +131,7 @@ fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
         let name = header.text("name");
         check(
             errors,
+            // kube-apiserver leaves the header's index out of the path.
             &path.child("httpHeaders"),
             name,
             names::http_header(name),
@@ -155,6 +157,7 @@ fn sleep(seconds: i64, grace: Option<i64>, path: &Path<'_>, errors: &mut Errors)
     let Some(grace) = grace else { return };
     if seconds < 0 || seconds > grace {
         let detail =
+            // A hook may last as long as the grace period, although kube-apiserver's message says "less than".
             format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
         errors.invalid(path, seconds, detail);
     }

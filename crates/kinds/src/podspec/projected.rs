@@ -35,6 +35,7 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
             let items = at.child("items");
             for (item_index, item) in projection.items("items").iter().enumerate() {
                 key_to_path(item, &items.index(item_index), errors);
+                // kube-apiserver's error shows the name of the source here, and the file's path in the other cases.
                 files.place(item.text("path"), projection.text("name"), path, errors);
             }
         }
@@ -92,6 +93,7 @@ fn service_account_token(token: &Value, path: &Path<'_>, volume: &Path<'_>, erro
         );
     }
     if token.text("path").is_empty() {
+        // kube-apiserver reports the path of a token at the volume.
         errors.required(&volume.child("path"), "");
     } else {
         paths::local_non_reserved(token.text("path"), &volume.child("path"), errors);
@@ -114,6 +116,7 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
             if name.is_empty() {
                 errors.required(&path.child("name"), "must be a valid object name");
             }
+            // The bundle of a signer has the signer's name and a colon before its own name.
             let own = name.rsplit_once(':').map_or(name, |(_, own)| own);
             for sentence in names::dns_subdomain(own) {
                 errors.invalid(

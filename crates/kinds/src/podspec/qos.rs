@@ -20,6 +20,7 @@ pub fn class(spec: &Value) -> &'static str {
             .next()
             .is_some()
     });
+    // Pod-level resources decide alone, whatever the containers request.
     if let Some(level) = pod_level {
         requests.add(level, "requests");
         if level.entries("limits").next().is_some() {
@@ -62,6 +63,7 @@ impl Sums {
             let Some(amount) = list
                 .field(name)
                 .map(quantity)
+                // An amount of zero counts as not set (ComputePodQOS).
                 .filter(|amount| amount.nano() > 0)
             else {
                 continue;

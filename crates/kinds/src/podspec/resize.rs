@@ -76,6 +76,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         return refuse(errors, "windows pods cannot be resized");
     }
     let path = Path::new("spec");
+    // Like GetPodQOS, this prefers the stored class, which is computed only once, at creation.
     let class = match old["status"].text("qosClass") {
         "" => qos::class(old_spec),
         stored => stored,
@@ -93,6 +94,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     if totals::has_pod_level(new_spec) || totals::has_pod_level(old_spec) {
         pod_level(new_spec, old_spec, &path, errors);
     }
+    // The checks below compare containers of the same index, which need not belong together here.
     if !pairs_up(new_spec, old_spec, &path, errors) {
         return;
     }
@@ -124,6 +126,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         }
         if !is_restartable_init(old) && new != old {
             let policies = new.items("resizePolicy").iter();
+            // kube-apiserver repeats the error for each such policy.
             for _ in policies.filter(|policy| policy.text("restartPolicy") == "RestartContainer") {
                 let detail = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
                 errors.forbidden(&at, detail);

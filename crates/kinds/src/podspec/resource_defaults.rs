@@ -12,6 +12,7 @@ pub(super) fn round_up(list: &mut Value) {
         return;
     };
     for value in list.values_mut() {
+        // Only these forms can be finer than thousandths; most quantities have another one, and are not parsed.
         if let Some(text) = value
             .as_str()
             .filter(|text| text.ends_with(['n', 'u']) || text.contains(['e', 'E', '.']))
@@ -122,6 +123,7 @@ fn requests(spec: &mut Value) {
         }
     }
     for (name, limit) in limits {
+        // This sets the requests of huge pages too, which must equal their limits.
         if resources::is_pod_level(&name) {
             requests.entry(name).or_insert(limit);
         }

@@ -45,6 +45,7 @@ pub(super) fn validate(
 /// Validates `spec.overhead`, also of a RuntimeClass, like limits without requests.
 pub(crate) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut Errors) {
     let limits = path.child("limits");
+    // kube-apiserver validates the overhead as the limits of a container, which its error paths show.
     for (name, value) in overhead.as_object().into_iter().flatten() {
         listed(container_name, name, value, &limits.key(name), errors);
     }
@@ -219,6 +220,7 @@ fn is_whole_pages(name: &str, amount: &Quantity) -> bool {
     let Ok(page) = Quantity::parse(&name[HUGE_PAGES.len()..]) else {
         return false;
     };
+    // Zero pages pass, although kube-apiserver's message says "positive".
     page.nano() > 0 && page.is_integer() && amount.value() % page.value() == 0
 }
 
@@ -259,6 +261,7 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
             continue;
         }
         let requests = earlier.entry(name).or_default();
+        // An earlier reference to the whole claim includes this one.
         if requests.contains("") {
             errors.duplicate(&at, name);
         } else {
@@ -271,6 +274,7 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
                 );
             }
             if request.is_empty() {
+                // A reference to the whole claim repeats each request referred to before: one error for each.
                 requests.iter().for_each(|_| errors.duplicate(&at, name));
             } else if requests.contains(request) {
                 errors.duplicate(&at, format!("{name}/{request}"));

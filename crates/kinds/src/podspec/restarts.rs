@@ -19,6 +19,7 @@ pub(super) fn validate(
         ("containerStatuses", "containers"),
         ("initContainerStatuses", "initContainers"),
     ];
+    // A rule with that action also restarts containers that would not restart on their own.
     if !may_restart_all(spec) {
         for (statuses, containers) in lists {
             let containers = spec.items(containers);
@@ -61,6 +62,7 @@ fn listed(
         let name = before.text("name");
         if running.contains(name) && !may_restart(name, ended.integer("exitCode").unwrap_or(0)) {
             errors.forbidden(
+                // The index is that of the old status, as in kube-apiserver.
                 &path.index(index).child("state"),
                 "may not be transitioned to non-terminated state",
             );

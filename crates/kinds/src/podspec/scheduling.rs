@@ -26,6 +26,7 @@ pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
             let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
             errors.invalid(&at.child("operator"), operator, detail);
         }
+        // Only NoExecute evicts pods, so with another effect there is nothing to wait for.
         if toleration.has("tolerationSeconds") && effect != "NoExecute" {
             errors.invalid(
                 &at.child("effect"),
@@ -37,6 +38,7 @@ pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
             "Equal" | "" => {
                 let sentences = names::label_value(value);
                 if !sentences.is_empty() {
+                    // kube-apiserver reports a wrong value at the operator, here and below.
                     errors.invalid(&at.child("operator"), value, sentences.join(";"));
                 }
             }
@@ -97,6 +99,7 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
         *same = same.saturating_sub(1);
         if *same > 0 {
             errors.duplicate(
+                // Both fields together are the key, and kube-apiserver's path names both.
                 &at.child("{topologyKey, whenUnsatisfiable}"),
                 format!("{{{key}, {action}}}"),
             );

@@ -28,6 +28,7 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, group) in context.items("supplementalGroups").iter().enumerate() {
         id(group.as_i64(), &groups.index(index), errors);
     }
+    // Both fields choose the PID namespace of the containers.
     if spec.flag("shareProcessNamespace") && spec.flag("hostPID") {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.invalid(&path.child("shareProcessNamespace"), true, detail);
@@ -81,6 +82,7 @@ pub(super) fn validate_container(
         id(context.integer(field), &path.child(field), errors);
     }
     enumeration(context, "procMount", &["Default", "Unmasked"], path, errors);
+    // An unmasked /proc has files of the kernel that only a user namespace keeps from being written.
     if host_users && context.text("procMount") == "Unmasked" {
         errors.invalid(
             &path.child("procMount"),
@@ -110,6 +112,7 @@ pub(super) fn validate_container(
             .map_or(&[][..], |capabilities| capabilities.items("add"));
         for _ in added
             .iter()
+            // kube-apiserver compares this spelling alone, so `SYS_ADMIN` passes.
             .filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN"))
         {
             conflict(
@@ -162,6 +165,7 @@ fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors
         } else if !is_new {
             errors.duplicate(&at, name);
         }
+        // Without a namespace of its own, the pod would change the kernel settings of the node.
         if spec.flag("hostNetwork") && is_namespaced(name, &["net."], &[]) {
             errors.invalid(&at, name, "may not be specified when 'hostNetwork' is true");
         } else if spec.flag("hostIPC")
@@ -282,8 +286,10 @@ pub(super) fn validate_host_users(scope: &Scope<'_>, path: &Path<'_>, errors: &m
     if scope.host_users() {
         return;
     }
+    // kube-apiserver refuses these combinations, because they lead to unexpected permission errors.
     for (field, printed) in [
         ("hostNetwork", "hostNetwork"),
+        // kube-apiserver writes these two paths with a capital letter.
         ("hostPID", "HostPID"),
         ("hostIPC", "HostIPC"),
     ] {

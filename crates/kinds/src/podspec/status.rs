@@ -48,6 +48,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     {
         status.insert("observedGeneration".into(), generation.clone());
     }
+    // This field's feature gate is off by default, and kube-apiserver drops the fields of such features.
     status.remove("nodeAllocatableResourceClaimStatuses");
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         keep_condition_generations(conditions, old.items("conditions"));
@@ -60,6 +61,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
             .flatten()
             .filter_map(Value::as_object_mut)
         {
+            // Go prints both structs even if they are empty, so clients rely on their presence.
             set_default(container, "state", serde_json::Map::new());
             set_default(container, "lastState", serde_json::Map::new());
             drop_disabled(container);
@@ -105,6 +107,7 @@ fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
             condition.insert("observedGeneration".into(), generation.clone());
         }
         for time in ["lastProbeTime", "lastTransitionTime"] {
+            // Go has no `omitempty` for structs: a time that is not set is printed as null.
             set_default(condition, time, Value::Null);
         }
     }
@@ -121,6 +124,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         pod.get("status").unwrap_or(&none),
         old.get("status").unwrap_or(&none),
     );
+    // The status endpoint also writes annotations, so they are checked as for an update.
     let metadata_path = Path::new("metadata");
     let old_metadata = old.get("metadata").unwrap_or(&none);
     annotations::validate_update(
@@ -142,6 +146,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         errors,
     );
     let nominated = status.text("nominatedNodeName");
+    // Only a changed name is checked, or no status of a bound pod that still carries one could be written.
     if !nominated.is_empty() && nominated != old_status.text("nominatedNodeName") {
         check(
             errors,
@@ -219,6 +224,7 @@ fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(user) = container.field("user").and_then(|user| user.field("linux")) else {
         return;
     };
+    // A pod that does not name its system counts as a Linux pod.
     match spec.field("os").map_or("linux", |os| os.text("name")) {
         "windows" => errors.forbidden(path, "cannot be set for a windows pod"),
         "linux" => {
@@ -251,6 +257,7 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
         }
         let kind = condition.text("type");
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
+            // kube-apiserver writes this path with a capital letter.
             check(errors, &at.child("Type"), kind, names::qualified_name(kind));
         }
     }
@@ -302,6 +309,7 @@ fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, er
         );
         errors.internal(path, why);
     }
+    // kube-apiserver goes on after the internal error, so a list with an address that does not parse gets this one too.
     let six = ips.iter().flatten().filter(|ip| ip.is_ipv6()).count();
     if ips.contains(&None) || ips.len() > 2 || six != 1 {
         let texts = list

@@ -73,6 +73,7 @@ pub fn charged_limits(spec: &Value) -> Totals<'_> {
     let mut totals = pod_limits(spec);
     let overhead = list(&spec["overhead"])
         .into_iter()
+        // The overhead alone must not limit a resource that the containers may use without limit.
         .filter(|(name, _)| totals.contains_key(name))
         .collect::<Vec<_>>();
     add(&mut totals, overhead.into_iter());

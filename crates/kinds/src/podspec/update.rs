@@ -28,6 +28,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         let at = path.child(list);
         let containers = new_spec.items(list);
         if containers.len() != old_spec.items(list).len() {
+            // ValidateContainerUpdates stops here: the containers cannot be paired, so a diff of the specs would only repeat this.
             return errors.forbidden(&at, "pod updates may not add or remove containers");
         }
         for (index, container) in containers.iter().enumerate() {
@@ -58,6 +59,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         &path.child("schedulingGates"),
         errors,
     );
+    // Most updates touch only metadata, and need neither the copy nor the two printed specs.
     if new_spec == old_spec {
         return;
     }
@@ -81,6 +83,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         take_over(&mut munged, old_spec, field);
     }
     if !old_spec.items("schedulingGates").is_empty() {
+        // The scheduler has not placed a gated pod yet, so its placement may still be narrowed.
         gated(&mut munged, old_spec, &path, errors);
     }
     let (before, after) = (printed(old_spec), printed(&munged));
@@ -95,6 +98,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
 /// Validates a change of the ephemeral containers, which may only be added.
 pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) {
     if annotations::is_mirror(old) {
+        // ValidatePodEphemeralContainersUpdate returns this error alone and discards those found before.
         errors.0.clear();
         return errors.forbidden(
             &Path::new(""),
@@ -222,6 +226,7 @@ fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> 
                 Value::Null,
                 "must not update from a positive integer to nil value",
             );
+            // Only a wrong number ends ValidatePodUpdate; a removed deadline is reported together with the other errors.
             true
         }
         _ => true,
@@ -229,11 +234,13 @@ fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> 
 }
 
 fn tolerations<'t>(new: &'t [Value], old: &'t [Value], path: &Path<'_>, errors: &mut Errors) {
+    // `tolerationSeconds` is left out, because it is the one field of a toleration that may change.
     let what = |toleration: &'t Value| {
         ["key", "operator", "value", "effect"].map(|field| toleration.text(field))
     };
     let kept: HashSet<[&str; 4]> = new.iter().map(what).collect();
     if !old.iter().all(|before| kept.contains(&what(before))) {
+        // validateOnlyAddedTolerations reports one missing toleration and checks nothing more.
         return errors.forbidden(
             path,
             "existing toleration can not be modified except its tolerationSeconds",
@@ -295,6 +302,7 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
             let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) else {
                 return;
             };
+            // If the old pod had no affinity at all, an object emptied here would count as a difference.
             affinity.remove("nodeAffinity");
             if affinity.is_empty() && !old.has("affinity") {
                 spec.remove("affinity");
@@ -305,6 +313,7 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
 
 fn node_affinity(new: Option<&Value>, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    // Any required terms narrow a placement that had none, so all of them are allowed.
     let Some(old) = old.and_then(|old| old.field(REQUIRED)) else {
         return;
     };
@@ -333,6 +342,7 @@ fn node_affinity(new: Option<&Value>, old: Option<&Value>, path: &Path<'_>, erro
     }
     for (index, (old_term, new_term)) in old_terms.iter().zip(new_terms).enumerate() {
         let starts_with = |list: &str| new_term.items(list).starts_with(old_term.items(list));
+        // The terms are alternatives and an empty one selects no node, so adding to it would widen the choice.
         let empty = |term: &Value| {
             term.items("matchExpressions").is_empty() && term.items("matchFields").is_empty()
         };

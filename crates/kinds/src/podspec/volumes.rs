@@ -31,6 +31,7 @@ const SOURCES: [(&str, &str); 30] = [
     ("cinder", "cinder"),
     ("cephfs", "cephFS"),
     ("quobyte", "quobyte"),
+    // The misspelling is kube-apiserver's.
     ("downwardAPI", "downwarAPI"),
     ("fc", "fc"),
     ("flexVolume", "flexVolume"),
@@ -122,6 +123,7 @@ fn created_claim(
     let claim = claim.text("claimName");
     let rest = claim.strip_prefix(pod_name);
     let rest = rest.and_then(|rest| rest.strip_prefix('-'));
+    // The claim of an ephemeral volume is named `<pod>-<volume>`. A template has no pod name yet, so it cannot conflict.
     if !pod_name.is_empty() && rest.is_some_and(|rest| ephemeral.contains(rest)) {
         let detail = "must not reference a PVC that gets created for an ephemeral volume";
         errors.invalid(
@@ -145,6 +147,7 @@ fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Error
                 "may not specify more than 1 volume type",
             );
         } else {
+            // kube-apiserver's path has an older name of this one source.
             let at = path.child(if field == "gcePersistentDisk" {
                 "persistentDisk"
             } else {
@@ -161,6 +164,7 @@ fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Error
         }
         if field == "iscsi" && source.has("initiatorName") {
             let name = volume.text("name");
+            // The kubelet makes the name of an iSCSI interface from both, and that name is limited to 64 bytes.
             if name.len() + 1 + source.text("targetPortal").len() > 64 {
                 let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
                 errors.invalid(&path.child("name"), name, detail);
@@ -230,6 +234,7 @@ pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors:
         "downwardAPI" => {
             mode(source, "defaultMode", path, errors);
             for file in source.items("items") {
+                // kube-apiserver leaves the file's index out of the path.
                 downward_file(file, path, errors);
             }
         }
@@ -294,6 +299,7 @@ fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
     required(source, &[id], path, errors);
     let partition = source.integer("partition").unwrap_or(0);
+    // 0 means that no partition is given, which is why the message starts at 1.
     if !(0..=255).contains(&partition) {
         errors.invalid(&path.child("partition"), partition, names::outside(1, 255));
     }

@@ -105,6 +105,7 @@ fn run_as_user_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
         Some((domain, user)) => (Some(domain), user),
         None => (None, name),
     };
+    // The limit of the domain is exclusive and that of the user inclusive, as the two messages say.
     if domain.is_some_and(|domain| domain.len() >= MAX_DOMAIN) {
         errors.invalid(
             path,
@@ -182,6 +183,7 @@ pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: 
                 format!("pod hostProcess value must be identical if both are specified, was {pod}");
             errors.invalid(&at.child("hostProcess"), own, detail);
         }
+        // A container without a value of its own has the pod's.
         if own.or(pod) == Some(true) {
             on_host += 1;
         }
@@ -193,6 +195,7 @@ pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: 
         let detail = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
         errors.invalid(path, "", detail);
     }
+    // HostProcess containers run in the network of the node, whatever the spec says.
     if !scope.spec.flag("hostNetwork") {
         let detail = "hostNetwork must be true if pod contains any hostProcess containers";
         errors.invalid(&path.child("hostNetwork"), false, detail);
@@ -252,6 +255,7 @@ fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
                 None if context
                     .field(field)
                     .is_some_and(|value| is_set(field, value))
+                    // In Go an empty list that the client sent is not nil, so it counts as set.
                     || errors.sent_empty(&at.child(field)) =>
                 {
                     errors.forbidden(&at.child(field), NOT_ON_WINDOWS);

@@ -34,6 +34,7 @@ pub(crate) fn check_role(
         group: GROUP,
         resource: plural,
         namespace: ctx.namespace,
+        // The path of a creation has no name, so a right to escalate certain roles does not cover it.
         name: ctx.path_name.into(),
         ..Resource::default()
     };
@@ -45,6 +46,7 @@ pub(crate) fn check_role(
         let selectors = role["aggregationRule"].items("clusterRoleSelectors");
         !selectors.is_empty()
     };
+    // A role that aggregates gets the rules of roles that others write later, so its writer must have all rights.
     if (aggregates(role) || old.is_some_and(aggregates))
         && confirm(ctx, &Rule::everything()).is_err()
     {
@@ -86,6 +88,7 @@ pub(crate) fn check_binding(
         name: role_name.into(),
         ..Resource::default()
     };
+    // A user with `bind` may refer to a role that does not exist yet; for all others its rules must be known.
     if allows(ctx, "bind", target) {
         return Ok(());
     }
@@ -106,6 +109,7 @@ fn allows(ctx: &Ctx<'_>, verb: &str, target: Resource<'_>) -> bool {
 
 /// Refuses rules that the user does not have in the request's namespace.
 fn confirm(ctx: &Ctx<'_>, wanted: &[Rule]) -> Result<(), String> {
+    // The namespace of a cluster-scoped request is empty, so only rules for the whole cluster count.
     let (owned, errors) = ctx.authorizer.rules(ctx.user, ctx.namespace);
     let missing = rule::missing(&owned, wanted);
     if missing.is_empty() {

@@ -84,6 +84,7 @@ fn policy_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, scope: Scope)
             let why = "rules cannot apply to both regular resources and non-resource URLs";
             errors.invalid(&path, rule["nonResourceURLs"].clone(), why);
         }
+        // Such a rule needs no groups and resources, which the rest requires.
         return;
     }
     if !has("apiGroups") {
@@ -107,6 +108,7 @@ fn aggregation_rule(errors: &mut Errors, aggregation: &Value) {
     for (index, wanted) in selectors.iter().enumerate() {
         let at = path.index(index);
         selector::label_selector(errors, &at, wanted);
+        // kube-apiserver also converts the selector, so a wrong one gets two errors.
         if Selector::from_label_selector(wanted).is_err() {
             errors.invalid(&at, Value::Null, "invalid label selector.");
         }
@@ -228,6 +230,7 @@ fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
     if name.is_empty() {
         errors.required(&path.child("name"), "");
     } else {
+        // Names of roles may have characters that other names do not, as in `system:node`.
         check(errors, &path.child("name"), name, names::path_segment(name));
     }
 }
@@ -250,6 +253,7 @@ fn subject(errors: &mut Errors, path: &Path<'_>, subject: &Value, scope: Scope) 
             if !group.is_empty() {
                 errors.not_supported(&path.child("apiGroup"), group, &[""]);
             }
+            // In a RoleBinding, a missing namespace is the binding's own.
             if scope == Scope::Cluster && subject.text("namespace").is_empty() {
                 errors.required(&path.child("namespace"), "");
             }

@@ -74,6 +74,7 @@ impl Rule {
             Target::Resource(resource) => {
                 has_or_all(&self.groups, resource.group)
                     && self.names_resource(resource)
+                    // A request without a name, such as a creation, matches no rule with names.
                     && (self.names.is_empty() || has(&self.names, &resource.name))
             }
             Target::Path(path) => self.urls.iter().any(|url| url_covers(url, path)),
@@ -90,6 +91,7 @@ impl Rule {
             } else {
                 match resource.split_once('/') {
                     Some((parent, part)) => {
+                        // `*/scale` names this subresource of every resource, but `pods/*` names none.
                         part == subresource && (parent == ALL || parent == wanted.resource)
                     }
                     None => false,
@@ -204,6 +206,7 @@ pub fn missing_atoms(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
 pub fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let mut merged: Vec<Rule> = Vec::new();
     for atom in missing_atoms(owned, wanted) {
+        // CompactRules merges only rules about resources; paths keep one line for each verb.
         let is_simple = atom.urls.is_empty();
         let same = merged.iter_mut().find(|rule| {
             is_simple
@@ -231,6 +234,7 @@ fn has_or_all(texts: &[String], wanted: &str) -> bool {
 
 /// Returns whether a path, or a pattern that ends in `*`, covers another.
 fn url_covers(pattern: &str, url: &str) -> bool {
+    // Like Go's TrimRight, this drops all stars at the end.
     pattern == url || (pattern.ends_with('*') && url.starts_with(pattern.trim_end_matches('*')))
 }
 

@@ -153,6 +153,7 @@ fn constraint(constraint: &Value, requests: &[Value], path: &Path<'_>, errors: &
         }
         None => errors.required(
             path,
+            // kube-apiserver's message speaks of multiple fields even if none is set.
             r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#,
         ),
     }
@@ -224,6 +225,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         errors,
     );
     if !consumers.is_empty() {
+        // A claim that is being deleted waits for its consumers to end, so no new ones may come.
         let known: HashSet<&Value> = before.items("reservedFor").iter().collect();
         if allocation.is_none() {
             errors.forbidden(&at, "may not be specified when `allocated` is not set");
@@ -240,6 +242,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
             let text = internal::compact("AllocationResult", now);
             errors.with_text(ErrorType::Invalid, &at, text, IMMUTABLE);
         }
+        // An allocation never changes after it is set, so it is validated only here.
         (Some(now), None) => {
             let requests = object["spec"]["devices"].items("requests");
             allocated(&now["devices"], requests, &at.child("devices"), errors);
@@ -307,6 +310,7 @@ fn used_devices(devices: &[Value], given: &HashSet<String>, path: &Path<'_>, err
         network(&device["networkData"], &path.child("networkData"), errors);
     }
     let mut seen = HashSet::new();
+    // Duplicates are reported after all other errors of the devices.
     for (index, id) in devices.iter().map(device_id).enumerate() {
         if seen.contains(&id) {
             errors.with_text(ErrorType::Duplicate, &path.index(index), id, "");
@@ -344,6 +348,7 @@ fn share(device: &Value, path: &Path<'_>, errors: &mut Errors) {
     let refuse = |errors: &mut Errors, why: &str| {
         errors.invalid(&at, id, format!("error validating uid: {why}"));
     };
+    // The four lengths and the messages are those of `Parse` in the Go package google/uuid.
     let bare = match id.len() {
         32 | 36 => id,
         38 if id.starts_with('{') && id.ends_with('}') => &id[1..37],
@@ -391,6 +396,7 @@ fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut 
         }
     }
     let (configs, at) = (devices.items("config"), path.child("config"));
+    // The allocation has the configurations of the claim and those of its classes.
     if configs.len() > 2 * MAX_CONFIGS {
         return errors.too_many(&at, configs.len(), 2 * MAX_CONFIGS);
     }

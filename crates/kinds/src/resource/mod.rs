@@ -121,6 +121,7 @@ impl Kind for ResourceClaim {
     fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
         rights::admin_access(ctx, &object["spec"], errors);
+        // The spec of a claim never changes, so it is validated only at creation.
         claim::devices(&object["spec"]["devices"], &path.child("devices"), errors);
     }
 
@@ -346,6 +347,7 @@ fn driver_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
         errors,
         path,
         name,
+        // Capitals in the name of a driver are only worth a warning.
         names::dns_subdomain(&name.to_lowercase()),
     );
 }

@@ -24,6 +24,7 @@ pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Error
             continue;
         };
         let (text, at) = (cel.text("expression"), at.child("expression"));
+        // Compiling costs time in proportion to the length, so a long expression is not even parsed.
         if text.len() > MAX_EXPRESSION {
             errors.too_long(&at, MAX_EXPRESSION);
             continue;

@@ -61,6 +61,7 @@ pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &
         errors.invalid(path, "", why);
     }
     let has = |field: &str| devices.iter().any(|device| !device.items(field).is_empty());
+    // Taints and counters make devices larger, so a slice may have fewer of them.
     let most = if has("taints") || has("consumesCounters") {
         MAX_SPECIAL_DEVICES
     } else {
@@ -95,6 +96,7 @@ pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &
 }
 
 fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    // An empty name or a false flag is no place, so kube-apiserver also reports that none is given.
     let mut given = Vec::new();
     for field in PLACES {
         let Some(value) = spec.field(field) else {
@@ -171,6 +173,7 @@ fn device(
             continue;
         };
         let at = at.child("requestPolicy");
+        // Only a device that several claims share has capacity to divide.
         if device.flag("allowMultipleAllocations") {
             capacity::request_policy(policy, &capacity::amount(&value["value"]), &at, errors);
         } else {

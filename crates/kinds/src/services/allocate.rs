@@ -29,10 +29,12 @@ pub(super) fn allocate(
 ) -> Result<(), Status> {
     match old {
         None => {
+            // Clients from before dual stack send only `clusterIP` (NormalizeClusterIPs).
             if service["spec"].has("clusterIP") && service["spec"].items("clusterIPs").is_empty() {
                 service["spec"]["clusterIPs"] = json!([service["spec"]["clusterIP"]]);
             }
             families(family, service, None)?;
+            // The families come first, because each of them needs an address.
             addresses(claim, service)?;
             new_node_ports(claim, service)?;
         }
@@ -149,11 +151,13 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
         let before = old.and_then(|old| old["spec"].field("ipFamilyPolicy"));
         service["spec"]["ipFamilyPolicy"] = match before {
             Some(policy) => policy.clone(),
+            // Its endpoints are written by hand and may have any family, whatever the cluster's is.
             None if selectorless(service) => "RequireDualStack".into(),
             None => "SingleStack".into(),
         };
     }
     let mut errors = Errors::default();
+    // Validation comes after allocation, but the steps below rely on well-formed lists.
     cluster_ips(&mut errors, service, old.unwrap_or(&Value::Null));
     if !errors.is_empty() {
         return refuse(service, errors);
@@ -171,10 +175,12 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
     }
     conflicting_counts(&mut errors, service, old, single);
     infer_families(&mut errors, family, service);
+    // kube-apiserver stops here, because the checks below would report the same mistakes again.
     if !errors.is_empty() {
         return refuse(service, errors);
     }
     if selectorless(service) {
+        // This comes before the checks below, because it allows what they would refuse.
         both_families(family, service, single);
         return Ok(());
     }
@@ -249,6 +255,7 @@ fn infer_families(errors: &mut Errors, family: &'static str, service: &mut Value
         .enumerate()
         .take_while(|(_, ip)| *ip != "None")
     {
+        // The client has named the family of this address, and `cluster_ips` has compared the two.
         if index < service["spec"].items("ipFamilies").len() {
             continue;
         }
@@ -286,6 +293,7 @@ fn addresses(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
         return Ok(());
     }
     let mut ips = service["spec"].items("clusterIPs").to_vec();
+    // An empty entry asks for any address.
     ips.resize(
         service["spec"].items("ipFamilies").len().max(ips.len()),
         Value::from(""),
@@ -322,6 +330,7 @@ fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Resu
                 .for_each(|ip| claim.release_address(ip));
             Ok(())
         }
+        // With one family no second address can come or go, and validation refuses another first one.
         _ => Ok(()),
     }
 }

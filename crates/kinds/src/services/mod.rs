@@ -65,6 +65,7 @@ impl Service {
             .flat_map(|range| range["spec"].items("cidrs"))
             .filter_map(Value::as_str)
             .collect();
+        // Several ServiceCIDRs may contain the same network, which must not be tried twice.
         networks.sort_unstable();
         networks.dedup();
         let networks = networks.into_iter();
@@ -112,6 +113,7 @@ impl Kind for Service {
             .pointer_mut("/status/loadBalancer/ingress")
             .and_then(Value::as_array_mut);
         for ingress in ingress.into_iter().flatten() {
+            // Only addresses get a mode: validation forbids one next to a hostname alone.
             if balancer && !ingress.text("ip").is_empty() && !ingress.has("ipMode") {
                 ingress["ipMode"] = "VIP".into();
             }
@@ -290,6 +292,7 @@ impl Allocator for Service {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Box<dyn Allocation>, Status> {
+        // A deletion only gives addresses back, so the ServiceCIDRs are not read for it.
         let mut claim = match object.is_null() {
             true => self.pools.claim(),
             false => self.pools.claim_from(self.ready_ranges(ctx.lookup)),
@@ -314,6 +317,7 @@ impl Allocator for Service {
     fn adopt(&self, object: &mut Value) -> Result<(), Status> {
         let mut claim = self.pools.claim();
         allocate::allocate(&mut claim, self.pools.range().family(), object, None)?;
+        // The Service is stored already, so its values are kept without waiting for a write.
         Box::new(claim).commit();
         Ok(())
     }
@@ -322,6 +326,7 @@ impl Allocator for Service {
 fn default_spec(spec: &mut Map<String, Value>) {
     set_zero(spec, "sessionAffinity", "None");
     if spec["sessionAffinity"] == "None" {
+        // SetDefaults_Service drops a configuration left over from ClientIP, which validation would refuse.
         spec.remove("sessionAffinityConfig");
     } else if spec["sessionAffinity"] == "ClientIP" {
         let client_ip = object_at(object_at(spec, "sessionAffinityConfig"), "clientIP");
@@ -379,6 +384,7 @@ fn external_ip(service: &Value) -> String {
                 .map(address)
                 .collect();
             all.retain(|address| !address.is_empty());
+            // kube-apiserver's printer takes the balancer's addresses from a sorted set, and the external IPs as they are listed.
             all.sort_unstable();
             all.dedup();
             all.extend(listed);

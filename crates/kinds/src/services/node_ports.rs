@@ -83,6 +83,7 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
     let automatic = automatic_node_ports(service);
     let mut ports = service["spec"].items("ports").to_vec();
     // The first node port that is requested for each port number.
+    // A port without a request shares that of a later one, so the requests are collected first.
     let mut asked_for: HashMap<Value, i64> = HashMap::new();
     for port in ports.iter().filter(|port| node_port(port) != 0) {
         let number = port["port"].clone();
@@ -138,6 +139,7 @@ pub(super) fn change_node_ports(
         let asked = node_port(port);
         if asked == 0 {
             if automatic {
+                // Unlike for a new Service, kube-apiserver shares no port between protocols here.
                 port["nodePort"] = claim.any_port().map_err(no_port)?.into();
             }
         } else if !before.contains(&asked) && !taken.contains(&asked) {
@@ -186,6 +188,7 @@ pub(super) fn health_check(
                 })?,
                 None => claim.any_port().map_err(|refusal| {
                     Status::internal(format!(
+                        // kube-apiserver prints the requested port, which is 0 if there is none.
                         "failed to allocate a HealthCheck NodePort 0: {refusal}"
                     ))
                 })?,

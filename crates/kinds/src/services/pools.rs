@@ -82,6 +82,7 @@ impl FromStr for ServiceRange {
         }
         let range = parse_cidr(text).ok_or_else(|| InvalidRange::NoRoom(text.to_owned()))?;
         let bits = if range.network.is_ipv4() { 32 } else { 128 };
+        // kube-apiserver requires a range of at least eight addresses.
         if range.length + 3 > bits {
             return Err(InvalidRange::NoRoom(text.to_owned()));
         }
@@ -227,12 +228,14 @@ impl Pools {
     }
 
     fn used(&self) -> MutexGuard<'_, UsedValues> {
+        // Each change of the sets is complete in itself, so they stay valid after a panic.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the number of values at the start of a pool that are reserved for explicit requests.
 fn reserved(size: u64, part: u64, most: u64) -> u64 {
+    // As in kube-apiserver, a small pool has no reserved part.
     if size <= 16 {
         0
     } else {
@@ -303,6 +306,7 @@ impl Claim {
     pub(crate) fn any_address(&mut self) -> Result<IpAddr, Refusal> {
         let ranges = self.ranges.as_deref().unwrap_or_default();
         if self.dry.is_some() {
+            // As in kube-apiserver, a dry run shows the address of the network, which no Service ever gets.
             return ranges.first().map(|range| range.base).ok_or(Refusal::Full);
         }
         let mut used = self.pools.used();
@@ -379,6 +383,7 @@ impl Claim {
 
 impl Allocation for Claim {
     fn commit(mut self: Box<Self>) {
+        // Dropping the claim gives back what is still in `taken`.
         self.taken = UsedValues::default();
         self.pools.used().give_back(&self.released);
     }

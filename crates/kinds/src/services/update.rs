@@ -46,6 +46,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
         return;
     };
     for field in dropped {
+        // The comparison of the two lists above has decided about both fields of addresses.
         let same = matches!(field, "clusterIP" | "clusterIPs")
             || spec.get(field) == old["spec"].get(field);
         if same {
@@ -62,6 +63,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
         .iter()
         .filter_map(node_port)
         .all(|port| given.contains(&port));
+    // A node port that the client added is kept with all others, so that validation refuses it.
     if ports && none_new {
         now.iter_mut()
             .filter_map(Value::as_object_mut)
@@ -75,6 +77,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
 pub(super) fn validate(errors: &mut Errors, service: &Value, old: &Value) {
     let (spec, before) = (&service["spec"], &old["spec"]);
     let path = Path::new("spec");
+    // Addresses come and go with a change from or to ExternalName.
     if spec["type"] != "ExternalName" && before["type"] != "ExternalName" {
         let (headless, was_headless) = (headless(service), headless(old));
         if !(headless && was_headless) {

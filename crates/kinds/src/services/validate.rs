@@ -88,6 +88,7 @@ fn topology_annotations(errors: &mut Errors, annotations: &Value) {
 fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
     let spec = &service["spec"];
     let kind = spec.text("type");
+    // Headless Services and aliases may exist for their DNS names alone.
     if spec.items("ports").is_empty() && !headless(service) && kind != "ExternalName" {
         errors.required(&path.child("ports"), "");
     }
@@ -106,6 +107,7 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
                 errors.forbidden(&path.child("ipFamilyPolicy"), NOT_FOR_EXTERNAL_NAME);
             }
             let name = spec.text("externalName");
+            // A trailing dot only marks the name as fully qualified; the name check would refuse it.
             let name = name.strip_suffix('.').unwrap_or(name);
             if name.is_empty() {
                 errors.required(&path.child("externalName"), "");
@@ -202,6 +204,7 @@ fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
                 ),
                 Some(seconds) if !(1..=MAX_AFFINITY_SECONDS).contains(&seconds) => {
                     let detail =
+                        // The maximum itself is valid, although kube-apiserver's message says "less than".
                         format!("must be greater than 0 and less than {MAX_AFFINITY_SECONDS}");
                     errors.invalid(&path.child("timeoutSeconds"), seconds, detail);
                 }
@@ -286,6 +289,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     }
     for (index, (ip, family)) in ips.iter().zip(families).enumerate() {
         let matches = (family == "IPv6") == is_v6(ip);
+        // An unknown family was reported above.
         if !matches && (family == "IPv4" || family == "IPv6") {
             let family = family.as_str().unwrap_or("");
             let detail =
@@ -311,6 +315,7 @@ fn duplicate_ports<'s>(errors: &mut Errors, path: &Path<'_>, spec: &'s Value) {
     let mut seen = HashSet::new();
     let ports = ports.iter().enumerate();
     for (index, port) in ports.filter(|(_, port)| !seen.insert(key(port, "port"))) {
+        // ValidateService compares ServicePorts that have only protocol and port, and prints the struct with all fields.
         let key = field::go_struct(&[
             ("Name", json!("")),
             ("Protocol", port["protocol"].clone()),
@@ -345,6 +350,7 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value, old: &Va
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
         }
+        // A stored annotation is not checked again, because older servers accepted more ranges.
         let same = old["metadata"]["annotations"][SOURCE_RANGES] == annotation;
         let annotation = annotation.trim();
         let looked_at = !same && !annotation.is_empty();

@@ -267,6 +267,7 @@ impl WarningList {
                 continue;
             }
             let reference = format!("$({name})");
+            // A value that extends the earlier one, as in `$(PATH):/bin`, is meant to hide it.
             if variable.has("valueFrom") || value == reference || !value.contains(&reference) {
                 let message = format!(
                     "hides previous definition of {}, which may be dropped when using apply",

@@ -65,6 +65,7 @@ impl WarningList {
                 for (index, expression) in preference.items("matchExpressions").iter().enumerate() {
                     let at = expressions.index(index);
                     self.deprecated_key(expression, &at);
+                    // Validation refuses such values in required terms, so only preferred ones can have them.
                     self.label_values(expression, &at.child("values"));
                 }
             }

@@ -61,6 +61,7 @@ impl<'a> SamePort<'a> {
         if let Some(places) = addresses.get(host_ip) {
             note(places, "duplicate");
         }
+        // One of the two ports takes the number on all addresses of the host.
         if host_ip.is_empty() {
             let others = addresses.iter().filter(|(other, _)| !other.is_empty());
             others.for_each(|(_, places)| note(places, "dangerously ambiguous"));

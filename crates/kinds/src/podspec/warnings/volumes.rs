@@ -33,6 +33,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [
     ),
     (
         "storageos",
+        // kube-apiserver's warning writes the field like this.
         "storageOS",
         "deprecated in v1.22, non-functional in v1.25+",
     ),
@@ -113,6 +114,7 @@ impl WarningList {
     fn overlapping_projections(&mut self, name: &str, sources: &[Value]) {
         let mut taken: Overlaps<'_, (&str, Rc<str>)> = Overlaps::default();
         for source in sources {
+            // A source can also be empty because it had only fields of disabled features, which are dropped.
             if source.as_object().is_some_and(|source| source.is_empty()) {
                 let text = format!("volume {name} (Projected) has no sources provided");
                 self.0.add(text);

@@ -196,6 +196,7 @@ impl Host for Answer {
         Some(Ok(match (function, arguments) {
             ("allowed", []) => Value::Bool(self.0.allowed),
             ("reason", []) => text(&self.0.reason),
+            // The decision comes from stored roles and bindings, so no check can fail.
             ("errored", []) => Value::Bool(false),
             ("error", []) => text(""),
             _ => return None,

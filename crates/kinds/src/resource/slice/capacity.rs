@@ -26,6 +26,7 @@ pub(super) fn request_policy(
     let (values, range) = (policy.items("validValues"), policy.field("validRange"));
     let default = policy.field("default").map(amount);
     let field = match (values.is_empty(), range) {
+        // Without options and range, kube-apiserver does not look at the default.
         (true, None) => return,
         (false, Some(_)) => {
             let why = r#"exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#;
@@ -70,6 +71,7 @@ fn amounts(
         }
         let mut seen = HashSet::new();
         for (index, option) in options.iter().enumerate() {
+            // kube-apiserver compares whole units, so amounts that round up to the same one are duplicates.
             let value = option.value();
             if !seen.insert(value) {
                 errors.duplicate(&path.index(index), value.to_string());
