@@ -102,13 +102,14 @@ fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Sta
             return Err(request.forbidden(&why));
         }
     }
+    // Only after every conflict was looked for, so that a refused pod is left as it was.
     for (key, wanted) in scheduling.entries("nodeSelector") {
         request.object["spec"]["nodeSelector"][key] = wanted.clone();
     }
     Ok(())
 }
 
-/// Both lists without what another entry covers.
+/// Merges the tolerations of the pod and the class, without those that another one covers.
 fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = pod.iter().chain(class).collect();
     let mut later = WidestTolerations::default();
