@@ -223,6 +223,7 @@ fn mount_token(spec: &mut Value) {
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
+            // A container that mounts something at the place itself keeps it: so pods replace the token by one of their own.
             if container
                 .items("volumeMounts")
                 .iter()
@@ -230,7 +231,6 @@ fn mount_token(spec: &mut Value) {
             {
                 continue;
             }
-            // A container that mounts something at the place itself keeps it: so pods replace the token by one of their own.
             needed = true;
             append(
                 container,

@@ -196,6 +196,7 @@ impl Index {
         for at in 0..self.followers.len() {
             let follower = &mut self.followers[at];
             let (source, collection) = (follower.source, follower.collection.clone());
+            // Taken before the events are read, so that a change in between makes the index look stale instead of current.
             let published = collection.last_change();
             let mut cursor = follower.cursor.take();
             let mut events: Vec<Event> = Vec::new();
@@ -253,6 +254,7 @@ impl Index {
 
     fn put(&mut self, source: Source, object: &Object) {
         let key = object.key().as_str();
+        // The old version first: a binding that no longer names a subject must lose it.
         self.take(source, key);
         let tree = object.parse();
         match source {
@@ -287,6 +289,7 @@ impl Index {
                 };
                 if let Some(subjects) = self.namespaces.get_mut(&binding.namespace) {
                     subjects.remove(&binding);
+                    // Otherwise the map would keep an entry for each namespace that ever had a binding.
                     if subjects.users.is_empty() && subjects.groups.is_empty() {
                         self.namespaces.remove(&binding.namespace);
                     }
@@ -333,7 +336,7 @@ impl Index {
         }
     }
 
-    /// The bindings in the order of their names, each once.
+    /// Returns the bindings in the order of their names, each once.
     pub(super) fn sorted<'a>(&'a self, user: &'a User, namespace: &str) -> Vec<&'a Arc<Binding>> {
         let mut bindings: Vec<_> = self.bindings(user, namespace).collect();
         bindings.sort_by_key(|binding| (!binding.namespace.is_empty(), &binding.key));

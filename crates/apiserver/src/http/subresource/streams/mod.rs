@@ -91,6 +91,7 @@ pub(crate) fn serve<'a>(
         if call.query.get("dryRun").is_some() {
             return Err(Status::bad_request("dryRun is not supported"));
         }
+        // kube-apiserver asks again for `create`: who may only `get` pods/exec must not run commands through a WebSocket, which is a GET.
         if method != Method::POST {
             may_create(call, subresource)?;
         }
