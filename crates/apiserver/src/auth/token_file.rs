@@ -92,6 +92,7 @@ impl StaticTokens {
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (index, (other, _)) in self.0.iter().enumerate() {
             let same = other.ct_eq(&wanted);
+            // No early exit: the time must not tell how far down the file a token stands.
             at.conditional_assign(&(index as u64), same);
             found |= same;
         }

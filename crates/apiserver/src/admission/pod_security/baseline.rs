@@ -300,7 +300,7 @@ pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// The refusal of explicit profiles, which both levels word alike.
+/// Refuses explicit seccomp profiles; both levels use the same words.
 pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad = |context: &Value| {
         let profile = context.field("seccompProfile");

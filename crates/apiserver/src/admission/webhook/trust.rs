@@ -50,6 +50,7 @@ pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
+    // A server that agreed to HTTP/2 would not understand the pool, which speaks HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -129,6 +130,7 @@ impl ServerCertVerifier for Verifier {
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let validity = parsed.validity();
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        // A pinned certificate is trusted, but it must still be valid now and for this name, as Go's verification demands.
         if now > validity.not_after.timestamp() {
             return Err(CertificateError::Expired.into());
         }
