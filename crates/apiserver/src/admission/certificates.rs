@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may decide about requests for certificates, and what nobody may
-//! ask for.
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: check who may decide about requests for certificates, and refuse
+//! requests that no user may make.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kinds::request::{

@@ -1,4 +1,4 @@
-//! LimitRanger: containers get the namespace's default amounts, and whoever asks for too much or too little is refused.
+//! LimitRanger: gives containers the namespace's default amounts, and refuses pods and claims that ask for too much or too little.
 
 use std::collections::BTreeSet;
 

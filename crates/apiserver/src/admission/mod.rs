@@ -63,7 +63,7 @@ impl Operation {
 /// The action of a request: its operation, and the resource and subresource that it is about.
 #[derive(Clone, Copy)]
 pub struct Action<'a> {
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// The kind it is about.
     pub resource: &'a Resource,
@@ -106,7 +106,7 @@ pub struct Request<'a> {
     /// The object's name; empty before `generateName` has been expanded.
     pub name: &'a str,
     /// The new object (for a subresource its body); `Null` for a deletion. Sets of fields in its managedFields are text
-    /// ([`mullion_schema::ownership::unfold`] brings them back for whoever shows the object to somebody).
+    /// ([`mullion_schema::ownership::unfold`] restores them before the object is shown).
     pub object: &'a mut Value,
     /// The stored object, if any.
     pub old: Option<&'a Value>,

@@ -130,7 +130,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// The token among the subprotocols of a request for a WebSocket, and the others, of which there must be one; two tokens are none.
+/// Returns the token among the subprotocols of a request for a WebSocket, and the other protocols, of which there must be at least one.
+/// Two tokens count as none.
 fn protocol_token(headers: &HeaderMap) -> Option<(String, String)> {
     if !is_websocket(headers) {
         return None;

@@ -79,7 +79,7 @@ pub(crate) struct VerifyingKey {
     verification: &'static dyn VerificationAlgorithm,
     /// The key in the form that `verification` takes.
     bytes: Vec<u8>,
-    /// What a JSON web key says of it beside id and algorithm.
+    /// The members of the JSON web key besides id and algorithm.
     parts: Value,
 }
 

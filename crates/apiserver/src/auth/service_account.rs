@@ -1,4 +1,4 @@
-//! Service accounts' tokens: signed claims about who somebody is and what the token is bound to (upstream: pkg/serviceaccount).
+//! Issues and authenticates service account tokens: signed claims about an account and a bound object (upstream: pkg/serviceaccount).
 //!
 //! A token holds as long as its time lasts and its account, and the pod, secret or node it is bound to, are there with the same uid.
 //! Checking a signature is what costs, so tokens whose signature was good are remembered; everything else is looked up every time.
@@ -79,7 +79,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// To a stored object.
+    /// Creates a reference to a stored object.
     pub(crate) fn to(object: &Value) -> Self {
         let metadata = &object["metadata"];
         Reference {
@@ -249,7 +249,7 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims
         return Err(TokenError::Signature);
     }
     let is_of_secret = claims.text("iss") == secret_token::ISSUER;
-    // What is signed is well-formed.
+    // A token that one of the keys has signed is well-formed, so decoding it does not fail.
     let claims = match is_of_secret {
         true => serde_json::from_value(claims).map(VerifiedClaims::Secret),
         false => serde_json::from_value(claims).map(VerifiedClaims::Bound),

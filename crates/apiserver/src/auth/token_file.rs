@@ -41,7 +41,7 @@ impl StaticTokens {
     /// counts; the log warns of both.
     ///
     /// # Errors
-    /// It is malformed, or a record lacks a column. The error names the line, never what is in it.
+    /// It is malformed, or a record lacks a column. The error names the line, but never shows its content.
     pub fn from_csv(text: &str) -> Result<Self, TokenFileError> {
         Self::read(text, &mut |warning| tracing::warn!("{warning}"))
     }

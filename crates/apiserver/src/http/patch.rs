@@ -161,7 +161,7 @@ impl Patch {
                 let text = merge::go_text(&merge::without_spent_directives(patch, tree));
                 return match decode::unconvertible(schema, tree) {
                     Some(why) => merge::unfit(&text, &why),
-                    // What Go's own decoder of JSON says comes with a prefix.
+                    // Errors of Go's own JSON decoder have a prefix here.
                     None if why.to_string().starts_with("illegal base64") => {
                         merge::unfit(&text, &format!("error decoding from json: {why}"))
                     }

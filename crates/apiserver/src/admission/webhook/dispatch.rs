@@ -65,7 +65,7 @@ impl<K: Ord> Stage<K> {
         }
     }
 
-    /// Remembers what is left of the object after the first round.
+    /// Remembers the object at the end of the first round.
     pub(super) fn end(&mut self, object: &Value) {
         if !self.again && !self.invoked.is_empty() {
             self.output = Some(object.clone());

@@ -74,7 +74,7 @@ pub(super) enum ReviewVersion {
 }
 
 impl ReviewVersion {
-    /// The `apiVersion` of reviews.
+    /// Returns the `apiVersion` of reviews.
     pub(super) fn api_version(self) -> &'static str {
         match self {
             ReviewVersion::V1 => "admission.k8s.io/v1",

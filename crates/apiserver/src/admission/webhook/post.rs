@@ -1,6 +1,6 @@
 //! A question to a webhook and its answer, as client-go's REST client and Go's HTTP client under it carry them.
 //!
-//! Who is asked to come again (429 or 5xx with `Retry-After` in seconds) does so [`MOST_RETRIES`] times at most, and redirects are followed as
+//! A response of 429 or 5xx with `Retry-After` in seconds is retried at most [`MOST_RETRIES`] times, and redirects are followed as
 //! Go follows them; connections that fail are not tried again. All of it has the time of one call, and an answer [`body::LIMIT`] bytes.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};

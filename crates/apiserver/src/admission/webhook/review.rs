@@ -195,7 +195,7 @@ where
     Ok(items.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Reads an answer. The error says what is wrong with it, after `failed calling webhook "...": `.
+/// Decodes a response. The error text follows `failed calling webhook "...": `.
 pub(super) fn decode(
     version: ReviewVersion,
     uid: &str,

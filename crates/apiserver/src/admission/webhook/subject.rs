@@ -45,9 +45,9 @@ pub(crate) struct Subject<'a> {
     pub(crate) operation: Operation,
     /// Empty for the resource itself.
     pub(crate) subresource: &'a str,
-    /// The namespace of the write; for a Namespace, its own name.
+    /// The form in which webhooks see the object.
     pub(crate) form: Form<'a>,
-    /// Of a namespace its own name.
+    /// The namespace of the write; for a Namespace, its own name.
     pub(crate) namespace: &'a str,
     /// Empty before `generateName` has been expanded.
     pub(crate) name: &'a str,
@@ -71,7 +71,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// A row as a subresource's request names it; `None` if the row has no such subresource.
+    /// Returns the view of a row and subresource, or `None` if the row has no such subresource.
     fn of(row: &Arc<Row>, subresource: &str) -> Option<Self> {
         let resource = &row.resource;
         let (mut group, mut version, mut kind) =
@@ -122,7 +122,7 @@ impl<'a> Views<'a> {
         })
     }
 
-    /// The other resources that are views of the same objects.
+    /// Returns the other resources that are views of the same objects.
     fn others(&self) -> &[View] {
         self.others.get_or_init(|| {
             let subject = self.subject;

@@ -1,6 +1,6 @@
 //! Creates the default roles and bindings, and completes them at every start (upstream: registry/rbac/reconciliation).
 //!
-//! What an administrator has added stays; what is missing of a default is put back, unless the object's annotation
+//! Additions of an administrator stay, and missing parts of a default are restored, unless the object's annotation
 //! `rbac.authorization.kubernetes.io/autoupdate` is `false`. A cluster role binding to another role than the default's is made anew.
 
 use std::sync::{Arc, OnceLock};

@@ -303,7 +303,8 @@ impl Index {
         }
     }
 
-    /// The bindings that give a user anything in a namespace (empty: at the cluster scope); one through several groups comes several times.
+    /// Returns the bindings of a user in a namespace (empty: at the cluster scope). A binding to several groups of the user comes several
+    /// times.
     pub(super) fn bindings<'a>(
         &'a self,
         user: &'a User,
@@ -328,7 +329,7 @@ impl Index {
         })
     }
 
-    /// The rules of a role as a binding in a namespace refers to it.
+    /// Returns the rules of a role that a binding in a namespace refers to.
     pub(super) fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<&Arc<[Rule]>> {
         match kind {
             "ClusterRole" => self.cluster_roles.get(name),

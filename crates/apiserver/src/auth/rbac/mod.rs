@@ -2,7 +2,7 @@
 //!
 //! [`index`] finds the roles of a user, [`mullion_kinds::rbac::rule`] says what one of their rules allows, `escalation` beside it keeps writers of roles and bindings
 //! from granting more than they have, [`bootstrap`] brings the default roles. There is no Node authorizer: the simulated kubelets are no
-//! clients of their own, and a `system:node:` user has just what is bound to it.
+//! clients of their own, and a `system:node:` user has only the permissions that are bound to it.
 
 pub(crate) mod bootstrap;
 mod index;

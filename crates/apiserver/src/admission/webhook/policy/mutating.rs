@@ -204,7 +204,7 @@ pub(in crate::admission::webhook) fn mutate(
     old: Option<&Value>,
     stage: &mut Stage<Key>,
 ) -> Result<bool, Status> {
-    // A deletion has nothing to change: nobody is asked, not even by a rule about all operations.
+    // A deletion has no object to change, so no policy is evaluated, not even one whose rules name all operations.
     if is_exempt(views.subject) || views.subject.operation == Operation::Delete {
         return Ok(false);
     }

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicies: what they find wrong is refused or told to the client, as the binding says (upstream:
+//! Evaluates ValidatingAdmissionPolicies. A binding decides whether a finding refuses the write or warns the client (upstream:
 //! apiserver/pkg/admission/plugin/policy/validating).
 
 use std::sync::Arc;
