@@ -1,6 +1,6 @@
 //! Connections to webhooks: one pool per address and certificate authority, HTTP/1.1 as upstream speaks it.
 //!
-//! The connections that wait are bounded by [`MAX_IDLE`] and [`IDLE`]; what is sent over them and for how long is [`super::post`]'s. Errors
+//! [`MAX_IDLE`] and [`IDLE`] bound the idle connections; [`super::post`] decides what is sent over them and for how long. Errors
 //! read as Go's client words them.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Webhooks as their configurations describe them, in the form that questions need.
+//! Parses the webhooks of a configuration into the form that calling them needs.
 
 use std::{sync::Arc, time::Duration};
 

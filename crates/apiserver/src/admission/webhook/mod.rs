@@ -1,5 +1,5 @@
-//! What users have decided about writes: webhooks, which are programs that are asked and may change or refuse them (upstream:
-//! apiserver/pkg/admission/plugin/webhook), and [`policy`], which the server checks itself.
+//! Webhooks and policies, the rules of users about writes. A webhook is a program that may change or refuse a write (upstream:
+//! apiserver/pkg/admission/plugin/webhook); a [`policy`] is evaluated by the server itself.
 //!
 //! [`hook`] is a configuration in the form that questions need, [`subject`] a write as webhooks see it and which of them want to, [`review`]
 //! the question and its answer ([`answer`] reads it), [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write

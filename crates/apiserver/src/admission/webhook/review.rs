@@ -1,4 +1,4 @@
-//! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
+//! Encodes the requests of AdmissionReviews, and decodes and verifies their responses (upstream: webhook/request/admissionreview.go).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kube_text::{
@@ -105,7 +105,7 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
     /// The patch's operations; `None` if it changes nothing.
     pub(super) patch: Option<Value>,
-    /// Why not, if it says so.
+    /// The reason of a refusal, if the webhook gives one.
     pub(super) result: Refusal,
 }
 

@@ -1,7 +1,7 @@
-//! Which certificates of webhooks are trusted: those an authority of the configuration's `caBundle` has signed, or one that is in it.
+//! Verifies the certificates of webhooks: an authority in the configuration's `caBundle` must have signed them, or the bundle holds them.
 //!
-//! Go takes a certificate that is itself in the bundle, whatever it says of being an authority (what `openssl req -x509` makes); webpki does
-//! not, so that case is looked at first.
+//! Go accepts a certificate that is itself in the bundle, even if it is marked as an authority (as `openssl req -x509` makes it). webpki
+//! does not, so that case is checked first.
 
 use std::sync::Arc;
 

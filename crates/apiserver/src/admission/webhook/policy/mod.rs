@@ -1,8 +1,8 @@
 //! Admission policies where their bindings put them in force: rules about writes that the server checks and changes it makes itself
 //! (upstream: apiserver/pkg/admission/plugin/policy).
 //!
-//! What both kinds have in common is here: a policy is asked once for each binding ([`BoundPolicy`]), and once for each parameter that the binding
-//! refers to. [`validating`] judges, [`mutating`] changes.
+//! Both kinds share this module: a policy is evaluated once for each binding ([`BoundPolicy`]), and once for each parameter that the
+//! binding refers to. [`validating`] judges, [`mutating`] changes.
 
 pub(super) mod mutating;
 pub(super) mod validating;
