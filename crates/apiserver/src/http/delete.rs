@@ -232,7 +232,7 @@ async fn delete_once(
         changed,
         gone,
     } = verdict(call, options, old);
-    // kube-apiserver's DeleteResource answers 202 only here: old clients asked for a cascading deletion in this way and know the code.
+    // kube-apiserver (DeleteResource) answers 202 only here: the code for every deletion that is not immediate would break old clients.
     let stays_code = if options.orphan_dependents == Some(false) {
         202
     } else {
@@ -280,7 +280,7 @@ fn success(call: &Call, gone: &Object) -> Outcome {
     if !resource.group.is_empty() {
         details.insert("group".into(), (*resource.group).into());
     }
-    // The plural in the place of the kind is kube-apiserver's (finalizeDelete keeps it for old clients).
+    // kube-apiserver (finalizeDelete), too, puts the plural in the place of the kind.
     details.insert("kind".into(), (*resource.plural).into());
     details.insert("uid".into(), (*gone.meta().uid).into());
     Outcome::Plain(
