@@ -90,6 +90,7 @@ async fn settle(server: &Arc<ApiServer>) {
     for object in server.store().collection(STORAGE).snapshot(None).objects {
         let name = object.key().name().to_owned();
         let is_managed = object.meta().label(MANAGED).is_some();
+        // Only objects with the label are this module's; an APIService that a user created stays.
         if wanted.remove(&name).is_none() && is_managed {
             let path = format!("{COLLECTION}/{name}");
             let deleted = send(server, Method::DELETE, &path, &Value::Null).await;

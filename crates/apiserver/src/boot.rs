@@ -54,6 +54,7 @@ pub(crate) struct Seeds {
 /// Creates the objects that every cluster has.
 pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     let services = &seeds.services;
+    // First of all: the addresses of stored Services must be taken before anything below allocates one.
     adopt_services(server);
     adopt_addresses(server).await;
     create_namespaces(server).await;
@@ -72,6 +73,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     create_range(server, services).await;
     service_range::settle(server, services).await;
     create_flow_control(server).await;
+    // After the schemas, so that clients never see one without its condition.
     flow_schemas::settle(server).await;
     create_own_service(server, seeds).await;
     tell_client_authority(server, seeds).await;
@@ -88,6 +90,7 @@ pub(crate) async fn keep(server: Weak<ApiServer>, seeds: Seeds) {
         };
         restore(&server, &seeds).await;
         if round % (RARELY.as_secs() / OFTEN.as_secs()) == 0 {
+            // Users cannot delete these for good, as in kube-apiserver (system namespaces controller).
             create_namespaces(&server).await;
             create_flow_control(&server).await;
         }
@@ -195,6 +198,7 @@ fn adopt_services(server: &Arc<ApiServer>) {
     };
     for object in call.row.collection.snapshot(None).objects {
         let mut service = call.row.served(&object);
+        // Not fatal: the cluster must start even if a Service cannot keep its address.
         if let Err(status) = allocator.adopt(&mut service) {
             tracing::warn!(service = object.key().as_str(), %status, "a Service cannot keep its address or port");
         }
@@ -286,6 +290,7 @@ async fn create(
     let Some(call) = call(server, group, plural, namespace) else {
         return;
     };
+    // Written like a client's object, so that managedFields show who maintains it.
     let options = WriteOptions {
         dry_run: false,
         manager: match group {
@@ -305,6 +310,7 @@ async fn create(
         write::create(&call, &options, object).await
     } else {
         let renew = |stored: &mut Value| {
+            // Without a change nothing is stored, or every round would cause an event.
             let changed = renewed.iter().any(|field| stored[*field] != object[*field]);
             for field in renewed {
                 stored[*field] = object[*field].clone();

@@ -50,6 +50,7 @@ pub(crate) fn wanted(server: &Arc<ApiServer>, authorities: &Authorities) -> Opti
     if let Some(pem) = &authorities.front_proxies {
         add_certificates(&mut data, FRONT_PROXIES, pem, now);
         for (field, item) in REQUEST_HEADERS {
+            // As in kube-apiserver, one broken list keeps the whole map as it is.
             add_item(&mut data, field, item)?;
         }
     }
@@ -89,6 +90,7 @@ fn combine(texts: &[&str], now: Timestamp) -> String {
     for text in texts {
         let blocks = Pem::iter_from_reader(Cursor::new(text)).map_while(Result::ok);
         for block in blocks.filter(|block| block.label == "CERTIFICATE") {
+            // Expired certificates go, or the list would grow with every rotation.
             if holds(&block.contents, now) && seen.insert(block.contents.clone()) {
                 found.push(pem(&block.contents));
             }

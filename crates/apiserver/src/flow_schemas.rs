@@ -41,6 +41,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
                 return;
             };
             let settled = settle(&server).await;
+            // The server must not be kept alive while this loop waits.
             drop(server);
             let retry = match settled {
                 CheckOutcome::Nothing => None,

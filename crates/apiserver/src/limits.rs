@@ -167,6 +167,7 @@ impl Gate {
             return Ok(turn);
         }
         let _place = self.place()?;
+        // Tokio's semaphore is fair: requests get their seats in the order of their arrival.
         let turn = self.turns.clone().acquire_owned();
         let turn = tokio::time::timeout(self.limits.patience, turn).await;
         match turn {
@@ -183,6 +184,7 @@ impl Gate {
 
     /// Waits for a permit for `bytes` more bytes of a body, and adds it to the body's permit.
     pub(crate) async fn body_room(&self, room: &mut Option<MemoryPermit>, bytes: usize) {
+        // Never more than there is, or the wait would have no end.
         let units = bytes.div_ceil(UNIT).min(self.limits.body_bytes / UNIT);
         let more = self.bodies.clone().acquire_many_owned(units as u32).await;
         match (room, more) {
@@ -229,6 +231,7 @@ impl Drop for Stream {
             self.gate.streams().entry(std::mem::take(&mut self.user))
         {
             *count.get_mut() -= 1;
+            // An entry for each user that ever watched would grow without bound.
             if *count.get() == 0 {
                 count.remove();
             }
@@ -241,6 +244,7 @@ pub(crate) struct WaitingPlace<'a>(&'a AtomicUsize);
 
 impl<'a> WaitingPlace<'a> {
     fn take(waiting: &'a AtomicUsize, most: usize) -> Result<Self, TooMany> {
+        // Made before the count is compared: dropping it on refusal takes the increment back.
         let place = WaitingPlace(waiting);
         if waiting.fetch_add(1, Relaxed) >= most {
             return Err(TooMany);

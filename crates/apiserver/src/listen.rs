@@ -87,6 +87,7 @@ impl ApiServer {
                     }
                     Err(error) if is_passing(&error) => {
                         tracing::warn!(%error, "cannot accept a connection");
+                        // Without the pause this loop would spin: `accept` fails again at once until a connection is closed.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                     Err(error) => return Err(error),
@@ -94,6 +95,7 @@ impl ApiServer {
                 Some(_) = connections.join_next() => {}
             }
         }
+        // First, so that new clients are refused while the others finish.
         drop(listener);
         // Sending fails only if no connection is left to receive it.
         let _ = close.send(true);
@@ -126,6 +128,7 @@ struct Listener {
 impl Listener {
     /// Serves the requests of one connection until it ends.
     async fn answer(self, stream: TcpStream, mut place: Place) -> Result<(), ConnectionError> {
+        // Watch events are small and nothing follows them, so Nagle's algorithm would hold them back.
         stream.set_nodelay(true)?;
         let stream = tokio::select! {
             accepted = self.acceptor.accept(stream) => accepted?,
@@ -148,6 +151,7 @@ impl Listener {
         let place = Arc::new(place);
         let (mut closing, counts) = (self.closing.clone(), place.clone());
         let service = service_fn(move |request: Request<Incoming>| {
+            // Held until the response's last byte, so that a connection with a watch does not count as idle.
             let busy = ActivityGuard::new(&counts);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(OnNetwork {
@@ -155,6 +159,7 @@ impl Listener {
                 closing: self.closing.clone(),
                 busy: busy.clone(),
             });
+            // The certificate speaks for every request of the connection.
             if let Some(user) = &user {
                 request.extensions_mut().insert(user.clone());
             }

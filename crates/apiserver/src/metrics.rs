@@ -142,6 +142,7 @@ impl Metrics {
         labels.hash(&mut hasher);
         let mut all = self.all();
         let alike = all.entry(hasher.finish()).or_default();
+        // Looked up by hash, so that counting a request builds no text for its labels.
         let at = alike.iter().position(|series| series.labels() == *labels);
         let at = at.unwrap_or_else(|| {
             alike.push(Series::new(labels));
@@ -211,6 +212,7 @@ impl Metrics {
         for (labels, series) in &series {
             histogram(&mut out, labels, series);
         }
+        // The lock delays every response, so it is released before the rest of the text is written.
         drop(all);
         out.push_str(&in_flight);
         for (kind, count) in [("mutating", &self.changing), ("readOnly", &self.reading)] {

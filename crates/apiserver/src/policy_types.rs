@@ -47,6 +47,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
                 return;
             };
             let settled = settle(&server).await;
+            // The server must not be kept alive while this loop waits.
             drop(server);
             let retry = async {
                 match settled {
@@ -76,6 +77,7 @@ async fn settle(server: &Arc<ApiServer>) -> bool {
         let policy = object.parse();
         let generation = policy["metadata"].integer("generation").unwrap_or(0);
         let observed = policy["status"].integer("observedGeneration").unwrap_or(0);
+        // Only a changed spec is checked again; otherwise the write of its own status would start the next round.
         if generation <= observed {
             continue;
         }

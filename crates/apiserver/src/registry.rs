@@ -158,6 +158,7 @@ impl Table {
         for (resource, custom) in rows {
             let api_version = resource.api_version();
             // The first row of a storage decides the stored version, so definitions put theirs first.
+            // All rows of a storage share one form on disk, or an object would change its version with each client that writes it.
             let stored_version = stored_versions
                 .entry(resource.storage.to_string())
                 .or_insert_with(|| api_version.as_str().into())
@@ -170,6 +171,7 @@ impl Table {
             table
                 .by_plural
                 .entry(plural_key(&resource.group, &resource.plural))
+                // The first version of a plural is the preferred one.
                 .or_insert(at);
             let serves_stored_bytes =
                 *api_version == *stored_version && !resource.rewrites_stored();
@@ -313,6 +315,7 @@ impl Registry {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut definitions);
+        // The lock is held until the table is stored, so that two changes cannot overwrite each other.
         let builtins = self.builtins.iter().map(|row| (row.clone(), false));
         let custom = definitions
             .values()
@@ -321,6 +324,7 @@ impl Registry {
         let provided = self.provided.iter().map(|row| (row.clone(), true));
         let rows = builtins.chain(custom).chain(provided);
         self.table.store(Arc::new(Table::new(&self.store, rows)));
+        // After the store: whoever is notified must find the new table.
         self.changes.send_replace(());
     }
 }

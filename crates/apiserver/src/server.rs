@@ -168,6 +168,7 @@ impl ApiServer {
     /// served only if the server is created inside a tokio runtime.
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
+        // Without a runtime nothing could wake a waiting future.
         let made = Self::with_store(config, store).now_or_never();
         made.expect("a write to memory does not wait")
     }
@@ -193,8 +194,10 @@ impl ApiServer {
             provided.collect(),
         );
         let mut plugins = config.disabled_admission.without(admission::builtins());
+        // The embedder's plugins come last, so that they see what the built-in ones have set.
         plugins.extend(config.admission);
         let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
+        // Unbounded, because authentication must not wait for the writes that this causes.
         let (used_secrets, uses) = mpsc::unbounded_channel();
         let external_url = match config.advertise.first() {
             Some(ip) => format!("https://{}", SocketAddr::new(*ip, config.port)),
@@ -236,8 +239,10 @@ impl ApiServer {
         };
         // Create the cluster's own objects, then start the loops that maintain them.
         boot::run(&server, &seeds).await;
+        // Only now: the objects that every cluster has must not depend on a webhook that is not reachable yet.
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // Every loop holds the server weakly, so that dropping the last strong reference ends it.
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
             runtime.spawn(aggregation::tell_availability(
@@ -270,6 +275,7 @@ impl ApiServer {
         let agent = HeaderValue::from_str(user.name.rsplit(':').next().unwrap_or_default())
             .unwrap_or(HeaderValue::from_static("unknown"));
         let name_user = move |mut request: axum::extract::Request, next: axum::middleware::Next| {
+            // A request that names its user already keeps it.
             if request.extensions().get::<User>().is_none() {
                 request.extensions_mut().insert(user.clone());
             }
@@ -323,6 +329,7 @@ impl ApiServer {
 
     /// Returns the keys that service account tokens may be signed with: the server's own first.
     pub(crate) fn token_keys(&self) -> impl Iterator<Item = &VerifyingKey> {
+        // The own key first: nearly all tokens are this server's.
         let own = self.signing_key.public();
         let others = self.token_keys.0.iter();
         iter::once(own).chain(others.filter(move |key| key.id() != own.id()))

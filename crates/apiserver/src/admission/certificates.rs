@@ -1,5 +1,5 @@
-//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may decide about requests for certificates, and what nobody may
-//! ask for.
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: check who may decide about requests for certificates, and refuse
+//! requests that no user may make.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kinds::request::{
@@ -46,6 +46,7 @@ fn may(ctx: &Ctx<'_>, verb: &str, signer: &str) -> bool {
 }
 
 fn require(ctx: &Ctx<'_>, request: &Request<'_>, verb: &str) -> Result<(), Status> {
+    // From the stored object, so that a write cannot name a signer that its user may decide for.
     let signer = request.old.map_or("", |old| old["spec"].text("signerName"));
     if may(ctx, verb, signer) {
         return Ok(());
@@ -110,6 +111,7 @@ impl Plugin for CertificateSubjectRestriction {
         if spec.text("signerName") != CLIENT_SIGNER {
             return Ok(());
         }
+        // A request that cannot be read is refused by the kind's validation.
         let pem = STANDARD.decode(spec.text("request")).unwrap_or_default();
         if asks_for_administrators(&pem) {
             let why = format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed");

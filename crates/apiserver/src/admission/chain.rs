@@ -23,9 +23,10 @@ use super::{
     taint_nodes::TaintNodesByCondition,
 };
 
-/// The plugins of every server, in the order they run.
+/// Returns the plugins of every server in the order in which they run.
 pub fn builtins() -> Vec<Arc<dyn Plugin>> {
     vec![
+        // First, so that nothing is computed for an object whose namespace does not exist or is being deleted.
         Arc::new(NamespaceLifecycle),
         Arc::new(LimitRanger),
         Arc::new(ServiceAccount),
@@ -36,6 +37,7 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(DefaultStorageClass),
         Arc::new(StorageProtection),
         Arc::new(ClaimResize),
+        // Before the quota, which counts the overhead that the class adds.
         Arc::new(RuntimeClass),
         Arc::new(CertificateApproval),
         Arc::new(CertificateSigning),
@@ -44,6 +46,7 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(PodTopologyLabels),
         Arc::new(NodeFeatures),
         Arc::new(PodResize),
+        // Last (kube-apiserver: AllOrderedPlugins), so that only writes that nothing else refuses are charged.
         Arc::new(ResourceQuota),
     ]
 }
@@ -53,7 +56,7 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
 pub struct DisabledPlugins(Vec<&'static str>);
 
 impl DisabledPlugins {
-    /// The other plugins.
+    /// Returns the plugins that are not disabled.
     pub(crate) fn without(&self, mut plugins: Vec<Arc<dyn Plugin>>) -> Vec<Arc<dyn Plugin>> {
         plugins.retain(|plugin| !self.0.contains(&plugin.name()));
         plugins

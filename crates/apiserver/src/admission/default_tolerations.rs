@@ -32,6 +32,7 @@ impl Plugin for DefaultTolerations {
         let tolerations = spec.items("tolerations");
         let missing: Vec<Value> = KEYS
             .iter()
+            // A toleration without a key or an effect covers these taints too.
             .filter(|key| !tolerations.iter().any(|toleration| tolerated(key, toleration) && evicting(toleration)))
             .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS}))
             .collect();

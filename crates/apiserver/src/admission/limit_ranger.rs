@@ -1,4 +1,4 @@
-//! LimitRanger: containers get the namespace's default amounts, and whoever asks for too much or too little is refused.
+//! LimitRanger: gives containers the namespace's default amounts, and refuses pods and claims that ask for too much or too little.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl Plugin for LimitRanger {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        // What a pod that exists leaves out, it shall not be given now.
+        // Defaults are for new pods alone: a resize must not set amounts that the pod runs without.
         if request.action.resource.plural == "pods" && request.old.is_none() {
             for range in ctx.lookup.list("", "limitranges", request.namespace) {
                 default_pod(request.object, &range);
@@ -44,6 +44,7 @@ impl Plugin for LimitRanger {
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         if request
             .old
+            // kube-apiserver ignores objects that are being deleted: an update that removes a finalizer must not fail on a new limit.
             .is_some_and(|old| old["metadata"].has("deletionTimestamp"))
         {
             return Ok(());
@@ -154,7 +155,7 @@ fn default_pod(pod: &mut Value, range: &Value) {
     }
 }
 
-/// Adds the amounts that a container does not name itself; says which, in order.
+/// Adds the amounts that a container does not name itself, and returns their sorted names.
 fn fill(
     container: &mut Map<String, Value>,
     list: &str,
@@ -172,7 +173,7 @@ fn fill(
     set
 }
 
-/// The amounts of a list of a limit, by resource.
+/// Returns the amounts of a list of a limit by resource.
 fn enforced<'a>(limit: &'a Value, list: &str) -> Vec<(&'a str, Quantity)> {
     totals::list(&limit[list]).into_iter().collect()
 }
@@ -192,6 +193,7 @@ fn bounds(limit: &Value, requests: &Totals<'_>, limits: &Totals<'_>, found: &mut
         let (request, limit) = (requests.get(name), limits.get(name));
         let head = format!("maximum {name} usage per {kind} is {bound}");
         match (request, limit) {
+            // kube-apiserver's maxConstraint demands a limit where there is a maximum, even if the request is below it.
             (_, None) => found.push(format!("{head}.  No limit is specified")),
             (_, Some(limit)) if *limit > bound => {
                 found.push(format!("{head}, but limit is {limit}"));
@@ -246,7 +248,7 @@ fn below(
     }
 }
 
-/// A claim has requests only.
+/// Checks the requests of a PersistentVolumeClaim, which has no limits.
 fn claim(limit: &Value, resources: &Value, found: &mut Vec<String>) {
     let kind = limit.text("type");
     let requests = totals::list(&resources["requests"]);

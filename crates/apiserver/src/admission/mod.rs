@@ -63,7 +63,7 @@ impl Operation {
 /// The action of a request: its operation, and the resource and subresource that it is about.
 #[derive(Clone, Copy)]
 pub struct Action<'a> {
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
     /// The kind it is about.
     pub resource: &'a Resource,
@@ -106,7 +106,7 @@ pub struct Request<'a> {
     /// The object's name; empty before `generateName` has been expanded.
     pub name: &'a str,
     /// The new object (for a subresource its body); `Null` for a deletion. Sets of fields in its managedFields are text
-    /// ([`mullion_schema::ownership::unfold`] brings them back for whoever shows the object to somebody).
+    /// ([`mullion_schema::ownership::unfold`] restores them before the object is shown).
     pub object: &'a mut Value,
     /// The stored object, if any.
     pub old: Option<&'a Value>,
@@ -115,7 +115,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The 403 of a plugin that refuses the request.
+    /// Returns the 403 of a plugin that refuses the request.
     pub fn forbidden(&self, why: &str) -> Status {
         let metadata = &self.object["metadata"];
         let known = [
@@ -126,6 +126,7 @@ impl Request<'_> {
         let name = known
             .into_iter()
             .find(|name| !name.is_empty())
+            // kube-apiserver (extractResourceName) says so of an object that has no name yet.
             .unwrap_or("Unknown");
         Status::forbidden(self.action.resource, name, why)
     }
@@ -144,7 +145,7 @@ fn newest(classes: &[Arc<Value>], is_meant: impl Fn(&Value) -> bool) -> Option<&
         .min_by_key(|class| (age(class), text(class, "name")))
 }
 
-/// The node of a pod whose spec changes; none where it has none yet or nothing changes.
+/// Returns the node of a pod whose spec changes, or `None` if the pod has no node or its spec stays the same.
 fn node_of_change(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Status> {
     let name = request.object["spec"].text("nodeName");
     let generation = |pod: &Value| pod["metadata"]["generation"].as_i64();
@@ -162,7 +163,7 @@ fn node_of_change(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Val
 
 /// One admission plugin.
 pub trait Plugin: Send + Sync {
-    /// The name upstream gives it.
+    /// Returns kube-apiserver's name of the plugin.
     fn name(&self) -> &'static str;
 
     /// Returns whether the plugin handles the request at all. For a write of the status that no plugin handles, most of the stored object
@@ -176,13 +177,13 @@ pub trait Plugin: Send + Sync {
         None
     }
 
-    /// May change the object or refuse the request.
+    /// Changes the object, or refuses the request.
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         let _ = (ctx, request);
         Ok(())
     }
 
-    /// May refuse the request; sees the object as it will be stored.
+    /// Refuses the request or admits it; sees the object as it will be stored.
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         let _ = (ctx, request);
         Ok(())

@@ -22,7 +22,7 @@ impl Plugin for NamespaceLifecycle {
             Operation::Create => {
                 action.resource.namespaced && action.resource.group != "authorization.k8s.io"
             }
-            // Where there is an object there is a namespace: the many writes to what exists need not look.
+            // An existing object proves that its namespace exists, so the many updates need no look-up.
             Operation::Update | Operation::Connect => false,
         }
     }
@@ -31,6 +31,7 @@ impl Plugin for NamespaceLifecycle {
         let Some(namespace) = request.namespace else {
             return Ok(());
         };
+        // In the mutating phase, as in kube-apiserver: no webhook should be asked about an object that cannot be created.
         let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {
             return Err(Status::core_not_found("namespaces", namespace));
         };

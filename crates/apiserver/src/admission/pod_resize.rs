@@ -12,7 +12,7 @@ use super::{Action, Operation, Plugin, Request, node_of_change};
 
 const OS: &str = "kubernetes.io/os";
 
-/// An amount in the units it is told in.
+/// Converts an amount to the unit in which errors show it.
 type Unit = fn(&Quantity) -> i64;
 
 /// kube-apiserver: PodResizeValidator.

@@ -43,6 +43,7 @@ impl Plugin for PodTopologyLabels {
         let Some(found) = found else { return Ok(()) };
         for label in LABELS {
             if let Some(value) = found["metadata"]["labels"].field(label) {
+                // The labels of a Binding are copied to the pod when it is bound.
                 object["metadata"]["labels"][label] = value.clone();
             }
         }

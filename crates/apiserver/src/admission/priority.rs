@@ -27,6 +27,7 @@ impl Plugin for Priority {
         if !request.action.is("", "pods") {
             return Ok(());
         }
+        // A client that sends its own manifest again leaves out what this plugin has set, and validation would refuse the change.
         if let Some(old) = request.old {
             for field in ["priority", "preemptionPolicy"] {
                 if !request.object["spec"].has(field) && old["spec"].has(field) {
@@ -58,7 +59,7 @@ impl Plugin for Priority {
     }
 }
 
-/// The class of pods that name none: of several default ones the one with the lowest value.
+/// Returns the class of pods that name none: the default class, or the one with the lowest value if several are marked.
 fn default_class(ctx: &Ctx<'_>) -> Option<Arc<Value>> {
     let classes = ctx.lookup.list(GROUP, "priorityclasses", None).into_iter();
     classes
@@ -106,6 +107,7 @@ fn settle(ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         return Err(request.forbidden(&why));
     }
     let spec = &mut request.object["spec"];
+    // The default class is written down, so that the pod keeps it when another class becomes the default.
     if let (true, Some(class)) = (name.is_empty(), &class) {
         spec["priorityClassName"] = class["metadata"]["name"].clone();
     }

@@ -1,4 +1,4 @@
-//! RuntimeClass: what a class says about overhead and about where its pods run becomes part of the pod, or the pod is refused.
+//! RuntimeClass: copies the overhead and the scheduling of a class into its pods, or refuses pods that contradict them.
 
 use std::{
     cmp::Reverse,
@@ -39,6 +39,7 @@ impl Plugin for RuntimeClass {
             let given = request.object["spec"].field("overhead");
             let differs = match given {
                 Some(given) => Some(given) != fixed,
+                // Go tells an empty map from an absent one, so an overhead of `{}` is another overhead than the class's.
                 None => sent_empty(ctx) && fixed.is_some(),
             };
             if differs {
@@ -102,15 +103,17 @@ fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Sta
             return Err(request.forbidden(&why));
         }
     }
+    // Only after every conflict was looked for, so that a refused pod is left as it was.
     for (key, wanted) in scheduling.entries("nodeSelector") {
         request.object["spec"]["nodeSelector"][key] = wanted.clone();
     }
     Ok(())
 }
 
-/// Both lists without what another entry covers.
+/// Merges the tolerations of the pod and the class, without those that another one covers.
 fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = pod.iter().chain(class).collect();
+    // Two passes, because an earlier or a later entry may cover an entry; comparing all pairs would be quadratic.
     let mut later = WidestTolerations::default();
     let mut covered_later = vec![false; all.len()];
     for (index, toleration) in all.iter().enumerate().rev() {

@@ -32,9 +32,11 @@ impl Plugin for ServiceAccount {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        // kube-apiserver mutates pods at their creation alone; an ephemeral container gets no token of its own.
         if adds_ephemeral_containers(&request.action) {
             return Ok(());
         }
+        // A mirror pod shows a static pod of a kubelet, which deletes it if the server has changed its spec.
         if is_mirror(request.object) {
             return refuse_mirror(request);
         }
@@ -46,6 +48,7 @@ impl Plugin for ServiceAccount {
         let spec = &mut request.object["spec"];
         let automount = [&*spec, &*account]
             .into_iter()
+            // The pod's own wish wins over that of its account.
             .find_map(|wish| wish["automountServiceAccountToken"].as_bool());
         if automount.unwrap_or(true) {
             mount_token(spec);
@@ -65,7 +68,7 @@ impl Plugin for ServiceAccount {
         }
         let account = account(ctx, request)?;
         let only = account["metadata"]["annotations"].text(MOUNTABLE_ONLY);
-        // As Go reads a boolean.
+        // The values that Go's `strconv.ParseBool` reads as true.
         if !matches!(only, "1" | "t" | "T" | "true" | "TRUE" | "True") {
             return Ok(());
         }
@@ -120,7 +123,7 @@ fn names<'a>(account: &'a Value, list: &str) -> HashSet<&'a str> {
     entries.filter_map(|entry| entry["name"].as_str()).collect()
 }
 
-/// A variable of these containers, or all of a source, that comes from a secret which the account does not name.
+/// Returns the error for a variable of these containers that comes from a secret which the account does not list.
 fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Option<String> {
     let owner = account["metadata"].text("name");
     let known = names(account, "secrets");
@@ -214,11 +217,13 @@ fn mount_token(spec: &mut Value) {
         .iter()
         .map(|volume| volume.text("name"))
         .find(|name| name.starts_with(VOLUME_PREFIX));
+    // An existing volume of that name is used again, as in kube-apiserver: a copied pod manifest must not get a second one.
     let has_volume = existing.is_some();
     let name = existing.map_or_else(|| generate_name(VOLUME_PREFIX), str::to_owned);
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
+            // A container that mounts something at the place itself keeps it: so pods replace the token by one of their own.
             if container
                 .items("volumeMounts")
                 .iter()

@@ -38,6 +38,7 @@ pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()
                 return;
             };
             let written = settle(&server).await;
+            // The server must not be kept alive while this loop waits.
             drop(server);
             let retry = match written {
                 WriteOutcome::Nothing => None,
@@ -85,6 +86,7 @@ async fn settle(server: &Arc<ApiServer>) -> WriteOutcome {
         let patch =
             json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
         match send(server, Method::PATCH, &path, &patch).await {
+            // One failure is enough for a retry, however many writes after it succeed.
             Ok(()) if !matches!(written, WriteOutcome::Some) => written = WriteOutcome::All,
             Ok(()) => {}
             Err(status) => {

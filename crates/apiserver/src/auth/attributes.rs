@@ -77,7 +77,7 @@ fn resource_request<'a>(
     })
 }
 
-/// The one name that a field selector leaves; empty if it leaves others.
+/// Returns the one name that a field selector leaves, or an empty text if it leaves others.
 fn selected_name(query: &Query) -> String {
     let selector = query.get("fieldSelector").unwrap_or_default();
     let names = selector.split(',').filter_map(|term| {

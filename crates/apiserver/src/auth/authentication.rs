@@ -1,4 +1,4 @@
-//! Who asks: the user that TLS or the embedding program has put into the request, or the one whose token the request carries.
+//! Authenticates requests: by the user that TLS or the embedding program has put into the request, or by the request's token.
 //!
 //! Tokens come as `Authorization: Bearer` or, from browsers, as a WebSocket protocol. They never get into a log or an answer.
 
@@ -50,6 +50,7 @@ pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<Option<User>
     if let Some(user) = bearer.and_then(who) {
         return Ok(Some(user));
     }
+    // Not refused at once: kube-apiserver tries every authenticator before it answers 401.
     let is_refused = bearer.is_some();
     let Some((token, rest)) = protocol_token(&parts.headers) else {
         return if is_refused {
@@ -59,14 +60,14 @@ pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<Option<User>
         };
     };
     let user = who(&token).ok_or_else(unauthorized)?;
-    // Whoever agrees to a protocol chooses among those that are none.
+    // The token is taken out of the offered protocols, so that the server cannot agree to it and send it back to the client.
     if let Ok(rest) = HeaderValue::from_str(&rest) {
         parts.headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
     }
     Ok(Some(user))
 }
 
-/// The refusal of a request that says nothing true of who asks.
+/// Returns the 401 for a request without valid credentials.
 pub(super) fn unauthorized() -> Status {
     Status::new(401, "Unauthorized", "Unauthorized")
 }
@@ -89,6 +90,7 @@ pub(crate) fn authenticate_token(
     audiences: &[String],
 ) -> Result<Option<AuthenticatedUser>, service_account::TokenError> {
     let ours = server.audiences();
+    // Static tokens first: they are compared by digest, while a service account's token needs its signature verified.
     if let Some(user) = server.tokens().find(token) {
         let meant: Vec<String> = audiences
             .iter()
@@ -128,7 +130,8 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// The token among the subprotocols of a request for a WebSocket, and the others, of which there must be one; two tokens are none.
+/// Returns the token among the subprotocols of a request for a WebSocket, and the other protocols, of which there must be at least one.
+/// Two tokens count as none.
 fn protocol_token(headers: &HeaderMap) -> Option<(String, String)> {
     if !is_websocket(headers) {
         return None;
@@ -148,7 +151,7 @@ fn protocol_token(headers: &HeaderMap) -> Option<(String, String)> {
     (!token.is_empty() && !rest.is_empty()).then(|| (token, rest.join(",")))
 }
 
-/// The user a client certificate stands for: its common name, its organizations as groups.
+/// Returns the user of a client certificate: its common name is the user name, and its organizations are the groups.
 pub(crate) fn of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
@@ -167,7 +170,7 @@ pub(crate) fn of_certificate(der: &[u8]) -> Option<User> {
     }))
 }
 
-/// The names that a server's certificate is for.
+/// Returns the DNS names that a server's certificate is valid for.
 pub(crate) fn names_of(der: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Acting as somebody else: the `Impersonate-*` headers, each of which the real user must be allowed to say (upstream: endpoints/filters/
+//! Lets a user act as another through the `Impersonate-*` headers, each of which needs a permission (upstream: endpoints/filters/
 //! impersonation, with constrained impersonation, KEP-5284).
 //!
 //! Several modes are tried in order; the first that allows everything decides. A constrained mode asks for two permissions: to do the
@@ -40,7 +40,7 @@ const MANY: usize = 4;
 /// The number of users whose last impersonation mode is remembered.
 const REMEMBERED: usize = 10_000;
 
-/// The user the headers ask for, as they say it; `None` if they ask for none.
+/// Returns the user that the headers name, or `None` if the request has no such headers.
 ///
 /// # Errors
 /// 400 if they ask for parts of a user without a name.
@@ -64,6 +64,7 @@ pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
             other => {
                 if let Some(key) = other.strip_prefix(EXTRA) {
                     has_extra = true;
+                    // Header names cannot hold every character of a key, so clients escape them.
                     let values = user.extra.entry(query::unescape(key)).or_default();
                     values.push(value());
                 }
@@ -82,7 +83,7 @@ pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
     )))
 }
 
-/// The user to act as, with the groups that come by themselves.
+/// Returns the user to act as, with the groups that the server adds.
 ///
 /// # Errors
 /// 403 if no mode allows it.
@@ -113,6 +114,7 @@ pub(super) fn impersonate(
                 return Ok(user);
             }
             Err(refusal) => {
+                // As in kube-apiserver, the refusal of the first mode that applied is the one that is returned.
                 first.get_or_insert(refusal);
             }
         }
@@ -146,6 +148,7 @@ impl LastModes {
         remembered.uses += 1;
         let now = remembered.uses;
         let ModeCache { modes, .. } = &mut *remembered;
+        // Bounded, because user names come from outside.
         if modes.len() >= REMEMBERED && !modes.contains_key(requestor) {
             let oldest = modes.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
@@ -249,6 +252,7 @@ impl Attempt<'_> {
         } else {
             AUTHENTICATED
         };
+        // kube-apiserver adds the group that every authenticated user has, unless the client asked to act as an unauthenticated one.
         if !has(implied) && !has(UNAUTHENTICATED) {
             user.groups.push(implied.to_owned());
         }
@@ -259,7 +263,7 @@ impl Attempt<'_> {
         self.mode != Mode::Legacy
     }
 
-    /// The group of the resources that stand for names and groups.
+    /// Returns the API group of the resources that stand for names and groups.
     fn group(&self) -> &'static str {
         if self.is_constrained() {
             AUTHENTICATION
@@ -312,10 +316,12 @@ impl Attempt<'_> {
                 let why = "impersonating the empty string group is not allowed";
                 return Err(self.refuse(target(""), why));
             }
+            // No rule could limit a member of this group, so a constrained permission must not lead there.
             if groups.iter().any(|group| group == MASTERS) {
                 let why = "impersonating the system:masters group is not allowed";
                 return Err(self.refuse(target(MASTERS), why));
             }
+            // One question instead of one for each group; a refusal here only means that they are asked one by one.
             if groups.len() >= MANY && self.ask(target("*")).is_ok() {
                 return Ok(());
             }
@@ -368,7 +374,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The node that a user is.
+/// Returns the name of the node that a user name stands for.
 fn node_name(user: &str) -> Option<&str> {
     let name = user.strip_prefix(NODE_PREFIX)?;
     names::dns_subdomain(name).is_empty().then_some(name)
@@ -394,7 +400,7 @@ fn unfit_extra(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     })
 }
 
-/// Keys are paths with a domain in front, as `example.com/key`.
+/// Returns the error for a key that is not a path with a domain in front, such as `example.com/key`.
 fn unfit_key(key: &str) -> Option<String> {
     let mut errors = Errors::default();
     let path = Path::new("extra");
@@ -426,7 +432,7 @@ fn unfit_key(key: &str) -> Option<String> {
     }
 }
 
-/// A user as Go's `%#v` prints it.
+/// Formats a user as Go's `%#v` does.
 fn go_user(user: &User) -> String {
     let list = |texts: &[String]| {
         let quoted: Vec<String> = texts.iter().map(|text| quote(text)).collect();

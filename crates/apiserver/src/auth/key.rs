@@ -39,7 +39,7 @@ pub enum SigningKeyError {
 }
 
 impl SigningKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
     /// The system gives no randomness.
@@ -50,7 +50,7 @@ impl SigningKey {
         SigningKey::from_pkcs8(pkcs8.as_ref())
     }
 
-    /// The key in a PKCS#8 DER document, as [`SigningKey::to_pkcs8`] gave it.
+    /// Parses the key in a PKCS#8 DER document, as [`SigningKey::to_pkcs8`] returned it.
     ///
     /// # Errors
     /// It holds no P-256 key.
@@ -69,12 +69,12 @@ impl SigningKey {
         })
     }
 
-    /// The key as a PKCS#8 DER document: a secret.
+    /// Returns the key as a PKCS#8 DER document, which is a secret.
     pub fn to_pkcs8(&self) -> &[u8] {
         &self.pkcs8
     }
 
-    /// A JSON web signature of some claims.
+    /// Returns a JSON web signature of some claims.
     pub(super) fn sign(&self, claims: &[u8]) -> Result<String, SigningKeyError> {
         let header = json!({"alg": self.public.algorithm(), "kid": self.public.id()});
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());

@@ -35,7 +35,7 @@ pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// AuthenticationConfiguration lets requests be anonymous).
 const OPEN: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
-/// The user a request acts as, who may do what the request does; `flow` becomes what the user is told of its flow.
+/// Authenticates and authorizes a request, and returns the user that it acts as. Sets `flow` to the flow named in the response's headers.
 ///
 /// # Errors
 /// 401 without a user where one is needed, 403 where a user may not act as another or not do this, 400 for impersonation headers without a user's name.
@@ -53,6 +53,7 @@ pub(crate) fn admit(
     };
     let wanted = impersonation::wanted(&parts.headers)?;
     let attributes = attributes::of_request(&parts.method, path, query);
+    // kube-apiserver's privileged group is asked for no permission, so a broken role cannot lock administrators out.
     if wanted.is_none() && user.is_master() {
         *flow = server.flows().of(&user, &attributes);
         return Ok(user);
@@ -62,6 +63,7 @@ pub(crate) fn admit(
         Some(wanted) => impersonation::impersonate(authorizer, &user, wanted, &attributes)?,
         None => user,
     };
+    // Before the authorization, because refused requests carry the flow's headers too.
     *flow = server.flows().of(&user, &attributes);
     authorizer.require(&user, &attributes)?;
     Ok(user)

@@ -79,7 +79,7 @@ pub(crate) struct VerifyingKey {
     verification: &'static dyn VerificationAlgorithm,
     /// The key in the form that `verification` takes.
     bytes: Vec<u8>,
-    /// What a JSON web key says of it beside id and algorithm.
+    /// The members of the JSON web key besides id and algorithm.
     parts: Value,
 }
 
@@ -92,6 +92,7 @@ impl VerifyingKey {
         let (algorithm, parts) = match info.parsed().ok()? {
             PublicKey::RSA(key) if key.key_size() >= RSA_BITS => {
                 let number = |digits: &[u8]| {
+                    // RFC 7518 wants numbers without leading zeros, while DER may begin with one for the sign.
                     let zeros = digits.iter().take_while(|digit| **digit == 0).count();
                     URL_SAFE_NO_PAD.encode(&digits[zeros..])
                 };
@@ -122,6 +123,7 @@ impl VerifyingKey {
             _ => return None,
         };
         Some(VerifyingKey {
+            // kube-apiserver's keyIDFromPublicKey, so that tokens of a migrated cluster still name their key.
             id: URL_SAFE_NO_PAD.encode(Sha256::digest(info.raw)),
             algorithm,
             verification,

@@ -107,6 +107,7 @@ pub(super) fn user(
         .filter(|holder| !is_deleted(holder))
         .ok_or(SecretTokenError::Invalidated)?;
     let held = holder["data"].text("token").as_bytes();
+    // In constant time: how long it takes must not tell how much of a token is right.
     if !bool::from(held.ct_eq(STANDARD.encode(token).as_bytes())) {
         return Err(SecretTokenError::Another);
     }
@@ -123,6 +124,7 @@ pub(super) fn user(
             claimed: uid.clone(),
         });
     }
+    // Before the check below: kube-apiserver records the use of a withdrawn token too, so that its users can be found.
     if is_unrecorded(&holder, server.now()) {
         server.record_use(UsedSecret {
             namespace: namespace.clone(),

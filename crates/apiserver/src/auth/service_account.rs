@@ -1,4 +1,4 @@
-//! Service accounts' tokens: signed claims about who somebody is and what the token is bound to (upstream: pkg/serviceaccount).
+//! Issues and authenticates service account tokens: signed claims about an account and a bound object (upstream: pkg/serviceaccount).
 //!
 //! A token holds as long as its time lasts and its account, and the pod, secret or node it is bound to, are there with the same uid.
 //! Checking a signature is what costs, so tokens whose signature was good are remembered; everything else is looked up every time.
@@ -79,7 +79,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// To a stored object.
+    /// Creates a reference to a stored object.
     pub(crate) fn to(object: &Value) -> Self {
         let metadata = &object["metadata"];
         Reference {
@@ -139,6 +139,7 @@ impl VerifiedTokens {
 
     fn keep(&self, digest: [u8; 32], claims: Arc<VerifiedClaims>) {
         let mut all = self.lock();
+        // Clearing all is simple, and costs one signature check for each token that is still in use.
         if all.len() >= REMEMBERED {
             all.clear();
         }
@@ -167,6 +168,7 @@ pub(super) fn authenticate(
     token: &str,
     audiences: &[String],
 ) -> Result<Option<AuthenticatedUser>, TokenError> {
+    // The cache holds digests alone, so that a memory dump reveals no tokens.
     let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
     let claims = match server.verified_tokens().find(&digest) {
         Some(claims) => claims,
@@ -197,6 +199,7 @@ pub(super) fn authenticate(
     }
     let user = match &*claims {
         VerifiedClaims::Bound(claims) => {
+            // Checked for cached tokens too: a good signature stays good, but time passes and objects are deleted.
             check_time(claims, server.now())?;
             check_bound(server, &claims.bound)?;
             user(claims)
@@ -220,7 +223,7 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims
         let value: Value = serde_json::from_slice(&bytes).ok()?;
         value.is_object().then_some(value)
     };
-    // Whose it is counts before anything else of it is looked at.
+    // kube-apiserver looks at the issuer first: a token of another issuer is left to other authenticators and is no error.
     let issuers = [server.issuer(), secret_token::ISSUER];
     let Some(claims) = object(payload).filter(|claims| issuers.contains(&claims.text("iss")))
     else {
@@ -240,12 +243,13 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims
     }
     let signed = &token[..token.rfind('.').unwrap_or_default()];
     if !keys.any(|key| {
+        // The key decides about the algorithm: a token must not choose a weaker one.
         header.text("alg") == key.algorithm() && key.verifies(signed.as_bytes(), &signature)
     }) {
         return Err(TokenError::Signature);
     }
     let is_of_secret = claims.text("iss") == secret_token::ISSUER;
-    // What is signed is well-formed.
+    // A token that one of the keys has signed is well-formed, so decoding it does not fail.
     let claims = match is_of_secret {
         true => serde_json::from_value(claims).map(VerifiedClaims::Secret),
         false => serde_json::from_value(claims).map(VerifiedClaims::Bound),
@@ -280,7 +284,7 @@ fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenE
             claimed: account.uid.clone(),
         });
     }
-    // The node of a pod's token says where the pod was, the pod is what the token is bound to.
+    // The node of a pod's token only records where the pod ran; the token is bound to the pod, and stays valid without the node.
     let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
     let others = [
         ("secret", "secrets", Some(namespace), bound.secret.as_ref()),

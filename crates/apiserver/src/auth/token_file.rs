@@ -41,7 +41,7 @@ impl StaticTokens {
     /// counts; the log warns of both.
     ///
     /// # Errors
-    /// It is malformed, or a record lacks a column. The error names the line, never what is in it.
+    /// It is malformed, or a record lacks a column. The error names the line, but never shows its content.
     pub fn from_csv(text: &str) -> Result<Self, TokenFileError> {
         Self::read(text, &mut |warning| tracing::warn!("{warning}"))
     }
@@ -92,6 +92,7 @@ impl StaticTokens {
         let (mut found, mut at) = (Choice::from(0), 0_u64);
         for (index, (other, _)) in self.0.iter().enumerate() {
             let same = other.ct_eq(&wanted);
+            // No early exit: the time must not tell how far down the file a token stands.
             at.conditional_assign(&(index as u64), same);
             found |= same;
         }

@@ -36,6 +36,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         return;
     };
     loop {
+        // Taken before the snapshot: a change in between is then handled twice, and never missed.
         let revision = collection.revision();
         let known: Vec<Value> = collection
             .snapshot(None)
@@ -48,6 +49,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         };
         let mut waiting = RefusedDefinitions::default();
         for definition in &known {
+            // Only for the time of one definition, so that this loop does not keep the server alive.
             let Some(server) = server.upgrade() else {
                 return;
             };
@@ -148,6 +150,7 @@ async fn settle(server: &Arc<ApiServer>, definition: &Value) {
                 .define(name_of(definition), resource::rows(definition));
         }
         if has_finalizer(definition) {
+            // In a task of its own: instances with finalizers may take for ever, and other definitions must not wait for them.
             tokio::spawn(clean_up(Arc::downgrade(server), definition.clone()));
         }
         return;
@@ -158,6 +161,7 @@ async fn settle(server: &Arc<ApiServer>, definition: &Value) {
         .all(|field| wanted[*field] == definition["status"][*field]);
     if !is_current {
         let path = format!("{DEFINITIONS}/{}/status", name_of(definition));
+        // With the version: a status for names that have changed meanwhile must fail. The write's own event then registers the rows.
         let patch = json!({"metadata": {"resourceVersion": definition["metadata"]["resourceVersion"]}, "status": wanted});
         if let Err(status) = send(server, Method::PATCH, &path, &patch).await {
             tracing::debug!(definition = name_of(definition), %status, "the definition has changed meanwhile");
@@ -185,6 +189,7 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
     let wanted = &definition["spec"]["names"];
     let before = &definition["status"]["acceptedNames"];
     let (resources, kinds) = accepted_names(server, definition);
+    // Names that are refused keep the value that was accepted before, so that an established resource is still served.
     let mut accepted = before.clone();
     let mut conflict = None;
     for (field, reason, taken) in [
@@ -194,6 +199,7 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
         ("kind", "KindConflict", &kinds),
         ("listKind", "ListKindConflict", &kinds),
     ] {
+        // A name that this definition has already is no conflict with itself.
         let ours: HashSet<&str> = texts(&before[field]).collect();
         let mut problems: IndexSet<String> = IndexSet::new();
         for name in texts(&wanted[field]) {
@@ -226,6 +232,7 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
                 "the initial names have been accepted".to_owned(),
             ),
         ],
+        // kube-apiserver never takes Established back: stored instances must stay reachable.
         Some((reason, message)) if is_established(definition) => [
             ("NamesAccepted", false, reason, message),
             (
@@ -255,6 +262,7 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
             let status = if holds { "True" } else { "False" };
             let mut before = definition["status"]["conditions"].as_array().into_iter().flatten();
             let unchanged = before.find(|before| before["type"] == kind && before["status"] == status);
+            // The time says when the status changed, so a new message alone does not move it.
             let since = unchanged.map_or_else(|| now.clone().into(), |before| before["lastTransitionTime"].clone());
             json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message})
         })

@@ -47,6 +47,7 @@ impl<'v> Correlation<'v> {
         let Some(Pair { new, old, schema }) = self.here else {
             return *self;
         };
+        // Only at the root, where kube-apiserver correlates neither.
         if self.around.is_none() && matches!(name, "apiVersion" | "kind") {
             return Correlation {
                 here: None,

@@ -48,6 +48,7 @@ impl Defaults<'_> {
                         map.insert(name.clone(), default);
                     }
                     if let Some(value) = map.get_mut(name) {
+                        // The default that was just filled in may itself lack fields with defaults.
                         self.apply(property, value);
                     }
                 }

@@ -90,6 +90,7 @@ impl Kind for CustomResource {
         _: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
+        // Updates stay possible, so that finalizers can be removed and the deletion can end.
         match (&self.going, old) {
             (Some(definition), None) => {
                 let (plural, group) = definition.split_once('.').unwrap_or_default();
@@ -200,6 +201,7 @@ pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
         .into_iter()
         .flatten()
         .collect();
+    // The registry takes the first row's version as the stored one.
     versions.sort_by_key(|version| version["storage"].as_bool() != Some(true));
     let storage = versions.first().map(|version| {
         let schema = Schema::parse(&version["schema"]["openAPIV3Schema"]);
@@ -274,6 +276,7 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
                 .map(|_| format!("{plural}.{group}")),
             known: kind.clone(),
             stored: (version["storage"] != true).then(|| storage.clone()),
+            // The first generation's schema is the one that every object was stored with, so its bytes need no pruning.
             is_newer_than_objects: definition["metadata"]["generation"].as_i64().unwrap_or(1) > 1,
             schema,
         }),

@@ -113,6 +113,7 @@ fn validate(
     path: &str,
 ) -> Outcome {
     let mut outcome = validate_anew(schema, value, correlation, path);
+    // The comparison with the stored value is made only where there is an error to forgive.
     if !outcome.errors.is_empty() && correlation.is_some_and(|it| it.is_unchanged()) {
         outcome.errors.clear();
     }
@@ -197,6 +198,7 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
         && found == "number"
         && wanted.contains(&"integer");
     let int_for_number = found == "integer" && wanted.contains(&"number");
+    // kube-openapi leaves the format of texts and lists to a validator of its own.
     let textual = matches!(value, Value::String(_) | Value::Array(_));
     let fits = wanted.contains(&found) || format == schema.format || whole_float || int_for_number;
     if !textual && !schema.format.is_empty() && !fits {
@@ -350,6 +352,7 @@ fn object(
 
 fn enumeration(schema: &Schema, value: &Value, path: &str) -> Outcome {
     let same = |allowed: &Value| match (allowed.as_f64(), value.as_f64()) {
+        // 1 and 1.0 are the same value of an enum.
         (Some(allowed), Some(value)) => allowed == value,
         _ => allowed == value,
     };

@@ -128,6 +128,7 @@ impl Flows {
             let object = object.parse();
             let spec = &object["spec"];
             let level = spec["priorityLevelConfiguration"].text("name");
+            // kube-apiserver leaves out dangling schemas: a request must not get the uid of a level that does not exist.
             let level = self.levels.get(Key::new(None, level).as_str())?.parse();
             let uid = |object: &Value| HeaderValue::from_str(object["metadata"].text("uid")).ok();
             Some(Schema {
@@ -140,6 +141,7 @@ impl Flows {
             })
         });
         let mut schemas: Vec<Schema> = schemas.collect();
+        // The snapshot is in the order of the names and the sort is stable, so equal precedences go by name.
         schemas.sort_by_key(|schema| schema.precedence);
         schemas
     }
@@ -241,6 +243,7 @@ impl ResourceRule {
         (is_all(&self.resources) || self.resources.iter().any(is_named))
             && has(&self.groups, resource.group)
             && match resource.namespace {
+                // A rule reaches cluster-scoped requests only if it says so, whatever its namespaces are.
                 "" => self.in_cluster,
                 namespace => has(&self.namespaces, namespace),
             }

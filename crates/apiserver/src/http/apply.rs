@@ -114,6 +114,7 @@ impl ApplySource {
         call.resource().behaviour.default(&mut object);
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
+        // kube-apiserver parses the version even where there is no object to compare it with.
         if old.is_none() {
             update::check_revision(metadata::text(&object, "resourceVersion"))?;
         }
@@ -173,6 +174,7 @@ impl ApplySource {
 
 impl Source for ApplySource {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        // The merge works on managedFields in their served form, while stored trees hold them folded.
         let mut old = old.clone();
         ownership::unfold(&mut old);
         self.merged(call, Some(&old))
@@ -180,6 +182,7 @@ impl Source for ApplySource {
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
         let new = self.merged(call, None)?;
+        // A uid means one particular object, so an apply that names one must not create another.
         match metadata::text(&new, "uid") {
             "" => Ok(Some(new)),
             uid => {

@@ -137,6 +137,7 @@ pub(crate) async fn arrival(
         body: Body::empty(),
         room: None,
     };
+    // Reads have no body and must not pay for the buffers below.
     if sent.is_end_stream() {
         return Ok(arrived);
     }
@@ -168,6 +169,7 @@ pub(crate) async fn arrival(
         if length > body::LIMIT {
             return Err(Missing::Refused(body::too_large()));
         }
+        // Only the bytes beyond the free ones, also for the piece in which the limit is passed.
         let counted = length.saturating_sub(FREE).min(piece.len());
         // Holding the read back here makes the client wait through TCP's or HTTP/2's flow control.
         if counted > 0 && !is_exempt {

@@ -190,6 +190,7 @@ pub(crate) fn object(
     };
     // kube-apiserver reads the kind of a custom resource before anything else, so a missing kind is reported before other errors.
     let says_kind = |decoded: &Decoded| !text(&decoded.value, "kind").is_empty();
+    // The body is parsed a second time only where the kind is missing or decoding failed.
     if expected.custom && !decoded.as_ref().is_ok_and(says_kind) {
         check_kind_of_custom(expected, media, body, validation)?;
     }
@@ -403,6 +404,7 @@ fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Statu
     if let Some(mismatch) = Mismatch::find(expected, &object) {
         return Err(mismatch.refusal(expected, &object));
     }
+    // An absent apiVersion or kind is the one of the path, as in kube-apiserver's decoder with its default kind.
     object["apiVersion"] = expected.api_version().into();
     object["kind"] = expected.kind.into();
     Ok(object)

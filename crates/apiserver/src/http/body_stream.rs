@@ -28,6 +28,7 @@ pub(crate) struct EndsByItself;
 
 /// Returns whether a response ends by itself and may have at least `bytes` bytes.
 pub(crate) fn may_have(response: &Response<Body>, bytes: u64) -> bool {
+    // A watch has no exact size and no mark, so it is never taken for a large response.
     let exact = http_body::Body::size_hint(response.body()).exact();
     let ends = || response.extensions().get::<EndsByItself>().is_some();
     exact.map_or_else(ends, |exact| exact >= bytes)
@@ -85,7 +86,9 @@ impl<S: Source + Unpin> http_body::Body for SourceBody<S> {
         };
         self.rests = true;
         self.ended = !goes_on;
+        // No empty frame: in HTTP/1.1 an empty chunk means the end of the body.
         if out.is_empty() && goes_on {
+            // The task yields here already, so the next poll must not yield again.
             self.rests = false;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -239,6 +242,7 @@ impl ExpiringBody {
     pub(crate) fn new(body: Body, deadline: Instant) -> Self {
         let body = Arc::new(Mutex::new(Some(body)));
         let expires = body.clone();
+        // A task of its own, because nobody polls the body of a client that has stopped reading.
         let timer = tokio::spawn(async move {
             tokio::time::sleep_until(deadline).await;
             lock(&expires).take();

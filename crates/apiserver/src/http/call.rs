@@ -217,6 +217,7 @@ impl Call {
     /// Parses the options of a write from the query; `kind` names the options in errors.
     pub(crate) fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Errors::default();
+        // kube-apiserver (ValidatePatchOptions): only an apply can take fields over from other managers.
         if kind == "PatchOptions"
             && !apply::is_apply(&self.headers)
             && self.query.get("force").is_some()
@@ -245,12 +246,14 @@ impl Call {
                     other,
                     &["", "Ignore", "Strict", "Warn"],
                 );
+                // Any value, because the error above ends the request.
                 FieldValidation::Warn
             }
         };
         if !errors.is_empty() {
             return Err(Status::invalid_kind("meta.k8s.io", kind, "", &errors));
         }
+        // kube-apiserver names a writer without a fieldManager by its User-Agent, or managedFields could not tell clients apart.
         let manager = if given.is_empty() {
             self.user_agent_prefix()
         } else {
@@ -287,6 +290,7 @@ impl Call {
             return None;
         }
         let gate = self.server.gate().clone();
+        // Without the seat: small requests must go on while large responses wait for memory.
         let room = self.without_turn(async move { gate.answer_room(bytes).await });
         let room = self.patience.bound(async { Ok(room.await) }).await;
         room.ok().flatten()
@@ -305,6 +309,7 @@ impl Call {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let is_large = worker.is_some();
+        // Another large request may have the thread while this one waits.
         drop(worker);
         // The thread is taken before the seat, in the same order as when the call began: a request with a seat must be able to run.
         let work = async {
@@ -322,6 +327,7 @@ impl Call {
         let Some(turn) = self.turn().take() else {
             return work.await;
         };
+        // The queue is full, so a released seat could not be had back in time; waiting with the seat is the lesser harm.
         let Ok(place) = gate.place() else {
             self.take_turn(turn);
             return work.await;
@@ -329,6 +335,7 @@ impl Call {
         drop(turn);
         let done = work.await;
         drop(place);
+        // A call that gets no seat back goes on all the same: its webhooks have run, and refusing it now would waste their work.
         if let Ok(turn) = gate.turn().await {
             self.take_turn(turn);
         }

@@ -45,6 +45,7 @@ pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> R
         headers.remove(CONTENT_TYPE);
     }
     let modified = content.modified.strftime(TIME).to_string();
+    // Go (writeNotModified) leaves the date out where the ETag says the same more exactly.
     if !(code == 304 && is_tagged)
         && let Ok(modified) = HeaderValue::from_str(&modified)
     {
@@ -85,6 +86,7 @@ fn precondition(content: &Content, headers: &HeaderMap, reads: bool) -> Precondi
             false => Precondition::Passed,
         };
     }
+    // RFC 9110, 13.2.2: the date counts only where there is no If-None-Match.
     let since = headers.get(IF_MODIFIED_SINCE).filter(|_| reads);
     let since = since.and_then(|since| since.to_str().ok());
     let since = since.and_then(|since| jiff::fmt::rfc2822::parse(since).ok());

@@ -14,6 +14,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, St
     loop {
         tries += 1;
         call.go_on()?;
+        // Decoded anew in each try, because the write consumes the object.
         let mut object = body::object(
             call,
             &body::Expected::object(&call.row),

@@ -46,6 +46,7 @@ impl DeleteOptions {
         } else {
             from_body(call, &bytes)?
         };
+        // The default policy of Jobs keeps their pods. kubectl always sends a policy, so only other clients see the warning.
         if options.policy.is_none() && options.orphan_dependents.is_none() {
             call.warn(call.resource().rules.deletion_warning.unwrap_or_default());
         }
@@ -62,6 +63,7 @@ impl DeleteOptions {
             resource_version: text(&preconditions["resourceVersion"]),
             orphan_dependents: tree["orphanDependents"].as_bool(),
             policy: text(&tree["propagationPolicy"]),
+            // Set by `checked` below, together with its validation.
             dry_run: false,
         };
         let dry_run = tree["dryRun"].as_array().into_iter().flatten();
@@ -134,6 +136,7 @@ impl DeleteOptions {
     /// Returns the propagation policy: from the options, else from a finalizer that the object has already, else the kind's default.
     fn propagation(&self, call: &Call, object: &Value) -> Propagation {
         let has = |finalizer: &str| finalizers(object).any(|name| name == finalizer);
+        // kube-apiserver (shouldOrphanDependents) ignores the options for kinds without garbage collection, such as events.
         let default = call.resource().rules.default_propagation;
         if default == Propagation::Unsupported {
             return default;
@@ -229,6 +232,7 @@ async fn delete_once(
         changed,
         gone,
     } = verdict(call, options, old);
+    // kube-apiserver (DeleteResource) answers 202 only here: the code for every deletion that is not immediate would break old clients.
     let stays_code = if options.orphan_dependents == Some(false) {
         202
     } else {
@@ -276,6 +280,7 @@ fn success(call: &Call, gone: &Object) -> Outcome {
     if !resource.group.is_empty() {
         details.insert("group".into(), (*resource.group).into());
     }
+    // kube-apiserver (finalizeDelete), too, puts the plural in the place of the kind.
     details.insert("kind".into(), (*resource.plural).into());
     details.insert("uid".into(), (*gone.meta().uid).into());
     Outcome::Plain(
@@ -292,6 +297,7 @@ pub(crate) fn check_preconditions(
     revision: &str,
 ) -> Result<(), Status> {
     let resource = call.resource();
+    // Namespaces and CustomResourceDefinitions have a storage of their own in kube-apiserver, which words conflicts differently.
     if resource.rules.two_step_deletion {
         let refuse = |what: &str, wanted: &str, found: &str| {
             let why = format!(
@@ -349,6 +355,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     let mut is_graceful_now = false;
     // Once the grace period is over only finalizers hold the object, as for other kinds.
     if graceful && marked && stored_grace != 0 {
+        // kube-apiserver (BeforeDelete): a second deletion may only shorten the grace period, or its object would never go.
         let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
         match asked.filter(|grace| *grace < stored_grace) {
             Some(grace) => shorten(&mut object, call.now, stored_grace, grace),
@@ -373,6 +380,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
             gone: false,
         };
     }
+    // The propagation policy becomes a finalizer (kube-apiserver: deletionFinalizersForGarbageCollection), which then holds the object.
     let propagation = options.propagation(call, &object);
     let stored_finalizers = object["metadata"].get("finalizers").cloned();
     changed |= set_propagation(&mut object, propagation);
@@ -432,6 +440,7 @@ fn mark(object: &mut Value, now: Timestamp, grace: i64) {
     let fields = metadata::of(object);
     fields.insert("deletionTimestamp".into(), metadata::stamp(until).into());
     fields.insert("deletionGracePeriodSeconds".into(), grace.into());
+    // kube-apiserver (BeforeDelete) counts the mark as a change of the desired state, which controllers compare with observedGeneration.
     if let Some(generation) = fields
         .get("generation")
         .and_then(Value::as_i64)
@@ -446,6 +455,7 @@ fn shorten(object: &mut Value, now: Timestamp, stored_grace: i64, grace: i64) {
     let end: Timestamp = metadata::text(object, "deletionTimestamp")
         .parse()
         .unwrap_or(now);
+    // The grace period counts from the first deletion, not from this one.
     let moved = end - SignedDuration::from_secs(stored_grace) + SignedDuration::from_secs(grace);
     let (moved, grace) = if moved < now && grace != 0 {
         (now, 1)
@@ -479,6 +489,7 @@ fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
         Propagation::Orphan => after.push(ORPHAN.into()),
     }
     let kept: HashSet<&String> = after.iter().collect();
+    // Compared as sets: a mere change of the order must not cause a write and an event.
     let same = before.len() == after.len() && before.iter().all(|name| kept.contains(name));
     if same {
         return false;

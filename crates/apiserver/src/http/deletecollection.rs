@@ -21,12 +21,14 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
         // Yield to other tasks: without a disk to wait for, this loop would run for long.
         tokio::task::coop::consume_budget().await;
         match delete::delete_key(call, object.key(), &options).await {
+            // Another client deleted it first, which is what this request asks for (kube-apiserver: Store.DeleteCollection).
             Err(status) if status.code == 404 => {}
             done => {
                 done?;
             }
         }
     }
+    // Only now, as in kube-apiserver, which deletes first and finds out when it encodes the list.
     list::check_shape(call)?;
     list::answer(call, page, &selector).await
 }

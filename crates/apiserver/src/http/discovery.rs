@@ -85,6 +85,7 @@ fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
             clause.parameter("g"),
             clause.parameter("v"),
         ) {
+            // The client prefers the plain lists, whatever it would accept after them.
             ("", _, _) => return None,
             ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Some("v2"),
             ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => return Some("v2beta1"),
@@ -250,6 +251,7 @@ pub(crate) fn cacheable(
         reply::respond(200, content_type, Body::from(document))
     };
     if known {
+        // Go's server sends no Content-Type with a 304.
         response.headers_mut().remove(CONTENT_TYPE);
     }
     if let Ok(tag) = HeaderValue::from_str(&tag) {
@@ -280,6 +282,7 @@ fn aggregated_version_value(table: &Table, group: &str, version: &str) -> Value 
             let resource = &row.resource;
             let mut entry = Map::new();
             entry.insert("resource".into(), (*resource.plural).into());
+            // kube-apiserver leaves the group and version of built-in kinds empty here, which means those of the list.
             let (kind_group, kind_version) = if row.custom {
                 (&*resource.group, &*resource.version)
             } else {

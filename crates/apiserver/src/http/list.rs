@@ -60,6 +60,7 @@ impl ListOptions {
             bookmarks: query.flag("allowWatchBookmarks").unwrap_or(false),
             send_initial_events: query.flag("sendInitialEvents"),
         };
+        // The options differ in what they forbid: sendInitialEvents is for watches alone, and Exact for lists alone.
         let errors = if watch {
             options.check_watch()
         } else {
@@ -83,6 +84,7 @@ impl ListOptions {
         let mut errors = Errors::default();
         let path = &Path::new("resourceVersionMatch");
         let matches = !self.version_match.is_empty();
+        // The checks do not exclude each other: kube-apiserver lists every cause in one 422, in this order.
         if matches && self.resource_version.is_empty() {
             errors.forbidden(
                 path,
@@ -159,6 +161,7 @@ pub(crate) async fn wait_for(call: &Call, revision: u64) -> Result<(), Status> {
     if store.revision() >= revision {
         return Ok(());
     }
+    // kube-apiserver waits as long for its watch cache (waitUntilFreshAndBlock).
     tokio::time::sleep(PATIENCE).await;
     if store.revision() >= revision {
         Ok(())
@@ -219,6 +222,7 @@ pub(crate) async fn read(
             "NotOlderThan" => false,
             _ => options.limit.is_some(),
         };
+        // kube-apiserver answers resourceVersion 0 from its watch cache, which knows no pages: the limit is ignored.
         match revision {
             Some(0) => request.limit = None,
             Some(revision) => {
@@ -243,6 +247,7 @@ pub(crate) async fn read(
         if revision == Some(0) {
             request.limit = None;
         }
+        // The revision of the first page, so that all pages show the same moment; -1 stands for the newest one.
         request.at = u64::try_from(token.rv).ok();
     }
     let page = call
@@ -262,6 +267,7 @@ pub(crate) async fn read(
                      Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted \
                      between the time the first chunk was returned and now may show up in the list.",
                 );
+                // -1 continues at the newest revision (kube-apiserver: handleCompactedErrorForPaging), if the client accepts that.
                 let token = Continue::encode(-1, relative(namespace, start));
                 status.metadata.insert("continue".to_owned(), token.into());
                 status
@@ -290,10 +296,12 @@ fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
             relative(call.namespace.as_deref(), next),
         );
         metadata.insert("continue".into(), token.into());
+        // With a selector the rest would have to be read to be counted, so kube-apiserver leaves the count out.
         if selector.is_empty() {
             metadata.insert("remainingItemCount".into(), page.remaining.into());
         }
     } else if call.row.custom {
+        // Lists of custom resources are untyped in kube-apiserver, so that no `omitempty` drops the empty token from the JSON.
         metadata.insert("continue".into(), "".into());
     }
     metadata.into()
@@ -336,6 +344,7 @@ pub(crate) async fn answer(
     let is_shared = call.form.shape == Shape::Whole
         && call.form.media == Media::Json
         && call.row.serves_stored_bytes();
+    // Stored bytes are shared with the store and cost no memory; every other form is made anew for this response.
     let bytes: usize = page.objects.iter().map(|object| object.size_bytes()).sum();
     if is_shared || bytes < LARGE {
         return made(call, &page, selector);
@@ -345,7 +354,9 @@ pub(crate) async fn answer(
         true => PIECES,
         false => bytes,
     };
+    // Without this wait a few clients that list all pods at once could exhaust the memory.
     let room = call.answer_room(room).await;
+    // The wait may have outlasted the client's patience; then the response need not be made.
     call.go_on()?;
     let answer = match is_sent_as_made {
         true => streamed(call, page, selector)?,
@@ -397,12 +408,14 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
         }
     };
     let mut response = reply::respond(200, Media::Json.content_type(), body);
+    // A body that is made while it is sent has no length to announce, so the mark tells the layers above that it has an end.
     response.extensions_mut().insert(EndsByItself);
     Ok(response)
 }
 
 /// Serializes a whole page at once.
 fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>, Status> {
+    // Kept as a result: an invalid `includeObject` is an error only where a table is made.
     let include = table::Include::parse(&call.query);
     let metadata = metadata(call, page, selector);
     match call.form.shape {
@@ -436,6 +449,7 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
                 .objects
                 .iter()
                 .map(|object| table::metadata_of(&call.row.served(object), version));
+            // kube-apiserver appends to a nil slice, which Go encodes as null when the list is empty.
             let items = if page.objects.is_empty() {
                 Value::Null
             } else {
@@ -522,6 +536,7 @@ fn pieces(call: &Call, page: &Page, head: &Value) -> Pieces {
             pieces.push(object.bytes());
         } else {
             pieces.push(Bytes::from_static(if index > 0 { b",{" } else { b"{" }));
+            // Items of built-in lists carry no apiVersion and kind, and the stored bytes begin with both, so only their tail is sent.
             pieces.push(object.untyped_tail());
         }
     }

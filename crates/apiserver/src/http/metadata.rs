@@ -60,6 +60,7 @@ pub(crate) fn settle_namespace(object: &mut Value, namespace: Option<&str>) -> R
         .and_then(Value::as_str)
         .unwrap_or_default();
     match namespace {
+        // kube-apiserver drops the namespace of a cluster-scoped object instead of refusing it.
         None => {
             metadata.remove("namespace");
         }

@@ -94,15 +94,18 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let takes_gzip = reply::takes_gzip(&parts.headers);
     let extra_space = auth::has_extra_space(&parts.headers);
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
+    // Everything that the response needs from the head is taken here, because the handler consumes the request.
     let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let audit_id = response_headers::audit_id(&parts.headers);
     let mut flow = None;
+    // As kube-apiserver's WithPanicRecovery: a bug in one handler costs one 500, not the connection with all its other requests.
     let answer = AssertUnwindSafe(route(server, parts, body, &mut flow)).catch_unwind();
     let mut response = answer
         .await
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
         .unwrap_or_else(|status| reply::refusal(&status, media));
+    // Only with a 401: a client that was authenticated in another way does not depend on the ignored token.
     if extra_space && response.status() == StatusCode::UNAUTHORIZED {
         let mut warnings = Warnings::default();
         warnings.add(EXTRA_SPACE.to_owned());
@@ -113,6 +116,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     if for_eyes {
         response = pretty::indented(response).await;
     }
+    // Before compression, which would spend work on a body that is not sent.
     if head_only {
         let (parts, _) = response.into_parts();
         return Response::from_parts(parts, Body::empty());
@@ -143,6 +147,7 @@ async fn route(
 ) -> Result<Response<Body>, Status> {
     let network = parts.extensions.remove::<OnNetwork>();
     if let Some(network) = &network {
+        // Only for sockets: a client in this process has no browser that could be led here from another site.
         site::check(parts.version, &parts.headers, &parts.uri, &network.names)?;
     }
     let uri = std::mem::take(&mut parts.uri);
@@ -160,6 +165,7 @@ async fn route(
     // Before the route is looked up: an unauthorized user must not learn which paths exist.
     let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     if let Route::Other(path) = route
+        // Probes must be answered when all seats are taken, or an overloaded server would be restarted.
         && probes::takes_no_turn(&parts.method, path)
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {
@@ -176,6 +182,7 @@ async fn route(
             Err(TooMany) => return Ok(reply::too_many_requests()),
         },
     };
+    // One table for the whole request: a definition that changes meanwhile must not mix two versions of its rows.
     let table = server.registry().table();
     match route {
         Route::Object(object) => {
@@ -188,6 +195,7 @@ async fn route(
             }
             let query = Query::parse(uri.query());
             let reads = matches!(parts.method, Method::GET | Method::HEAD);
+            // `watch=true` counts for collections alone; a single object is watched through the old `/watch/` path or a field selector.
             let collection = object.name.is_none() && object.subresource.is_none();
             let watch = object.watch || (collection && query.flag("watch").unwrap_or(false));
             let asked = RequestProperties {
@@ -197,6 +205,7 @@ async fn route(
                 log: object.subresource == Some("log") && object.group.is_empty(),
             };
             let form = negotiate::negotiate(&parts.headers, asked).map_err(|status| {
+                // kube-apiserver's router refuses a path or method before it reads the Accept header, so that error wins over the 406.
                 routing::refusal(row, &object, &parts.method).unwrap_or(status)
             })?;
             let mut call = Call::new(
@@ -211,6 +220,7 @@ async fn route(
             call.patches = parts.method == Method::PATCH;
             let goes_on = goes_on(&call, &object, &parts.method);
             let timeout = match goes_on {
+                // kube-apiserver ignores `timeout` for long-running requests; watches have `timeoutSeconds` of their own.
                 true => None,
                 false => call.query.timeout()?,
             };
@@ -222,6 +232,7 @@ async fn route(
             call.on_network = true;
             let begun = Instant::now();
             let labels = labels(row, &call, &object, &parts.method);
+            // Counted down when it is dropped, so a client that disconnects is not counted for ever.
             let _in_flight = server.metrics().in_flight(&labels);
             let count = |answer: &Result<Response<Body>, Status>| {
                 let code = answer
@@ -256,6 +267,7 @@ async fn route(
             Ok(answer?.map(|body| {
                 Body::new(GuardedBody {
                     body,
+                    // Until the last byte is sent: the response's head is only the beginning of a watch.
                     held: (stream, busy),
                 })
             }))
@@ -267,6 +279,7 @@ async fn route(
                 Some(_) if parts.method != Method::GET => Err(method_not_allowed()),
                 Some(answer) => Ok(answer),
                 None => {
+                    // kube-apiserver answers an unknown version of a known group with a Status, and anything else with plain text.
                     let known = match route {
                         Route::Version { group, .. } => table.routes_group(group),
                         _ => false,
@@ -295,6 +308,7 @@ async fn route(
                     Body::from(server.metrics().text(&table) + &server.more_metrics()),
                 ));
             }
+            // Generating a document takes long enough to delay the other connections of this thread.
             let document =
                 || openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers);
             running::aside(document).unwrap_or_else(|| Ok(reply::page_not_found()))
@@ -399,6 +413,7 @@ async fn objects(
 ) -> Result<Response<Body>, Status> {
     let resource = call.row.resource.clone();
     let is_collection = call.name.is_empty();
+    // Before anything can fail: kube-apiserver warns of a deprecated version also when it refuses the request.
     if let Some(text) = &resource.deprecated {
         call.warn(text.to_string());
     }
@@ -427,6 +442,7 @@ async fn objects(
         Method::GET | Method::HEAD | Method::DELETE | Method::PATCH
     ) && !is_collection
     {
+        // kube-apiserver (NamespaceKeyFunc) refuses such a name when it makes the object's key in etcd.
         let sentences = names::path_segment(&call.name);
         if !sentences.is_empty() {
             let why = format!(

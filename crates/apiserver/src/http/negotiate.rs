@@ -111,6 +111,7 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
             });
         }
     }
+    // A stable sort, so clauses of the same quality keep the client's order.
     clauses.sort_by(|one, other| other.quality.total_cmp(&one.quality));
     clauses
 }
@@ -160,6 +161,7 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: RequestProperties) -> Result
             binary = binary.or(Some(form));
             continue;
         }
+        // kube-apiserver has no streaming serializer for YAML.
         if asked.watch && media == Media::Yaml {
             return Err(not_acceptable(STREAMED));
         }
@@ -237,6 +239,7 @@ fn shape(clause: &Clause<'_>, media: Media) -> Option<Shape> {
         _ => return None,
     };
     match clause.parameter("as") {
+        // kube-apiserver gives tables as JSON or YAML only; a later clause of the header may still fit.
         "Table" if media != Media::Protobuf => Some(Shape::Table(version)),
         "PartialObjectMetadata" => Some(Shape::Metadata(version)),
         "PartialObjectMetadataList" => Some(Shape::MetadataList(version)),

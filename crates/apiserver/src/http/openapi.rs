@@ -94,6 +94,7 @@ impl Cache {
     /// Calls `look` with the documents of the current table, which are generated first if needed.
     fn with<T>(&self, server: &ApiServer, look: impl FnOnce(&mut Documents) -> T) -> T {
         let table = server.registry().table();
+        // The lock is held while documents are generated: several clients that ask at once cause the work once.
         let mut documents = self
             .0
             .lock()
@@ -116,6 +117,7 @@ impl Documents {
         for (name, resources) in openapi::subjects(&table) {
             let known = before.as_ref().and_then(|before| {
                 let told = before.subjects.get(&name)?;
+                // Compared by address: a definition that has changed has a new resource, and comparing schemas would cost much more.
                 let alike = told.len() == resources.len()
                     && told.iter().zip(&resources).all(|(a, b)| Arc::ptr_eq(a, b));
                 before.v3.get(&name).filter(|_| alike).cloned()

@@ -100,6 +100,7 @@ impl Patch {
                 return Err(Status::bad_request("Invalid JSON Patch"));
             }
             PatchKind::Strategic if patch.is_object() => Form::Strategic(patch),
+            // Go decodes null into an empty map, which changes nothing.
             PatchKind::Strategic if patch.is_null() => Form::Strategic(Value::Object(Map::new())),
             PatchKind::Merge | PatchKind::Strategic => {
                 let found = decode::json_kind(&patch);
@@ -160,7 +161,7 @@ impl Patch {
                 let text = merge::go_text(&merge::without_spent_directives(patch, tree));
                 return match decode::unconvertible(schema, tree) {
                     Some(why) => merge::unfit(&text, &why),
-                    // What Go's own decoder of JSON says comes with a prefix.
+                    // Errors of Go's own JSON decoder have a prefix here.
                     None if why.to_string().starts_with("illegal base64") => {
                         merge::unfit(&text, &format!("error decoding from json: {why}"))
                     }
@@ -223,6 +224,7 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
     if apply::is_apply(&call.headers) {
         return apply::apply(call, part, &body::read(body).await?).await;
     }
+    // Before the body is read: a client with the wrong Content-Type learns so even if its body is broken.
     let kind = PatchKind::of(&call.headers, call.row.custom)?;
     let bytes = body::read(body).await?;
     let options = call.write_options("PatchOptions")?;
@@ -258,6 +260,7 @@ impl Source for Patched {
             }
             return complete(call, object);
         }
+        // managedFields are folded in stored trees, and a patch that names them must see them as a client does.
         let mut whole = old.clone();
         ownership::unfold(&mut whole);
         complete(call, self.patched(call, patch, || whole.clone())?)

@@ -28,6 +28,7 @@ pub(crate) fn wanted(headers: &HeaderMap, uri: &Uri) -> bool {
     if uri.path().starts_with("/openapi/") {
         return false;
     }
+    // Most queries do not have the parameter and need no parsing.
     let asked = uri.query().filter(|query| query.contains("pretty="));
     if let Some(value) = Query::parse(asked).text("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "True" | "TRUE");
@@ -55,6 +56,7 @@ pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
         parts.extensions.insert(body_stream::EndsByItself);
         return Response::from_parts(parts, body_stream::changed(body, Indent::default()));
     }
+    // A small body is indented at once, so that the response keeps a Content-Length.
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
         return reply::refusal(&Status::internal("the answer ended early"), Media::Json);
     };

@@ -84,6 +84,7 @@ fn not_found(call: &Call) -> Status {
 fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
     // Only validate the list options: there is a single page, and no earlier revision.
     let (_, selector) = list::asked(call)?;
+    // Kept as a result: an invalid `includeObject` is an error only where a table is made.
     let include = table::Include::parse(&call.query);
     let objects = source.list(&ObjectQuery::new(
         call.namespace.as_deref(),

@@ -179,6 +179,7 @@ pub(crate) fn page_not_found() -> Response<Body> {
 /// Returns an error as a Status, with `Retry-After` if the error has one; JSON where the encoding has no form for it.
 pub(crate) fn refusal(status: &Status, media: Media) -> Response<Body> {
     let shown = status.to_json();
+    // A client that accepts only a form without a Status must still learn what went wrong.
     let mut response =
         encode(media, status.code, &shown, None).unwrap_or_else(|_| json(status.code, &shown));
     let seconds = status
@@ -199,6 +200,7 @@ pub(crate) fn respond(code: u16, content_type: &'static str, body: Body) -> Resp
         http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    // kube-apiserver: WithCacheControl. Responses depend on the user, so no proxy may share them.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
@@ -255,6 +257,7 @@ pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
     parts
         .headers
         .append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    // The length was that of the uncompressed body.
     parts.headers.remove(http::header::CONTENT_LENGTH);
     parts.extensions.insert(body_stream::EndsByItself);
     let gzip = Gzip(GzEncoder::new(Vec::new(), Compression::fast()));

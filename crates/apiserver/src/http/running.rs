@@ -27,6 +27,7 @@ const MANY: usize = 2000;
 pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {
+        // `block_in_place` panics on a single-threaded runtime, hence the question.
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         // A single-threaded runtime has no other thread to move them to.
         _ => work(),
@@ -63,6 +64,7 @@ pub(super) async fn in_turn(
     call.room = room;
     let is_large = is_large(&call, &method, &body);
     if !call.is_exempt {
+        // The body is in memory already, so from here on the client's speed does not matter to a seat.
         let taken = async {
             // A large request takes no seat while it waits for other large ones.
             if is_large {
@@ -102,9 +104,11 @@ pub(super) async fn to_its_end(
         };
     }
     let here = Handle::current();
+    // `spawn_blocking` drops no work when this future is dropped, so a large write also finishes without its client.
     let answer = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     match answer.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
+        // Passed on to the handler's own recovery, which answers with 500 and logs it.
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
         Err(Err(_)) => Err(Status::internal("the server is shutting down")),
     }

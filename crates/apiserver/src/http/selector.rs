@@ -106,6 +106,7 @@ impl Selector {
     pub(crate) fn matches(&self, row: &Row, object: &Object) -> bool {
         self.labels
             .iter()
+            // Labels before fields: the store keeps them parsed, while fields may need a conversion of the whole object.
             .all(|requirement| requirement.allows(object.meta().label(&requirement.key)))
             && (self.fields.is_empty() || self.matches_fields(row, object))
     }
@@ -157,6 +158,7 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     if let Some(at) = selectable.iter().position(|field| *field == name) {
         return Ok(Field::Selectable(at));
     }
+    // kube-apiserver's DefaultMetaV1FieldSelectorConversion knows the namespace for every kind, even for cluster-scoped ones.
     let namespace_known = resource.namespaced || (!row.custom && selectable.is_empty());
     match name {
         "metadata.name" => Ok(Field::Name),

@@ -35,6 +35,7 @@ pub(crate) fn check(
         let Some(named) = host_of(text) else {
             return Err(Status::bad_request("malformed Host header"));
         };
+        // An IP address cannot be rebound by DNS, so only names are compared.
         if address(named).is_none() && !is_ours(named, names) {
             return Err(forbidden(format!(
                 "{named:?} is not a name of this server: use localhost, an IP address, or a name in its certificate"
@@ -48,6 +49,7 @@ pub(crate) fn check(
         return Ok(());
     };
     let is_known = site_of(origin).is_some_and(|site| {
+        // Pages of this machine's own servers, above all of `kubectl proxy`.
         let on_loopback = address(site).is_some_and(|address| address.is_loopback());
         on_loopback || is_ours(site, names) || host == Some(site)
     });
@@ -117,6 +119,7 @@ fn address(host: &str) -> Option<IpAddr> {
 }
 
 fn is_ours(host: &str, names: &[String]) -> bool {
+    // `localhost.` is the same name in its absolute form.
     let host = host.strip_suffix('.').unwrap_or(host);
     let is_local = |name: &str| name.eq_ignore_ascii_case("localhost");
     let under_local = host

@@ -49,6 +49,7 @@ pub(crate) fn serve(
 
 fn stream(store: Arc<Store>) -> impl futures::Stream<Item = io::Result<Bytes>> {
     let (pieces, mut ready) = mpsc::channel(PIECES);
+    // A thread of its own: the copy waits for a slow reader, and must not occupy a thread of the runtime meanwhile.
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces(pieces);
         if let Err(error) = store.copy_to(&mut out) {

@@ -31,6 +31,7 @@ use super::{
 
 /// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);
+// kube-apiserver's cacher sends bookmarks as often (defaultBookmarkFrequency).
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
@@ -44,6 +45,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(&call.query, true)?;
     let mut selector = Selector::of(&call)?;
     if !call.name.is_empty() {
+        // A watch of one name is a watch of the collection with a selector, so a selector for another name contradicts the path.
         if !selector.takes_any_field() && selector.name() != Some(call.name.as_str()) {
             return Err(Status::bad_request(
                 "fieldSelector metadata.name doesn't match requested name",
@@ -51,6 +53,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
         }
         selector.restrict_to_name(&call.name);
     }
+    // Taken now, because the call moves into the stream below.
     let frames = call.form.media == Media::Protobuf;
     let revision = match options.resource_version.as_str() {
         "" => 0,
@@ -62,6 +65,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
             )
         })?,
     };
+    // A client that names no revision has listed nothing before, so it needs the state to which the events apply.
     let initial = options.send_initial_events.unwrap_or(revision == 0);
     // kube-apiserver sends initial events for a watch without a resourceVersion, or from 0, even if it did not ask for them.
     let ends_initial = initial && options.bookmarks;
@@ -71,8 +75,10 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
     };
     let timeout = match options.timeout_seconds {
         Some(seconds) => Duration::from_secs(seconds.min(LONGEST_S)),
+        // Random, as in kube-apiserver's ListResource: watches that began together must not all reconnect together.
         None => Duration::from_secs_f64(DEFAULT_TIMEOUT as f64 * (1.0 + rand::random::<f64>())),
     };
+    // An absolute time: the initial events of a large collection count towards the timeout.
     let ends = Instant::now() + timeout;
     // A client in this process has no connection to upgrade.
     let upgrade = call.upgrade.take();
@@ -156,6 +162,7 @@ fn follow(
                 yield Ok(writer.error(&status));
                 return;
             }
+            // The snapshot and the cursor share a revision, so no change is lost between the two or seen twice.
             let snapshot = collection.snapshot(writer.call.namespace.as_deref());
             from = snapshot.revision;
             let mut piece = PieceBuilder::new(plan.alone);
@@ -192,6 +199,7 @@ fn follow(
         tokio::pin!(due);
         let mut rests_until = None;
         loop {
+            // The pause comes before the read, not after it: what happens meanwhile joins the same piece.
             let events = async {
                 if let Some(then) = rests_until {
                     tokio::time::sleep_until(then).await;
@@ -199,6 +207,7 @@ fn follow(
                 cursor.next().await
             };
             tokio::select! {
+                // Events first, so that a bookmark that is due does not delay them.
                 biased;
                 events = events => match events {
                     Ok(events) => {
@@ -224,6 +233,7 @@ fn follow(
                     if due.deadline() >= plan.ends {
                         return;
                     }
+                    // The revision that this watcher has read up to, which a quiet collection's own last change may be far behind.
                     let revision = cursor.progress();
                     yield Ok(writer.bookmark(revision, false));
                     due.as_mut().reset(plan.due(Instant::now()));
@@ -267,6 +277,7 @@ impl LineWriter {
         let matches = |object: &Object| {
             self.selector.is_empty() || self.selector.matches(&self.call.row, object)
         };
+        // As kube-apiserver's cacher does (convertToWatchEvent): a client's cache must drop an object that leaves its selector.
         let now = event.event_type != EventType::Deleted && matches(&event.object);
         let before = event
             .previous
@@ -288,6 +299,7 @@ impl LineWriter {
         }
         Some(match before {
             Some(before) if seen_as == EventType::Deleted => {
+                // The client knows only the state that matched, so the event shows that state, at the revision of the change.
                 let gone = before.deleted_at(event.revision());
                 if share {
                     gone.line()
@@ -321,6 +333,7 @@ impl LineWriter {
                     self.include,
                 )];
                 let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                // kube-apiserver sends the column definitions with the first table alone; kubectl keeps them.
                 let columns = if self.columns_sent {
                     Value::Null
                 } else {

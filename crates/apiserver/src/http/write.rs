@@ -63,6 +63,7 @@ impl<'a> Admission<'a> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
+        // First the lookups: the plugins below are synchronous, so everything they may have to wait for must be there already.
         self.prepare(name, object, old).await?;
         self.mutate_in_house(name, object, old)?;
         match self.hooks() {
@@ -98,6 +99,7 @@ impl<'a> Admission<'a> {
             || self.hooks.as_ref().is_some_and(|hooks| {
                 let table = call.server.registry().table();
                 let rows = table.rows().iter().map(|row| &*row.resource);
+                // A webhook may name the same storage in another group or version (`matchPolicy: Equivalent`), so all its rows count.
                 let same: Vec<&Resource> = rows
                     .filter(|other| other.storage == action.resource.storage)
                     .collect();
@@ -153,6 +155,7 @@ impl<'a> Admission<'a> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
+        // The options and the user are the same in every review of this write, so both are made once.
         let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
@@ -160,6 +163,8 @@ impl<'a> Admission<'a> {
         let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
         self.call.without_turn(asked).await?;
         if rounds.changed {
+            // kube-apiserver's reinvocation: the plugins run again on the object that a webhook has changed, but only once, so that
+            // two mutators that undo each other cannot loop for ever.
             rounds.repeat();
             self.prepare(name, object, old).await?;
             self.mutate_in_house(name, object, old)?;
@@ -267,6 +272,7 @@ impl<'a> Admission<'a> {
             old,
             warnings: &mut warnings,
         };
+        // A refusal ends the loop but not the function: the warnings of the plugins before it still belong in the response.
         let mut asked = Ok(());
         for plugin in call.server.plugins() {
             if plugin.handles(&request.action) {
@@ -453,6 +459,7 @@ pub(crate) async fn modify_with_raw_field(
 ) -> Result<(), Status> {
     loop {
         let stored = current(row, key)?;
+        // Read again in every round: the text that is copied must be that of the version that the commit replaces.
         let (mut object, mut raw) = stored.parse_with_raw_field(raw_field);
         change(&mut object)?;
         raw.set(field, &object[raw_field.field][field]);

@@ -54,6 +54,7 @@ impl Activity {
 
     fn speak(&self) {
         let now_ms = self.since.elapsed().as_millis() as u64;
+        // At least 1, because 0 means that no request has come yet.
         self.spoke_ms.store(now_ms.max(1), Relaxed);
     }
 
@@ -65,6 +66,7 @@ impl Activity {
             let due = match self.quiet_since() {
                 Some(since) if self.spoke_ms.load(Relaxed) == 0 => since + first,
                 Some(since) => since + idle,
+                // Whatever request is running now, the connection cannot have been idle for too long before this time.
                 None => Instant::now() + idle,
             };
             if due <= Instant::now() {

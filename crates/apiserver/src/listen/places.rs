@@ -71,6 +71,7 @@ impl Places {
         taken.next += 1;
         let handshakes = &mut taken.by_kind[Kind::Handshake as usize];
         if handshakes.len() >= self.limits.handshakes
+            // The oldest and not the new one: clients that never finish their handshake must not keep others out.
             && let Some((_, oldest)) = handshakes.pop_first()
         {
             oldest.end.notify_one();
@@ -113,6 +114,7 @@ impl Place {
     pub(super) fn settle(&mut self, kind: Kind) -> bool {
         let most = self.places.most(kind);
         let mut taken = self.places.taken();
+        // Removed first, so that a refused connection holds no place of either kind.
         taken.by_kind[self.kind as usize].remove(&self.number);
         self.kind = kind;
         let alike = &mut taken.by_kind[kind as usize];
@@ -127,6 +129,7 @@ impl Place {
                 holder.end.notify_one();
             }
         }
+        // A new holder, because the time limits after the handshake start now.
         self.holder = Arc::new(Holder::new(self.places.request));
         alike.insert(self.number, self.holder.clone());
         true

@@ -66,12 +66,14 @@ impl Tls {
         let provider = Arc::new(ring::default_provider());
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                // A client may have a token instead of a certificate, and the probes need neither.
                 .allow_unauthenticated()
                 .build()?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
+        // HTTP/2 first, so that all watches of a client share one connection.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Tls {
             config: Arc::new(config),

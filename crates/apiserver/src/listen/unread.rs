@@ -86,6 +86,7 @@ pub(super) async fn answered<E>(
     if waits || request.body().is_end_stream() {
         return answer(request).await;
     }
+    // Taken now, because the request moves into the handler.
     let beside = request.version() > Version::HTTP_11;
     let (parts, body) = request.into_parts();
     let mut rest = SharedBody(Arc::new(Mutex::new(body)));

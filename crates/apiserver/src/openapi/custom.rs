@@ -56,6 +56,7 @@ fn unfold(schema: &mut Map<String, Value>) {
     }
     let all = schema.entry("allOf").or_insert_with(|| json!([]));
     if let Some(all) = all.as_array_mut() {
+        // A schema has one `anyOf`, so the second one goes into an `allOf`.
         all.insert(0, json!({ "anyOf": union }));
     }
 }
@@ -87,6 +88,7 @@ fn simplify(schema: &mut Map<String, Value>) {
     let nullable = nullable.into_iter().flatten();
     let nullable = nullable.filter(|(_, property)| may_be_null(property));
     let nullable: Vec<String> = nullable.map(|(name, _)| name.clone()).collect();
+    // kubectl takes null for an absent field and would report a required one as missing.
     let drops_all = schema.get("additionalProperties").is_some_and(may_be_null);
     if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| !drops_all && !nullable.iter().any(|other| name == other.as_str()));

@@ -37,6 +37,7 @@ pub(crate) fn v2(table: &Table, lookup: &dyn Lookup, before: Option<&V2>) -> V2 
         writing.path(path, item);
     });
     for (name, schema) in &schemas {
+        // Custom resources refer to built-in types such as ObjectMeta, which the copied part has already.
         if !writing.names.contains(name) {
             writing.definition(name, schema);
         }

@@ -154,6 +154,7 @@ impl<'a> Schemas<'a> {
             || json!({"type": "object"}),
             |metadata| self.standard("metadata", &metadata),
         );
+        // kube-openapi publishes the empty default of items in v3 only, and none for custom resources.
         let default =
             (self.dialect == Dialect::V3 && !row.is_defined()).then(|| ("default", json!({})));
         let item_schema = self.with_keywords(reference(self.dialect, item), default);
@@ -207,6 +208,7 @@ impl<'a> Schemas<'a> {
             Node::Struct(fields) => {
                 let name = wire::component_of(&fields.name);
                 if !self.done.contains_key(&name) {
+                    // Marks the type as reached before its fields are visited: types such as JSONSchemaProps contain themselves.
                     self.done.insert(name.clone(), Value::Null);
                     // The field may declare other list and map types than the named type itself, so take the declared type.
                     let own = Type::builtin(&fields.name);

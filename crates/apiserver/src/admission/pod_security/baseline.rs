@@ -1,4 +1,4 @@
-//! The rules of the baseline level: what is known to lead out of a container is forbidden. A rule that a version changed has the newer
+//! The rules of the baseline level, which forbids known ways out of a container. A rule that a version changed has the newer
 //! version in its name.
 
 use mullion_kube_text::golang::quote;
@@ -57,6 +57,7 @@ pub(super) fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
         profile
             .is_some_and(|profile| !matches!(profile.text("type"), "RuntimeDefault" | "Localhost"))
     };
+    // The field and the old annotation are reported together, as upstream's check does.
     let mut setters: Vec<String> = Vec::from_iter(pod.setters(is_bad));
     let contexts = pod.contexts().filter(|context| is_bad(context));
     let types = distinct(contexts.map(|context| context["appArmorProfile"].text("type")));
@@ -159,6 +160,7 @@ pub(super) fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     };
     let bad = pod.containers_that(|container| !ports(container).is_empty());
     let used: Vec<String> = pod.containers().flat_map(ports).collect();
+    // Each port once, however many containers use it.
     let used = distinct(used.iter().map(String::as_str));
     (!bad.is_empty()).then(|| Violation {
         reason: "hostPort",
@@ -300,7 +302,7 @@ pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// The refusal of explicit profiles, which both levels word alike.
+/// Refuses explicit seccomp profiles; both levels use the same words.
 pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad = |context: &Value| {
         let profile = context.field("seccompProfile");

@@ -1,4 +1,4 @@
-//! Which checks a level has in which version of Kubernetes. A namespace may ask for the rules of an older version than the server's.
+//! Lists the checks of each level by the version of Kubernetes. A namespace may ask for the rules of an older version than the server's.
 
 use super::{Pod, Violation, baseline as base, restricted as strict};
 
@@ -28,7 +28,7 @@ impl Check {
         }
     }
 
-    /// The rule of a version; none before there was one.
+    /// Returns the rule of a version, or `None` for versions from before the check.
     pub(super) fn at(&self, minor: u32) -> Option<Rule> {
         let mut rules = self.rules.iter().rev();
         rules

@@ -1,4 +1,4 @@
-//! What to say of the pods that are there when a namespace becomes stricter: they stay, but would not come in again.
+//! Warns of the existing pods that a namespace's new, stricter level would refuse. They stay, but could not be created again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use super::{Pod, policy::Policy};
 /// The largest number of pods that are checked (upstream stops after one second as well).
 const MAX_PODS: usize = 3000;
 
-/// Warns of the pods of a namespace that a new policy would refuse, by what they do.
+/// Warns of the pods of a namespace that a new policy would refuse, grouped by their violations.
 pub(super) fn warnings(ctx: &Ctx<'_>, policy: &Policy, namespace: &str) {
     let pods = by_importance(ctx.lookup.list("", "pods", Some(namespace)));
     let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();

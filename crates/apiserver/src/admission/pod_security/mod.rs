@@ -1,4 +1,4 @@
-//! PodSecurity: namespaces say by label how far their pods are trusted, and pods that go further are refused or warned about.
+//! PodSecurity: refuses or warns of pods that go further than the level in their namespace's labels allows.
 //!
 //! [`policy`] reads the labels, [`checks`] holds the checks of each level and which version brought or changed them, [`existing`] looks at
 //! the pods that are there when a namespace becomes stricter. Workloads are never refused, only warned about: their pods come later.
@@ -65,6 +65,7 @@ impl Plugin for PodSecurity {
         if request.action.is("", "namespaces") {
             return judge_namespace(ctx, request);
         }
+        // A pod that violates a level which came later must still be able to lose a finalizer.
         let spared = request.old.is_some_and(|old| {
             request.action.is("", "pods") && !is_significant(request.object, old)
         });
@@ -75,6 +76,7 @@ impl Plugin for PodSecurity {
         };
         let policies = Policies::of(&namespace);
         let pod = subject(request);
+        // Workloads are not refused: a refused controller would hide why its pods are missing.
         if request.action.is("", "pods") {
             let violations = policies.enforce.violations(&pod);
             if !violations.is_empty() {
@@ -103,7 +105,7 @@ fn is_workload(action: &Action<'_>) -> bool {
         .any(|(group, plural)| action.is(group, plural))
 }
 
-/// The pod a request is about, or will make pods from.
+/// Returns the pod of a request, or the template that pods will be made from.
 fn subject<'r>(request: &'r Request<'_>) -> Pod<'r> {
     let object = &*request.object;
     let holder = match &*request.action.resource.plural {
@@ -147,7 +149,7 @@ fn is_significant(pod: &Value, old: &Value) -> bool {
             .any(debugged)
 }
 
-/// Refuses labels that mean nothing, but for those that were there before, and tells of pods that would no longer come in.
+/// Refuses invalid labels unless they were there before, and warns of existing pods that a stricter level would refuse.
 fn judge_namespace(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
     let errors = policy::label_errors(request.object);
     let known = request
@@ -164,6 +166,7 @@ fn judge_namespace(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         Policies::of(request.object).enforce,
         Policies::of(old).enforce,
     );
+    // Only then: checking every pod of the namespace is too costly for each update of its labels.
     if policy.is_stricter_than(&before) {
         existing::warnings(ctx, &policy, request.object["metadata"].text("name"));
     }

@@ -30,7 +30,7 @@ pub(super) struct Policy {
     pub(super) minor: Option<u32>,
 }
 
-/// The policies that show: what `audit` says goes into a log that does not exist here.
+/// The policies that have an effect; `audit` has none, because there is no audit log.
 pub(super) struct Policies {
     pub(super) enforce: Policy,
     pub(super) warn: Policy,
@@ -48,8 +48,8 @@ impl Level {
 }
 
 impl Policies {
-    /// Reads the labels of a namespace. A level that cannot be read enforces all and warns of nothing; who does not say of what to warn
-    /// is warned of what is enforced.
+    /// Reads the labels of a namespace. An invalid level enforces `restricted` and warns of nothing. A namespace without a `warn` label is
+    /// warned by its `enforce` level.
     pub(super) fn of(namespace: &Value) -> Policies {
         let labels = &namespace["metadata"]["labels"];
         let level = |mode: &str| labels.field(&[LABEL, mode].concat()).map(parse_level);
@@ -60,6 +60,7 @@ impl Policies {
         let (enforced, warned) = (level("enforce"), level("warn"));
         let enforce = Policy {
             level: enforced.map_or(Level::Privileged, |level| {
+                // As pod-security-admission: a typo must not open the namespace.
                 level.unwrap_or(Level::Restricted)
             }),
             minor: minor("enforce").unwrap_or_default(),
@@ -79,7 +80,7 @@ impl Policies {
 }
 
 impl Policy {
-    /// `"baseline:v1.24"`.
+    /// Formats the policy for messages, such as `"baseline:v1.24"`.
     pub(super) fn quoted(&self) -> String {
         let level = match self.level {
             Level::Privileged => "privileged",
@@ -121,7 +122,7 @@ fn parse_level(text: &Value) -> Option<Level> {
     Level::parse(text.as_str()?)
 }
 
-/// The minor version, `None` for the latest; nothing when it cannot be read.
+/// Parses a version as its minor number, `None` for the latest. Returns `None` for an invalid one.
 fn parse_version(text: &Value) -> Option<Option<u32>> {
     let text = text.as_str()?;
     if text == "latest" {

@@ -1,5 +1,5 @@
-//! The rules of the restricted level: a pod must give up what it does not need. Since 1.25 what only Linux knows is not asked of Windows
-//! pods, since 1.35 who is root in a user namespace of its own is not root.
+//! The rules of the restricted level: a pod must give up the privileges that it does not need. Since 1.25 Windows pods are exempt from the
+//! checks of fields that only Linux has, and since 1.35 a pod with a user namespace of its own may run as root in it.
 
 use mullion_schema::tree::Tree;
 use serde_json::Value;

@@ -33,7 +33,7 @@ pub(super) fn is_stood_for(ctx: &Ctx<'_>, limit: &str) -> bool {
     }
 }
 
-/// Adds to what a claim uses of devices by class what that is of extended resources.
+/// Adds the extended resources that the devices of a claim stand for.
 pub(super) fn add(ctx: &Ctx<'_>, claim: &Value, used: &mut Amounts) {
     let mut extended = Amounts::new();
     for (name, amount) in &*used {
@@ -69,7 +69,7 @@ fn explicit(class: &Value) -> &str {
     class["spec"].text("extendedResourceName")
 }
 
-/// The UID and the name of the pod whose extended resources a claim says it is for.
+/// Returns the UID and the name of the pod whose extended resources the claim is for.
 fn owner(claim: &Value) -> Option<(&str, &str)> {
     let metadata = &claim["metadata"];
     if metadata["annotations"].text(EXTENDED) != "true" {
@@ -81,12 +81,13 @@ fn owner(claim: &Value) -> Option<(&str, &str)> {
     is_pod.then(|| (owner.text("uid"), owner.text("name")))
 }
 
-/// The pod whose extended resources a claim is for. A pod that does not name its claim has at most one, the oldest.
+/// Returns the pod whose extended resources a claim is for. A pod whose status does not name its claim has at most one, the oldest.
 fn pod_of(ctx: &Ctx<'_>, claim: &Value) -> Option<Arc<Value>> {
     let (uid, name) = owner(claim)?;
     let metadata = &claim["metadata"];
     let namespace = Some(metadata.text("namespace"));
     let pod = ctx.lookup.find("", "pods", namespace, name)?;
+    // Another pod of the same name, made after the owner was deleted.
     if pod["metadata"].text("uid") != uid {
         return None;
     }

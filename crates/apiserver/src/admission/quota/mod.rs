@@ -35,6 +35,7 @@ impl Plugin for ResourceQuota {
         let resource = action.resource;
         resource.namespaced
             && !resource.rules.transient
+            // kube-apiserver's quota ignores events: a namespace at its limit must still be able to report why.
             && resource.plural != "events"
             && match (action.operation, action.subresource) {
                 (Operation::Create, None) => true,
@@ -49,9 +50,11 @@ impl Plugin for ResourceQuota {
 
     fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
         let mut quotas = ctx.lookup.list("", "resourcequotas", request.namespace);
+        // The cheap questions first: most namespaces have no quota.
         if quotas.is_empty() || !usage::may_change(request) {
             return Ok(Vec::new());
         }
+        // By name, so that the error names the same quota each time.
         quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
         let counted = CountedKind::of(request.action.resource);
         let mut counting = Vec::new();
@@ -64,6 +67,7 @@ impl Plugin for ResourceQuota {
             return Ok(Vec::new());
         }
         let used = usage(ctx, &counted, request)?;
+        // An update is charged for the difference alone.
         let before = request.old.map(|old| used_by(ctx, &counted, old));
         let mut claims = Vec::new();
         for quota in counting {
@@ -99,6 +103,7 @@ fn counts(
         return Ok(false);
     }
     let name = quota["metadata"].text("name");
+    // A pod that names no amount could use any, so a quota on that amount cannot count it (kube-apiserver: podEvaluator.Constraints).
     if let Some(missing) = counted.missing(&limited, request.object) {
         return Err(request.forbidden(&format!("failed quota: {name}: {missing}")));
     }
@@ -152,6 +157,7 @@ fn delta(used: &Amounts, before: Option<&Amounts>) -> Amounts {
             *amount = amount.minus(before);
         }
     }
+    // What an update frees is left to the quota controller (kube-apiserver: SubtractWithNonNegativeResult).
     delta.retain(|_, amount| amount.nano() > 0);
     delta
 }
@@ -169,6 +175,7 @@ fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option
         .iter()
         .filter(|(name, amount)| {
             let used = used.get(name.as_str()).unwrap_or(&zero);
+            // Only resources whose usage rises are looked at, so a quota that was lowered below its usage does not block other writes.
             used.plus(amount) > hard[name.as_str()]
         })
         .map(|(name, _)| name)

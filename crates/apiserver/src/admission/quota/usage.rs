@@ -76,7 +76,7 @@ impl<'a> CountedKind<'a> {
         CountedKind { group, plural }
     }
 
-    /// The plural of a core kind; empty for others, which have no scopes.
+    /// Returns the plural of a core kind, or an empty text for another kind, which has no scopes.
     pub(super) fn plural(&self) -> &str {
         if self.group.is_empty() {
             self.plural
@@ -89,7 +89,7 @@ impl<'a> CountedKind<'a> {
         self.group == "resource.k8s.io" && self.plural == "resourceclaims"
     }
 
-    /// `count/deployments.apps`.
+    /// Returns the name under which a quota counts the objects of the kind, such as `count/deployments.apps`.
     fn count(&self) -> String {
         if self.group.is_empty() {
             format!("count/{}", self.plural)
@@ -130,6 +130,7 @@ impl<'a> CountedKind<'a> {
     /// Returns the limited resources that a pod's containers must set but do not, as text for the error.
     pub(super) fn missing(&self, limited: &[&str], object: &Value) -> Option<String> {
         let spec = &object["spec"];
+        // Amounts for the whole pod cover containers that name none.
         if self.plural() != "pods" || totals::has_pod_level(spec) {
             return None;
         }
@@ -173,6 +174,7 @@ impl<'a> CountedKind<'a> {
             devices(object, &mut used);
         }
         match self.plural() {
+            // kube-apiserver (QuotaV1Pod): a pod that has ended counts under `count/pods` until it is deleted, but uses nothing.
             "pods" if runs(object, now) => {
                 let spec = &object["spec"];
                 used.extend(compute(
@@ -192,7 +194,7 @@ impl<'a> CountedKind<'a> {
     }
 }
 
-/// Requests and limits under the names that quotas have for them.
+/// Returns requests and limits under the names that quotas have for them.
 fn compute(requests: &totals::Totals<'_>, limits: &totals::Totals<'_>) -> Amounts {
     let mut used = Amounts::new();
     for (name, amount) in requests {
@@ -227,10 +229,11 @@ fn runs(pod: &Value, now: Timestamp) -> bool {
     }
 }
 
-/// Devices by their class: of alternatives, the most that any of a class asks for.
+/// Adds the devices of a claim by their class; of alternatives, the largest number counts.
 fn devices(claim: &Value, used: &mut Amounts) {
     let number = |request: &Value| match request.text("allocationMode") {
         "ExactCount" => request.integer("count").unwrap_or(0),
+        // How many there are is not known before the allocation, so the most that a claim may get is charged.
         "All" => MOST_DEVICES,
         _ => 0,
     };
@@ -263,10 +266,11 @@ fn claim(claim: &Value, used: &mut Amounts) {
     let amount = |list: &Value| list.field("storage").map(totals::quantity);
     let requested = amount(&claim["spec"]["resources"]["requests"]);
     let allocated = amount(&claim["status"]["allocatedResources"]);
-    // A claim that is being made smaller again still holds what it was given.
+    // A claim whose request was reduced again still holds what was allocated to it.
     let Some(storage) = requested.max(allocated) else {
         return;
     };
+    // kube-apiserver (RoundUp) counts whole bytes.
     let storage = if storage.is_integer() {
         storage
     } else {

@@ -1,7 +1,7 @@
-//! The body of a webhook's answer as the tree of an AdmissionReview, or why it is none in the words of Go's decoders.
+//! Decodes the body of a webhook's response as the tree of an AdmissionReview, with the errors of Go's decoders.
 //!
-//! Upstream's client decodes what the data says it is and then converts that to what was asked for: nothing converts one version of a review
-//! to the other. A text that does not begin as a JSON object is YAML.
+//! kube-apiserver's client decodes the kind that the data names, and then converts it to the expected one; no version of a review converts
+//! to another. A text that does not begin as a JSON object is YAML.
 
 use mullion_kube_text::golang::quote;
 use mullion_schema::decode::{self, base64};
@@ -16,9 +16,9 @@ const NO_META: &str = "couldn't get version/kind; json parse error: ";
 /// The Go struct into which the type of an object is decoded, as decoding errors print it.
 const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-/// A type of Go's.
+/// A Go type.
 enum Shape {
-    /// `string`, or what is one.
+    /// `string`, or a named type of that kind.
     Text(&'static str),
     Bool,
     Number(&'static str),
@@ -110,10 +110,12 @@ pub(super) fn read(version: ReviewVersion, body: &[u8]) -> Result<Value, String>
             "0-length response with status code: 200 and content type: application/json".to_owned(),
         );
     }
+    // The kind is read before the fields, as in apimachinery's decoders, so an error in the kind wins.
     let tree = tree(body)?;
     let found = kind_of(&tree)?;
     let wanted = version.api_version();
     let (api_version, kind) = match found {
+        // An absent type is the expected one (apimachinery: gvkWithDefaults).
         ("", kind) => (wanted, kind),
         found => found,
     };
@@ -132,6 +134,7 @@ pub(super) fn read(version: ReviewVersion, body: &[u8]) -> Result<Value, String>
             quote(SCHEME)
         ));
     }
+    // The fields are checked before the conversion, which finds fault with the version.
     if is_review {
         Reader { version: short }.check(&REVIEW, &tree, None, "")?;
     }
@@ -152,7 +155,7 @@ fn tree(body: &[u8]) -> Result<Value, String> {
     read.map(|(tree, _)| tree)
 }
 
-/// The version and the kind of an object, which may be empty.
+/// Returns the version and the kind of an object, which may be empty.
 fn kind_of(tree: &Value) -> Result<(&str, &str), String> {
     let fields = match tree {
         Value::Null => return Ok(("", "")),
@@ -185,7 +188,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// `holder`: the struct that the value is in; `path`: the names on the way to it.
+    /// Checks that a value has the shape. `holder` is the struct that contains the value, and `path` the field names that lead to it.
     fn check(
         &self,
         shape: &Shape,
@@ -207,6 +210,7 @@ impl Reader<'_> {
         };
         let found = decode::json_kind(value);
         match (shape, value) {
+            // Go's decoder leaves a field alone that is null.
             (_, Value::Null)
             | (Shape::Text(_), Value::String(_))
             | (Shape::Bool, Value::Bool(_)) => Ok(()),
@@ -272,7 +276,7 @@ impl Reader<'_> {
     }
 }
 
-/// The operations of a patch; the error is what Go's library of patches says of another thing.
+/// Parses the operations of a patch; the error is that of Go's jsonpatch library.
 pub(super) fn operations(patch: &[u8]) -> Result<Value, String> {
     let (tree, _) = decode::untyped_json(patch).map_err(|why| why.to_string())?;
     let wrong = |value: &Value, wanted| Err(decode::json_of_another_type(value, wanted));

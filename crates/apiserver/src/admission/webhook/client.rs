@@ -1,6 +1,6 @@
 //! Connections to webhooks: one pool per address and certificate authority, HTTP/1.1 as upstream speaks it.
 //!
-//! The connections that wait are bounded by [`MAX_IDLE`] and [`IDLE`]; what is sent over them and for how long is [`super::post`]'s. Errors
+//! [`MAX_IDLE`] and [`IDLE`] bound the idle connections; [`super::post`] decides what is sent over them and for how long. Errors
 //! read as Go's client words them.
 
 use std::{
@@ -60,7 +60,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The name its certificate must be for.
+    /// Returns the name that the webhook's certificate must be valid for.
     fn server_name(&self) -> String {
         match self {
             Place::Host { host, .. } => host.clone(),
@@ -86,7 +86,7 @@ pub(super) type Pool = legacy::Client<Connector, Full<Bytes>>;
 pub(super) struct Clients(Mutex<HashMap<Address, Result<Arc<Pool>, String>>>);
 
 impl Clients {
-    /// The client of an address, made at its first use.
+    /// Returns the client of an address, which is created at its first use.
     pub(super) fn of(
         &self,
         server: &Arc<ApiServer>,
@@ -100,11 +100,12 @@ impl Clients {
             return client.clone();
         }
         let made = pool(server, address);
+        // Errors are kept too: a broken caBundle stays broken until the configuration changes, and then the address is another one.
         clients.insert(address.clone(), made.clone());
         made
     }
 
-    /// Closes what no configuration names any more.
+    /// Closes the connections to addresses that no configuration names any more.
     pub(super) fn retain(&self, is_used: impl Fn(&Address) -> bool) {
         let mut clients = self
             .0
@@ -119,6 +120,7 @@ fn pool(server: &Arc<ApiServer>, address: &Address) -> Result<Arc<Pool>, String>
     let connector = Connector {
         tls: Arc::new(trust::client_config(&address.authority)?),
         place: Arc::new(address.place.clone()),
+        // Weak, because the server owns the pools: a strong reference would keep both alive for ever.
         server: Arc::downgrade(server),
     };
     let pool = legacy::Client::builder(TokioExecutor::new())
@@ -156,7 +158,7 @@ pub(super) fn words(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// An error of the operating system as Go prints it.
+/// Formats an error of the operating system as Go prints it.
 fn io_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
@@ -194,7 +196,7 @@ impl Connector {
         for address in self.addresses(host, port).await.map_err(DialError)? {
             match TcpStream::connect(address).await {
                 Ok(stream) => {
-                    // Small messages go at once.
+                    // Reviews are small and wait for their answers, so Nagle's algorithm would only add delay.
                     let _ = stream.set_nodelay(true);
                     return match is_plain {
                         true => Ok(Stream(TokioIo::new(Box::new(stream)))),
@@ -210,7 +212,7 @@ impl Connector {
         Err(failure)
     }
 
-    /// The addresses of a host: where the service leads if it is the webhook's own, else what its name says.
+    /// Returns the addresses of a host: the endpoints of the webhook's own Service, or those that DNS gives for another host.
     async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         let own = match &*self.place {
             Place::Service {

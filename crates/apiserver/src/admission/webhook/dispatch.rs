@@ -65,7 +65,7 @@ impl<K: Ord> Stage<K> {
         }
     }
 
-    /// Remembers what is left of the object after the first round.
+    /// Remembers the object at the end of the first round.
     pub(super) fn end(&mut self, object: &Value) {
         if !self.again && !self.invoked.is_empty() {
             self.output = Some(object.clone());
@@ -102,11 +102,14 @@ pub(crate) async fn mutate(
     };
     let stage = &mut rounds.policies;
     if policy::mutating::mutate(&hooks.mutations, &views, object, old, stage)? {
+        // kube-apiserver counts a policy's patch as a change even if the object is the same afterwards.
         rounds.changed = true;
     }
     let stage = &mut rounds.webhooks;
+    // After the policies: a webhook must be called again if a policy has changed the object since the first round.
     stage.begin(object);
     for (index, hook) in hooks.mutating.iter().enumerate() {
+        // Asked again for each webhook, because the webhooks before it may have changed the labels that its selector matches.
         let Some(view) = views.wanted(&hook.matcher, present(object), old)? else {
             continue;
         };
@@ -116,11 +119,13 @@ pub(crate) async fn mutate(
         let asked = change(&views, hook, &view, object, old).await;
         if let Ok(true) = asked {
             rounds.changed = true;
+            // Before this webhook is noted as called: its own change is no reason to call it again.
             stage.something_changed();
         }
         if hook.reinvoked {
             stage.invoked(index);
         }
+        // Last, so that the state above is right even where the failure policy lets the request go on.
         asked
             .map(|_| ())
             .or_else(|failure| failure.settle(hook, subject))?;
@@ -189,6 +194,7 @@ pub(crate) async fn judge(
         ask(views, hook, view, shown.as_ref(), shown_old.as_ref(), false).await
     });
     let verdicts = join_all(verdicts).await;
+    // In the order of the names and not of the answers, so that a client gets the same error each time.
     for ((hook, _), verdict) in wanted.iter().zip(verdicts) {
         verdict
             .map(|_| ())
@@ -197,7 +203,7 @@ pub(crate) async fn judge(
     Ok(())
 }
 
-/// The object, unless there is none: a deletion has no new one.
+/// Returns the object, or `None` for a deletion, which has no new one.
 pub(super) fn present(object: &Value) -> Option<&Value> {
     (!object.is_null()).then_some(object)
 }
@@ -225,6 +231,7 @@ impl Failure {
             return Err(Status::internal(error));
         }
         tracing::warn!(webhook = hook.matcher.name, error, "the request goes on");
+        // `failurePolicy: Ignore` forgives the webhook, but not that the whole request has run out of time.
         if left(subject).is_zero() {
             return Err(out_of_time());
         }
@@ -251,6 +258,7 @@ async fn ask(
     changes: bool,
 ) -> Result<Verdict, Failure> {
     let subject = views.subject;
+    // kube-apiserver refuses here although nothing has failed: a dry run must not have side effects, so the webhook cannot be asked.
     if subject.dry_run && hook.has_side_effects {
         let webhook = quote(&hook.matcher.name);
         let why = format!("admission webhook {webhook} does not support dry run");
@@ -274,6 +282,7 @@ async fn ask(
         address,
         &hook.url,
         body,
+        // The webhook's own time, but never beyond that of the request.
         hook.timeout.min(time_left),
     );
     let answer = answer.await.map_err(|error| match error {
@@ -281,6 +290,7 @@ async fn ask(
         CallError::Failed(why) => Failure::Calling(format!("failed to call webhook: {why}")),
     })?;
     let mut verdict = review::decode(version, &uid, changes, &answer).map_err(Failure::Calling)?;
+    // Also of a refusal: the warnings may explain it.
     for warning in std::mem::take(&mut verdict.warnings) {
         (subject.warn)(warning);
     }

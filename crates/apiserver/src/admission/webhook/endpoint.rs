@@ -13,7 +13,7 @@ use serde_json::Value;
 /// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;
 
-/// The addresses of a host, in the order to try them.
+/// Returns the addresses of a host in the order in which to try them.
 pub(super) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -29,7 +29,7 @@ pub(super) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, St
     Ok(found)
 }
 
-/// The addresses behind a service's port.
+/// Returns the addresses behind a service's port.
 pub(super) async fn of_service(
     lookup: &dyn Lookup,
     namespace: &str,
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 }
 
-/// The ready endpoints of a port: of all EndpointSlices, and of the Endpoints that nothing may have made slices of.
+/// Returns the ready endpoints of a port from all EndpointSlices, and from Endpoints that may have no slices.
 fn endpoints(lookup: &dyn Lookup, namespace: &str, service: &str, port: &str) -> Vec<Endpoint> {
     let port_of = |object: &Value| {
         let mut ports = object.items("ports").iter();

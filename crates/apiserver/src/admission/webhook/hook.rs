@@ -1,4 +1,4 @@
-//! Webhooks as their configurations describe them, in the form that questions need.
+//! Parses the webhooks of a configuration into the form that calling them needs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -74,7 +74,7 @@ pub(super) enum ReviewVersion {
 }
 
 impl ReviewVersion {
-    /// The `apiVersion` of reviews.
+    /// Returns the `apiVersion` of reviews.
     pub(super) fn api_version(self) -> &'static str {
         match self {
             ReviewVersion::V1 => "admission.k8s.io/v1",
@@ -181,7 +181,7 @@ impl Rule {
 }
 
 impl Hook {
-    /// The webhooks of a configuration.
+    /// Returns the webhooks of a configuration.
     pub(super) fn all_of(configuration: &Value) -> impl Iterator<Item = Arc<Hook>> {
         let hooks = configuration.items("webhooks").iter();
         hooks.map(|hook| Arc::new(Hook::of(hook)))
@@ -195,6 +195,7 @@ impl Hook {
         };
         let mut matcher = Matcher::of(hook.text("name"), hook, "rules");
         matcher.conditions = conditions.map(compile).collect();
+        // The v1 default is Fail, so anything but Ignore fails.
         matcher.fails = hook.text("failurePolicy") != "Ignore";
         let versions = strings(hook, "admissionReviewVersions");
         let seconds = hook.integer("timeoutSeconds");
@@ -211,6 +212,7 @@ impl Hook {
             has_side_effects: !["None", "NoneOnDryRun"].contains(&hook.text("sideEffects")),
             reinvoked: hook.text("reinvocationPolicy") == "IfNeeded",
             timeout: seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),
+            // The first version that both sides know, in the order of the configuration.
             review: versions.iter().find_map(|version| match version.as_str() {
                 "v1" => Some(ReviewVersion::V1),
                 "v1beta1" => Some(ReviewVersion::V1Beta1),
@@ -222,7 +224,7 @@ impl Hook {
     }
 }
 
-/// The URL and the place of a `clientConfig`.
+/// Returns the URL and the network location of a `clientConfig`.
 fn target(config: &Value) -> (String, Result<Place, String>) {
     if let Some(service) = config.field("service") {
         let (namespace, name) = (service.text("namespace"), service.text("name"));

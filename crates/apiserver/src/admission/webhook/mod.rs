@@ -1,5 +1,5 @@
-//! What users have decided about writes: webhooks, which are programs that are asked and may change or refuse them (upstream:
-//! apiserver/pkg/admission/plugin/webhook), and [`policy`], which the server checks itself.
+//! Webhooks and policies, the rules of users about writes. A webhook is a program that may change or refuse a write (upstream:
+//! apiserver/pkg/admission/plugin/webhook); a [`policy`] is evaluated by the server itself.
 //!
 //! [`hook`] is a configuration in the form that questions need, [`subject`] a write as webhooks see it and which of them want to, [`review`]
 //! the question and its answer ([`answer`] reads it), [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write
@@ -58,7 +58,7 @@ pub(crate) struct Hooks {
 }
 
 impl Webhooks {
-    /// The webhooks of a registry; none until [`Webhooks::wake`].
+    /// Creates the webhooks of a registry; none is called until [`Webhooks::wake`].
     pub(crate) fn new(registry: &Registry) -> Self {
         let table = registry.table();
         let row = |plural| {
@@ -92,7 +92,7 @@ impl Webhooks {
         self.awake.store(true, Ordering::Release);
     }
 
-    /// The webhooks there are now; `None` where there are none.
+    /// Returns the current webhooks and policies, or `None` if there are none.
     pub(crate) fn current(&self) -> Option<Arc<Hooks>> {
         if !self.awake.load(Ordering::Acquire) {
             return None;
@@ -137,6 +137,7 @@ impl Webhooks {
             ),
             seen: Some(last),
         };
+        // Pools of webhooks that are gone would otherwise keep their connections open.
         self.clients.retain(|address| {
             let all = hooks.mutating.iter().chain(&hooks.validating);
             all.into_iter()

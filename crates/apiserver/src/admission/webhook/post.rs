@@ -1,6 +1,6 @@
 //! A question to a webhook and its answer, as client-go's REST client and Go's HTTP client under it carry them.
 //!
-//! Who is asked to come again (429 or 5xx with `Retry-After` in seconds) does so [`MOST_RETRIES`] times at most, and redirects are followed as
+//! A response of 429 or 5xx with `Retry-After` in seconds is retried at most [`MOST_RETRIES`] times, and redirects are followed as
 //! Go follows them; connections that fail are not tried again. All of it has the time of one call, and an answer [`body::LIMIT`] bytes.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
@@ -22,7 +22,7 @@ use crate::{http::body, server::ApiServer};
 const MOST_RETRIES: usize = 10;
 /// The largest number of requests in a chain of redirects.
 const MOST_HOPS: usize = 10;
-/// So much is read of an answer that only leads elsewhere, so that its connection can be used again.
+/// The number of bytes that are read of a redirect's body, so that its connection can be used again (Go: maxBodySlurpSize).
 const MOST_SKIPPED: usize = 2 << 10;
 /// The media types of texts.
 const TEXT: &[u8] = b"text/";
@@ -85,12 +85,14 @@ async fn patiently<F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<A
 where
     F: Future<Output = Result<Answer, String>>,
 {
+    // The timer of the whole call is not reset by a retry, as in client-go, where the context carries the timeout.
     for _ in 0..MOST_RETRIES {
         let answer = ask().await?;
         let Some(wait) = answer.retry_after else {
             return Ok(answer);
         };
         let next = Instant::now().checked_add(wait);
+        // Not beyond the deadline; the try that follows then fails as too late, with the error that Go gives.
         sleep_until(next.map_or(deadline, |next| next.min(deadline))).await;
     }
     ask().await
@@ -142,13 +144,14 @@ impl Call {
         if hop.url.host.is_empty() {
             return Err(failed("http: no Host in request URL"));
         }
-        // What is too late is not sent at all.
+        // A webhook must not act on a request whose client already has an error.
         if Instant::now() >= self.deadline {
             return Err(failed(TOO_LATE));
         }
         let mut request = Request::builder()
             .method(hop.method.clone())
             .uri(hop.url.requested(""))
+            // As client-go asks for JSON.
             .header(ACCEPT, "application/json, */*")
             .header(USER_AGENT, AGENT);
         if let Some(referer) = &hop.referer {
@@ -174,6 +177,7 @@ impl Call {
         let status = response.status();
         let is_text = is_text(response.headers());
         let retry_after = retry_after(status, response.headers());
+        // A webhook must not be able to exhaust the server's memory.
         let body = Limited::new(response.into_body(), body::LIMIT).collect();
         let unreadable = |why: &str| {
             format!(
@@ -214,6 +218,7 @@ impl Hop {
     /// Returns the request that a redirect leads to, or `None` if the response is no redirect.
     fn next(&self, response: &Response<Incoming>) -> Result<Option<Hop>, String> {
         let keeps_body = match response.status().as_u16() {
+            // As Go's redirectBehavior: these become a GET without a body, so the webhook behind them sees no review.
             301..=303 => false,
             307 | 308 => true,
             _ => return Ok(None),
@@ -232,8 +237,9 @@ impl Hop {
                 true => self.method.clone(),
                 false => Method::GET,
             },
-            // What has once been dropped stays so.
+            // A body that an earlier redirect has dropped does not come back.
             has_body: self.has_body && keeps_body,
+            // Go (refererForURL) does not reveal an https address to a plain http server.
             referer: (!is_downgrade).then(|| self.url.requested("")),
             url,
         }))
@@ -252,7 +258,7 @@ fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
         return None;
     }
     let seconds: i64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    // What does not fit into Go's durations is no wait at all, as is what lies in the past.
+    // Go multiplies without a check: what overflows wraps around, and a negative wait is none.
     let nanos = seconds.wrapping_mul(1_000_000_000);
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }
@@ -280,6 +286,7 @@ fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
     let sentence = match status.as_u16() {
         400 => "the server rejected our request for an unknown reason",
         401 => "the server has asked for the client to provide credentials",
+        // apimachinery (NewGenericServerResponse) repeats the server's own text for these codes, and sometimes for 406.
         403 | 415 => return text.to_owned(),
         404 => "the server could not find the requested resource",
         405 => "the server does not allow this method on the requested resource",

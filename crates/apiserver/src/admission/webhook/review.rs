@@ -1,4 +1,4 @@
-//! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
+//! Encodes the requests of AdmissionReviews, and decodes and verifies their responses (upstream: webhook/request/admissionreview.go).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kube_text::{
@@ -77,7 +77,7 @@ struct Request<'a> {
     old_object: Option<&'a Value>,
 }
 
-/// The body of a review.
+/// Returns the body of a review.
 pub(super) fn encode(
     version: ReviewVersion,
     uid: &str,
@@ -105,7 +105,7 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
     /// The patch's operations; `None` if it changes nothing.
     pub(super) patch: Option<Value>,
-    /// Why not, if it says so.
+    /// The reason of a refusal, if the webhook gives one.
     pub(super) result: Refusal,
 }
 
@@ -176,7 +176,7 @@ struct RefusalCause {
     field: String,
 }
 
-/// Go reads null as the zero value.
+/// Reads null as the zero value, as Go does.
 fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -185,7 +185,7 @@ where
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// [`nullable`], and so are the items.
+/// Reads a list like [`nullable`], and its items too.
 fn nullable_items<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -195,7 +195,7 @@ where
     Ok(items.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Reads an answer. The error says what is wrong with it, after `failed calling webhook "...": `.
+/// Decodes a response. The error text follows `failed calling webhook "...": `.
 pub(super) fn decode(
     version: ReviewVersion,
     uid: &str,
@@ -213,7 +213,7 @@ pub(super) fn decode(
     };
     let patch = response.patch.as_deref().unwrap_or_default();
     let patch_type = response.patch_type.as_deref();
-    // Of the old version nothing is verified but that there is a response.
+    // kube-apiserver (VerifyAdmissionResponse) checks v1beta1 responses no further, for compatibility with old webhooks.
     if version == ReviewVersion::V1 {
         if response.uid != uid {
             return invalid(format!(
@@ -262,6 +262,7 @@ pub(super) fn decode(
         patch: None,
         result: response.status.unwrap_or_default(),
     };
+    // A refusal needs no patch, so an undecodable one must not hide it.
     if !verdict.allowed || !changes || patch.is_empty() {
         return Ok(verdict);
     }
@@ -284,7 +285,7 @@ pub(super) fn decode(
 }
 
 impl Refusal {
-    /// The Status of a request that a webhook has denied.
+    /// Returns the Status of a request that a webhook has denied.
     pub(super) fn status(self, webhook: &str) -> Status {
         let denied_by = format!("admission webhook {} denied the request", quote(webhook));
         let message = if !self.message.is_empty() {
@@ -294,7 +295,7 @@ impl Refusal {
         } else {
             format!("{denied_by} without explanation")
         };
-        // A refusal is no success, and no HTTP status has more than three digits.
+        // A webhook may send any number: a success code would tell the client that its write was stored.
         let code = match self.code {
             code @ 400..=999 => code as u16,
             1000.. => 500,
@@ -302,6 +303,7 @@ impl Refusal {
         };
         let mut status = Status::new(code, self.reason, message);
         status.metadata = self.metadata;
+        // Only the fields of Go's ListMeta survive its decoding and encoding.
         status.metadata.retain(|field, value| {
             let is_zero = value.is_null() || value == "";
             LIST_META.contains(&field.as_str()) && !is_zero

@@ -1,4 +1,4 @@
-//! What webhooks and policies are shown of an object, and what they have made of it: in the version they ask for, and back.
+//! Converts objects to the version that a webhook or policy asks for, and back after it has changed them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Views<'_> {
-    /// An object of the write as webhooks see it.
+    /// Returns an object of the write as webhooks see it.
     pub(super) fn shown(&self, view: &View, object: &Value) -> Value {
         match &self.subject.form {
             Form::Whole => {
@@ -36,12 +36,13 @@ impl Views<'_> {
 
     fn convert(&self, from: &View, to: &View, object: &mut Value) {
         if !Arc::ptr_eq(&from.row, &to.row) {
+            // Every version converts to the stored one and back, so no pair of versions needs a conversion of its own.
             from.row.to_stored(object);
             to.row.to_served(object);
         }
     }
 
-    /// Patches what was shown: read again as its type, with the type's defaults.
+    /// Applies a patch to the shown object, decodes the result as its type and sets the type's defaults.
     pub(super) fn patched(
         &self,
         view: &View,
@@ -53,7 +54,7 @@ impl Views<'_> {
         self.read_again(view, shown, tree, false)
     }
 
-    /// The type of what is shown, and whether the kind has defaults for it.
+    /// Returns the type of the shown object, and whether the kind has defaults for it.
     pub(super) fn schema(&self, view: &View) -> Result<(Type, bool), Status> {
         match &self.subject.form {
             Form::Whole => Ok((view.row.resource.schema.clone(), true)),
@@ -70,7 +71,7 @@ impl Views<'_> {
         }
     }
 
-    /// Reads what was made of what was shown as its type, with the type's defaults; `strict` refuses fields that the type does not have.
+    /// Decodes a changed object as its type and sets the type's defaults; `strict` refuses fields that the type does not have.
     pub(super) fn read_again(
         &self,
         view: &View,
@@ -103,7 +104,7 @@ impl Views<'_> {
         };
         let decoded = decode::value(&schema, tree);
         let decoded = decoded.map_err(|error| Status::internal(error.to_string()))?;
-        // What a custom resource does not know is dropped, strictly or not.
+        // Unknown fields of custom resources are dropped, strictly or not.
         if strict
             && !view.row.custom
             && let Some(why) = decoded.strict_error()
@@ -122,7 +123,7 @@ impl Views<'_> {
         Ok(object)
     }
 
-    /// The row that serves another version of what is shown.
+    /// Returns the row that serves another version of the shown object.
     fn version_of(&self, view: &View, api_version: &str) -> Option<Arc<Row>> {
         if !matches!(self.subject.form, Form::Whole) {
             return None;

@@ -1,4 +1,4 @@
-//! A write as webhooks see it: in whole, in the version they ask for; and which of them want to see it.
+//! Shows a write to webhooks in the version that they ask for, and decides which of them want to see it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -45,9 +45,9 @@ pub(crate) struct Subject<'a> {
     pub(crate) operation: Operation,
     /// Empty for the resource itself.
     pub(crate) subresource: &'a str,
-    /// The namespace of the write; for a Namespace, its own name.
+    /// The form in which webhooks see the object.
     pub(crate) form: Form<'a>,
-    /// Of a namespace its own name.
+    /// The namespace of the write; for a Namespace, its own name.
     pub(crate) namespace: &'a str,
     /// Empty before `generateName` has been expanded.
     pub(crate) name: &'a str,
@@ -71,7 +71,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// A row as a subresource's request names it; `None` if the row has no such subresource.
+    /// Returns the view of a row and subresource, or `None` if the row has no such subresource.
     fn of(row: &Arc<Row>, subresource: &str) -> Option<Self> {
         let resource = &row.resource;
         let (mut group, mut version, mut kind) =
@@ -106,9 +106,10 @@ pub(super) struct Views<'a> {
 }
 
 impl<'a> Views<'a> {
-    /// `None` for what webhooks are not asked about.
+    /// Creates the views of a write, or returns `None` for a write that no webhook is asked about.
     pub(super) fn of(subject: &'a Subject<'a>) -> Option<Self> {
         let resource = &subject.row.resource;
+        // kube-apiserver does not ask webhooks about their own configurations: a broken webhook could otherwise never be removed.
         let exempt = resource.group == admissionregistration::GROUP
             && admissionregistration::EXEMPT.contains(&&*resource.plural);
         if exempt {
@@ -121,7 +122,7 @@ impl<'a> Views<'a> {
         })
     }
 
-    /// The other resources that are views of the same objects.
+    /// Returns the other resources that are views of the same objects.
     fn others(&self) -> &[View] {
         self.others.get_or_init(|| {
             let subject = self.subject;
@@ -189,12 +190,14 @@ impl<'a> Views<'a> {
                 in_namespace,
             ) && rule.is_for(subject.name)
         };
+        // Exclusions come first: they win over every rule that matches.
         if hook.excluded.iter().any(|rule| matches(rule, &self.own)) {
             return None;
         }
         if hook.open && hook.rules.is_empty() {
             return Some(self.own.clone());
         }
+        // The resource that was asked for is preferred, because it needs no conversion.
         if hook.rules.iter().any(|rule| matches(rule, &self.own)) {
             return Some(self.own.clone());
         }
@@ -220,6 +223,7 @@ impl<'a> Views<'a> {
             return Ok(true);
         }
         let writes = matches!(subject.operation, Operation::Create | Operation::Update);
+        // A Namespace is matched by its own new labels: the stored ones are absent at its creation and old at an update.
         if is_namespace && subject.subresource.is_empty() && writes {
             return Ok(selector.matches(object.and_then(labels)));
         }
@@ -278,6 +282,7 @@ impl<'a> Views<'a> {
             let condition = condition.as_ref().map_err(Clone::clone);
             let value = condition.and_then(|condition| condition.is_true(variables, budget));
             match value {
+                // kube-apiserver (matchconditions): one condition that is false decides, whatever errors the others have.
                 Ok(false) => return Ok(false),
                 Ok(true) => {}
                 Err(error) => errors.push(error),
@@ -297,7 +302,7 @@ impl<'a> Views<'a> {
         }
     }
 
-    /// The variables that expressions name.
+    /// Returns the values of the variables that the expressions mention.
     pub(super) fn variables(
         &self,
         mentions: &dyn Fn(&str) -> bool,
@@ -324,6 +329,7 @@ impl<'a> Views<'a> {
         };
         let mut variables = Vec::from(of_asker(asker));
         for name in ["object", "oldObject", "request", "namespaceObject"] {
+            // Converting an object to CEL values is costly, so only what is mentioned is converted.
             if mentions(name) {
                 let value = match name {
                     "object" => shown(object),
@@ -339,7 +345,7 @@ impl<'a> Views<'a> {
         variables
     }
 
-    /// `request` in expressions.
+    /// Returns the variable `request` of expressions.
     pub(super) fn request(&self, of_kind: &View, of_resource: &View) -> cel::Value {
         let question = Question {
             kind: &of_kind.kind,
@@ -349,7 +355,7 @@ impl<'a> Views<'a> {
         cel::of_json(&request.unwrap_or_default())
     }
 
-    /// The question to ask about it.
+    /// Returns the AdmissionRequest without its objects.
     pub(super) fn question<'q>(&'q self, view: &'q View) -> Question<'q> {
         let subject = self.subject;
         Question {
@@ -378,7 +384,7 @@ fn selector(parsed: &Result<Selector, SelectorError>) -> Result<&Selector, Statu
     parsed.map_err(|error| Status::internal(error.to_string()))
 }
 
-/// Several errors as Go's `Aggregate` prints them.
+/// Formats several errors as Go's `Aggregate` prints them.
 pub(super) fn aggregate(errors: &[String]) -> String {
     match errors {
         [error] => error.clone(),

@@ -1,7 +1,7 @@
-//! Which certificates of webhooks are trusted: those an authority of the configuration's `caBundle` has signed, or one that is in it.
+//! Verifies the certificates of webhooks: an authority in the configuration's `caBundle` must have signed them, or the bundle holds them.
 //!
-//! Go takes a certificate that is itself in the bundle, whatever it says of being an authority (what `openssl req -x509` makes); webpki does
-//! not, so that case is looked at first.
+//! Go accepts a certificate that is itself in the bundle, even if it is marked as an authority (as `openssl req -x509` makes it). webpki
+//! does not, so that case is checked first.
 
 use std::sync::Arc;
 
@@ -50,6 +50,7 @@ pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
+    // A server that agreed to HTTP/2 would not understand the pool, which speaks HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -129,6 +130,7 @@ impl ServerCertVerifier for Verifier {
             .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
         let validity = parsed.validity();
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        // A pinned certificate is trusted, but it must still be valid now and for this name, as Go's verification demands.
         if now > validity.not_after.timestamp() {
             return Err(CertificateError::Expired.into());
         }

@@ -1,6 +1,6 @@
-//! The default roles and bindings: there from the start, and completed at every start (upstream: registry/rbac/reconciliation).
+//! Creates the default roles and bindings, and completes them at every start (upstream: registry/rbac/reconciliation).
 //!
-//! What an administrator has added stays; what is missing of a default is put back, unless the object's annotation
+//! Additions of an administrator stay, and missing parts of a default are restored, unless the object's annotation
 //! `rbac.authorization.kubernetes.io/autoupdate` is `false`. A cluster role binding to another role than the default's is made anew.
 
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
 
-/// Creates what is not there and completes what is, all at once: on disk that is one write.
+/// Creates the defaults that are missing and completes the others. All writes begin together, so that a durable store persists them at once.
 pub(crate) async fn run(server: &Arc<ApiServer>) {
     let table = server.registry().table();
     let all = defaults().iter().filter_map(|default| {
@@ -87,6 +87,7 @@ async fn reconcile(
     if !is_kept_up(&object) {
         return Ok(());
     }
+    // `roleRef` is immutable, so the binding must be deleted and created (kube-apiserver: ReconcileRecreate).
     if object["roleRef"] != default.object["roleRef"] {
         commit(row, Change::Delete(stored), server.now()).await?;
         return create(server, row, default).await;
@@ -101,7 +102,7 @@ fn is_kept_up(object: &Value) -> bool {
     object["metadata"]["annotations"].text(AUTO_UPDATE) != "false"
 }
 
-/// Adds what an object lacks of its default; whether anything was lacking.
+/// Adds what an object lacks of its default, and returns whether it lacked anything.
 fn complete(object: &mut Value, default: &Value) -> bool {
     let before = object.clone();
     for field in ["labels", "annotations"] {
@@ -143,7 +144,7 @@ fn append(parent: &mut Value, field: &str, items: Vec<Value>) {
     }
 }
 
-/// A default as the table has it.
+/// A default role or binding, as the table describes it.
 struct DefaultObject {
     plural: &'static str,
     key: Key,

@@ -196,6 +196,7 @@ impl Index {
         for at in 0..self.followers.len() {
             let follower = &mut self.followers[at];
             let (source, collection) = (follower.source, follower.collection.clone());
+            // Taken before the events are read, so that a change in between makes the index look stale instead of current.
             let published = collection.last_change();
             let mut cursor = follower.cursor.take();
             let mut events: Vec<Event> = Vec::new();
@@ -253,6 +254,7 @@ impl Index {
 
     fn put(&mut self, source: Source, object: &Object) {
         let key = object.key().as_str();
+        // The old version first: a binding that no longer names a subject must lose it.
         self.take(source, key);
         let tree = object.parse();
         match source {
@@ -287,6 +289,7 @@ impl Index {
                 };
                 if let Some(subjects) = self.namespaces.get_mut(&binding.namespace) {
                     subjects.remove(&binding);
+                    // Otherwise the map would keep an entry for each namespace that ever had a binding.
                     if subjects.users.is_empty() && subjects.groups.is_empty() {
                         self.namespaces.remove(&binding.namespace);
                     }
@@ -300,7 +303,8 @@ impl Index {
         }
     }
 
-    /// The bindings that give a user anything in a namespace (empty: at the cluster scope); one through several groups comes several times.
+    /// Returns the bindings of a user in a namespace (empty: at the cluster scope). A binding to several groups of the user comes several
+    /// times.
     pub(super) fn bindings<'a>(
         &'a self,
         user: &'a User,
@@ -325,7 +329,7 @@ impl Index {
         })
     }
 
-    /// The rules of a role as a binding in a namespace refers to it.
+    /// Returns the rules of a role that a binding in a namespace refers to.
     pub(super) fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<&Arc<[Rule]>> {
         match kind {
             "ClusterRole" => self.cluster_roles.get(name),
@@ -333,7 +337,7 @@ impl Index {
         }
     }
 
-    /// The bindings in the order of their names, each once.
+    /// Returns the bindings in the order of their names, each once.
     pub(super) fn sorted<'a>(&'a self, user: &'a User, namespace: &str) -> Vec<&'a Arc<Binding>> {
         let mut bindings: Vec<_> = self.bindings(user, namespace).collect();
         bindings.sort_by_key(|binding| (!binding.namespace.is_empty(), &binding.key));

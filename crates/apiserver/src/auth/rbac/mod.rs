@@ -2,7 +2,7 @@
 //!
 //! [`index`] finds the roles of a user, [`mullion_kinds::rbac::rule`] says what one of their rules allows, `escalation` beside it keeps writers of roles and bindings
 //! from granting more than they have, [`bootstrap`] brings the default roles. There is no Node authorizer: the simulated kubelets are no
-//! clients of their own, and a `system:node:` user has just what is bound to it.
+//! clients of their own, and a `system:node:` user has only the permissions that are bound to it.
 
 pub(crate) mod bootstrap;
 mod index;
@@ -27,7 +27,7 @@ pub(crate) struct Authorizer {
 }
 
 impl Authorizer {
-    /// An authorizer that follows a store.
+    /// Creates an authorizer that follows a store.
     pub(crate) fn new(store: &Store) -> Self {
         Authorizer {
             index: RwLock::new(Index::new(store)),
@@ -37,10 +37,12 @@ impl Authorizer {
 
     /// Refuses what a user may not do with 403.
     pub(crate) fn require(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Status> {
+        // The quick way first: `decide` also sorts the bindings and writes a reason, which only a refusal needs.
         if self.allows(user, attributes) {
             return Ok(());
         }
         let decision = self.decide(user, attributes);
+        // A binding may have been added between the two answers.
         if decision.allowed {
             return Ok(());
         }
@@ -57,6 +59,7 @@ impl Authorizer {
         if index.is_current() {
             return index;
         }
+        // A reader that waited for the write lock while it holds the read lock would wait for itself.
         drop(index);
         self.index
             .write()
@@ -124,7 +127,7 @@ impl Authorize for Authorizer {
     }
 }
 
-/// Several errors as one, in upstream's form.
+/// Formats several errors as one, as Go's `Aggregate` does.
 fn aggregate(mut errors: Vec<String>) -> String {
     let mut seen = std::collections::HashSet::new();
     errors.retain(|error| seen.insert(error.clone()));

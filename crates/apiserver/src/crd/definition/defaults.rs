@@ -39,6 +39,7 @@ impl<'v> Walk<'_, 'v> {
     fn schema(&mut self, schema: &'v Value, is_root: bool, in_metadata: bool, path: &Path<'_>) {
         let is_embedded = flag(schema, "x-kubernetes-embedded-resource");
         let is_resource = is_root || is_embedded;
+        // An embedded resource has metadata of its own, so the path to it begins anew.
         let outside = is_embedded.then(|| std::mem::take(&mut self.around));
         let in_metadata = in_metadata && !is_embedded;
         let default = schema.get("default").filter(|default| !default.is_null());
@@ -80,6 +81,7 @@ impl<'v> Walk<'_, 'v> {
         }
         let before = self.errors.0.len();
         embedded::check(&schema, default, Some(path), self.errors);
+        // A default with broken metadata would fail again as a value, with a less helpful error.
         if self.errors.0.len() == before {
             self.values(&schema, source, default, is_resource, path);
         }

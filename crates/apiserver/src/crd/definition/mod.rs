@@ -68,6 +68,7 @@ pub(crate) fn check_schema(
         }
     }
     let sound = openapi::check(schema, relaxed, path, errors);
+    // kube-apiserver compiles rules only where the schema is sound, because their types come from it.
     if may_have_rules {
         rules::check(schema, &sound, relaxed, path, errors);
     }

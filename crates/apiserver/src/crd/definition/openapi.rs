@@ -72,6 +72,7 @@ fn walk(
     };
     let additional = path.child("additionalProperties");
     let given = schema.get("additionalProperties");
+    // `true` allows every further field, so it does not contradict the properties.
     let excludes = given.is_some_and(|given| given.is_object() || *given == Value::Bool(false));
     if excludes && entries(schema, "properties").next().is_some() {
         let why = "additionalProperties and properties are mutual exclusive";
@@ -133,6 +134,7 @@ fn walk(
         let at = path.child("x-kubernetes-validations");
         rule_texts(schema, rule, &at.index(index), errors);
     }
+    // Errors below count too, because a rule's type comprises the schemas below it.
     if errors.0.len() == before {
         sound.0.insert(path.to_string());
     }

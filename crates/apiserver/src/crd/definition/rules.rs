@@ -66,6 +66,7 @@ impl Walk<'_> {
         if let Some(items) = below(source, "items") {
             let keyed = text(source, "x-kubernetes-list-type") == "map";
             let context = SchemaContext {
+                // The outermost list counts: below it no value has a stored counterpart, whatever the inner lists are.
                 uncorrelatable: context.uncorrelatable.or((!keyed).then_some(path)),
                 ..below_here(items)
             };
@@ -111,6 +112,7 @@ impl Walk<'_> {
                     }
                     Some(Ok(program)) => {
                         let once = program.most_cost(&environment(&kind, given), &shape);
+                        // Saturating, because the bounds of nested lists multiply beyond 64 bits.
                         let cost = once.saturating_mul(times);
                         self.costs.add(cost, what, &at, self.errors);
                     }

@@ -195,6 +195,7 @@ fn junctions(
     errors: &mut Errors,
 ) {
     for field in JUNCTIONS {
+        // The usual form of an int-or-string is the one place where a branch may name types.
         if field == "anyOf" && skip_any_of {
             continue;
         }

@@ -121,6 +121,7 @@ impl Slice {
             Some(to) => to,
             None => length,
         };
+        // client-go (evalArray) returns nothing for an empty slice, even if its bounds are outside the list.
         if from == to {
             return Ok(());
         }

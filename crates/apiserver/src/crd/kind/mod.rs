@@ -134,6 +134,7 @@ impl Kind for CustomResourceDefinition {
                 errors.invalid(path, new.clone(), "field is immutable");
             }
         };
+        // Before it is established nothing is stored under these names, so they may still be corrected.
         if is_established(old) {
             immutable(&spec.child("scope"), &new["scope"], &before["scope"]);
             immutable(
@@ -185,6 +186,7 @@ impl Deletion for CustomResourceDefinition {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("deletionGracePeriodSeconds");
             if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+                // Takes back the count of the general deletion: kube-apiserver's storage of definitions sets its mark without it.
                 metadata.insert("generation".to_owned(), (generation - 1).into());
             }
         }
@@ -218,6 +220,7 @@ fn check_approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
         return;
     };
     let before = old.and_then(state).map(|(before, _)| before);
+    // A definition from before the policy must remain editable.
     if before.as_ref() == Some(&approval) {
         return;
     }

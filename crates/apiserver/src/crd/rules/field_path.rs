@@ -63,6 +63,7 @@ fn found<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<ResolvedP
 impl<'s> ResolvedPath<'s> {
     fn below(self, name: &str) -> Result<ResolvedPath<'s>, String> {
         let nowhere = || "does not refer to a valid field".to_owned();
+        // A schema has properties or a map's values, never both.
         if !self.schema.properties.is_empty() {
             let schema = self.schema.properties.get(name).ok_or_else(nowhere)?;
             let text = match self.text.as_str() {

@@ -153,6 +153,7 @@ impl Rules {
         let Some(root) = &self.root else {
             return;
         };
+        // Rules are compiled for valid values: one that is too long or of another type would break the estimates of their cost.
         if errors.0.iter().any(|error| is_blocking(error.error_type)) {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             errors.invalid(&Path::new("<nil>"), Json::Null, detail);
@@ -177,6 +178,7 @@ impl Rules {
             return;
         };
         let before = errors.0.len();
+        // A default appears in new objects and stays in stored ones, so rules with `oldSelf` must hold for it too.
         for old in [Some(default), None] {
             let place = self.place(schema, default, old);
             run::run(root, place, path, errors);

@@ -55,9 +55,11 @@ struct Run<'e> {
 
 impl Run<'_> {
     fn node(&mut self, node: &Node, place: Place<'_>, path: &str) -> Result<(), Stop> {
+        // As in kube-apiserver, a null has no rules: its type is not the one that they were compiled for.
         if place.value.is_null() {
             return Ok(());
         }
+        // The rules of a value come before those of the values in it: the budget is spent in this order, and the errors appear in it.
         self.rules(&node.rules, &place, path)?;
         match place.value {
             Json::Array(items) => {
@@ -160,6 +162,7 @@ impl Run<'_> {
                     "'{failure}': no further validation rules will be run due to call cost exceeds limit for rule: {name}"
                 );
                 self.refuse(subject, detail);
+                // kube-apiserver stops here, since a rule that costs too much once would cost as much for every further value.
                 return Err(Stop);
             }
             Err(Failure::Exhausted) => {

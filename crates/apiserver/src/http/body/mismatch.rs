@@ -139,6 +139,7 @@ impl Mismatch {
 
     pub(super) fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
         let wanted = expected.api_version();
+        // Only built-in kinds have defaults for their type; a custom resource must name its own.
         let given = if api_version.is_empty() && !expected.custom {
             &wanted
         } else {

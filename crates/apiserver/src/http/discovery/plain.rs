@@ -195,6 +195,7 @@ fn subresource<'a>(row: &'a Row, part: &'a Subresource) -> Resource<'a> {
 fn storage_version_hash(row: &Row) -> String {
     let resource = &row.resource;
     let rules = &resource.rules;
+    // A hash would tell storage migrators that there is something to migrate.
     if rules.transient || rules.read_only || resource.source().is_some() {
         return String::new();
     }

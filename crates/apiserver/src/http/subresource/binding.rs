@@ -69,6 +69,7 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         .ok_or_else(Status::no_such_path)?;
     let key = Key::new(call.namespace.as_deref(), &name);
     let bind = |pod: &mut Value| {
+        // Inside the write, so that they hold for the very version that is replaced.
         preconditions(&binding, pod, &key)?;
         assign(&binding, pod, call.now)
     };
@@ -155,6 +156,7 @@ fn assign(binding: &Value, pod: &mut Value, now: jiff::Timestamp) -> Result<(), 
             "pod {name} is being deleted, cannot be assigned to a host"
         ));
     }
+    // kube-apiserver (setPodNodeAndMetadata): a pod is bound once, or two schedulers could place it on two nodes.
     let node = pod["spec"].text("nodeName");
     if !node.is_empty() {
         return refuse(format!("pod {name} is already assigned to node {node:?}"));

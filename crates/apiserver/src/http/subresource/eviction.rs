@@ -53,6 +53,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             "name in URL does not match name in Eviction object",
         ));
     }
+    // An eviction is the creation of an Eviction, so webhooks that guard pods may refuse it before the budget is charged.
     let admission = Admission::new(call, &write_options, Operation::Create);
     admission.mutate(&call.name, &mut eviction, None).await?;
     admission.judge(&call.name, &mut eviction, None).await?;
@@ -61,6 +62,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     loop {
         let stored = call.stored()?;
         let permit = permit(call, &call.row.served(&stored), options.dry_run).await?;
+        // Each attempt begins with the client's own options: the version that is added below belongs to this attempt alone.
         let mut attempt = options.clone();
         // Delete only the version that was judged, so that a change in between is noticed as a conflict.
         let pinned = permit == Permit::AsItIs && options.resource_version.is_none();
@@ -118,6 +120,7 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
         return Ok(Permit::InAnyCase);
     }
     match pod["status"].text("phase") {
+        // kube-apiserver (canIgnorePDB): such a pod serves nobody, so no budget counts it. A pending one may start meanwhile.
         "Succeeded" | "Failed" => return Ok(Permit::InAnyCase),
         "Pending" => return Ok(Permit::AsItIs),
         _ => {}
@@ -131,6 +134,7 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
             return Err(Status::new(500, "", why));
         }
     };
+    // A pod that is not ready is not among the healthy ones that the budget protects.
     if !is_ready(pod) && may_go_unready(budget) {
         return Ok(Permit::AsItIs);
     }
@@ -139,6 +143,7 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
         .find("policy", "v1", "poddisruptionbudgets")
         .ok_or_else(Status::no_such_path)?;
     let key = Key::new(call.namespace.as_deref(), metadata::text(budget, "name"));
+    // Check and charge in one conditional write: of two evictions at the same moment, the second sees the budget of the first.
     write::modify(row, call.now, &key, dry_run, |budget| {
         let before = budget.clone();
         check(budget)?;
@@ -162,6 +167,7 @@ fn budgets_of(call: &Call, pod: &Value) -> Vec<Arc<Value>> {
     let mut budgets = call
         .server
         .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
+    // A selector that does not parse matches nothing, as in kube-apiserver.
     budgets.retain(|budget| {
         let selector = Selector::from_label_selector(&budget["spec"]["selector"]);
         selector.is_ok_and(|selector| selector.matches(pod["metadata"].get("labels")))
@@ -211,6 +217,7 @@ fn check(budget: &Value) -> Result<(), Status> {
     if allowed < 0 {
         return refuse("pdb disruptions allowed is negative");
     }
+    // So many unconfirmed evictions mean that the disruption controller lags far behind.
     if status.entries("disruptedPods").count() > MAX_DISRUPTED_PODS {
         return refuse(
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
@@ -270,6 +277,7 @@ fn spend(budget: &mut Value, pod: &str, now: jiff::Timestamp) {
         .unwrap_or(0)
         - 1;
     status.insert("disruptionsAllowed".into(), allowed.into());
+    // Until the controller sees the deletion, this entry keeps it from counting the pod as healthy and allowing one eviction more.
     object_at(status, "disruptedPods").insert(pod.to_owned(), metadata::stamp(now).into());
     if allowed > 0 {
         return;
@@ -308,6 +316,7 @@ async fn disrupt(call: &Call, mut options: DeleteOptions) -> Result<(), Status> 
         let outcome = write::modify(&call.row, call.now, &call.key(&call.name), false, |pod| {
             let [uid, revision] =
                 ["uid", "resourceVersion"].map(|field| metadata::text(pod, field));
+            // Before the condition is written: a refused eviction must leave no mark on the pod.
             delete::check_preconditions(call, &options, &call.name, uid, revision)?;
             let before = pod["status"].clone();
             if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
@@ -320,6 +329,7 @@ async fn disrupt(call: &Call, mut options: DeleteOptions) -> Result<(), Status> 
             Ok(pod["status"] != before)
         })
         .await?;
+        // The condition was the server's own write, so the precondition moves on to it (kube-apiserver: addConditionAndDeletePod).
         if let (Some(version), reply::Outcome::Stored(pod)) =
             (&mut options.resource_version, outcome)
         {

@@ -73,6 +73,7 @@ async fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let stored = call.stored()?;
     let pod = call.row.served(&stored);
     let name = container_name(&pod, options.container.as_deref())?;
+    // kube-apiserver (LogLocation) has no kubelet to ask before the pod is bound, and answers with an empty 204.
     if pod["spec"].text("nodeName").is_empty() {
         return Ok(reply::respond(204, "text/plain", Body::empty()));
     }
@@ -193,6 +194,7 @@ impl Options {
             written.drain(..written.len().saturating_sub(tail));
         }
         let coming = log
+            // A source may offer coming lines to everyone; without `follow` the response must end.
             .coming
             .filter(|_| self.follow)
             .unwrap_or_else(|| stream::empty().boxed());

@@ -85,6 +85,7 @@ pub(super) fn check_method(
         Method::PATCH => "patch",
         Method::POST => "create",
         Method::DELETE => "delete",
+        // Among subresources only proxies have this verb, and they pass on every method, such as OPTIONS.
         _ if subresource.verbs.contains(&"delete") => "delete",
         _ => "",
     };

@@ -29,6 +29,7 @@ pub(crate) fn serve<'a>(
         if !call.proxied.is_empty() {
             options["path"] = call.proxied.as_str().into();
         }
+        // Before the target is looked for, as for every CONNECT: admission may refuse the proxy itself.
         write::admit_connection(call, options).await?;
         Err(match &*call.resource().plural {
             "pods" => of_pod(call),
@@ -94,6 +95,7 @@ fn of_pod(call: &Call) -> Result<Status, Status> {
     let pod = target.find(call, "pods")?;
     let address = pod["status"].text("podIP").parse();
     let is_reachable = address.is_ok_and(|address: IpAddr| {
+        // kube-apiserver (IsProxyableIP) forwards to no address that could lead back to itself.
         let is_nobody = address.is_loopback() || address.is_multicast();
         !is_nobody && !address.is_unspecified()
     });
@@ -106,6 +108,7 @@ fn of_pod(call: &Call) -> Result<Status, Status> {
 fn of_service(call: &Call) -> Result<Status, Status> {
     let target = Target::of(call)?;
     let mut port = target.port.to_owned();
+    // A number is a port of the Service; the endpoints know its port only by name.
     if let Ok(number) = target.port.parse::<i64>() {
         let service = target.find(call, "services")?;
         let mut ports = service["spec"].items("ports").iter();

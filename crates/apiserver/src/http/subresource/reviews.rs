@@ -95,6 +95,7 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
             Ok(None) => json!({"error": "invalid bearer token"}),
             Err(error) => json!({"error": format!("[invalid bearer token, {error}]")}),
         };
+        // A client's own `authenticated` must not survive beside an error.
         status.remove("authenticated");
         if let Value::Object(answer) = answer {
             status.extend(answer);

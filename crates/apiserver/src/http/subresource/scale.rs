@@ -67,6 +67,7 @@ pub(crate) async fn serve(
     if verb == "get" {
         get::refuse_export(call)?;
         let object = call.row.served(&*call.stored()?);
+        // kube-apiserver invents no count for a custom resource that has none.
         if call.row.custom && read(&object, paths.spec).is_none() {
             let path = quote(&format!(".{}", paths.spec));
             let why = format!("the spec replicas field {path} does not exist");
@@ -185,6 +186,7 @@ pub(crate) fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
     );
     let selector = match paths.selector.and_then(|path| read(object, path)) {
         Some(Value::String(text)) => text.clone(),
+        // ReplicationControllers have a plain map of labels; the other kinds have a LabelSelector.
         Some(Value::Object(labels)) if labels.values().all(Value::is_string) => {
             let mut pairs: Vec<String> = labels
                 .iter()
@@ -241,6 +243,7 @@ impl ScaleSource<'_> {
     /// Returns the new Scale, and the object's managedFields after the change.
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
+        // A patch of the Scale needs a number to start from.
         if call.row.custom && read(old, self.paths.spec).is_none() {
             before["spec"]["replicas"] = UNSET.into();
         }

@@ -30,6 +30,7 @@ const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 const DEFAULT_SECONDS: i64 = 3600;
 const LEAST_SECONDS: i64 = 600;
+// kube-apiserver: ValidateTokenRequest.
 const MOST_SECONDS: i64 = 1 << 32;
 /// The lifetime in seconds of the tokens in pods' volumes. kube-apiserver extends such a token to a year and records when it should have
 /// been renewed.
@@ -80,8 +81,10 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     check_name(call, &request)?;
     let account = call.row.served(&*call.stored()?);
     let uid = metadata::text(&account, "uid").to_owned();
+    // A uid is a precondition: an account that was deleted and made anew is another account.
     check_uid(call, metadata::text(&request, "uid"), &uid)?;
     let spec = &mut request["spec"];
+    // A token without audiences is for the API server itself (kube-apiserver: --api-audiences).
     if spec.items("audiences").is_empty() {
         spec["audiences"] = call.server.audiences().into();
     }
@@ -98,9 +101,11 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let admission = Admission::new(call, &options, Operation::Create);
     admission.mutate(&call.name, &mut request, None).await?;
     admission.judge(&call.name, &mut request, None).await?;
+    // After admission, which may have shortened the lifetime or changed the audiences.
     let claims = claims(call, &request["spec"], &account)?;
     let token = service_account::issue(&call.server, &claims)
         .map_err(|error| Status::internal(error.to_string()))?;
+    // The client sees the lifetime that it asked for, even where the token lives longer, so that it renews the token in time.
     let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(0);
     let expires = call.now + SignedDuration::from_secs(seconds);
     request["status"] = json!({"token": token, "expirationTimestamp": metadata::stamp(expires)});

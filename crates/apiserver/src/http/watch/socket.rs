@@ -74,6 +74,7 @@ fn agree(headers: &HeaderMap) -> Result<Response<Body>, Box<Response<Body>>> {
     let protocol = text(SEC_WEBSOCKET_PROTOCOL)
         .map(str::trim)
         .filter(|protocol| !protocol.is_empty());
+    // golang.org/x/net/websocket refuses a handshake that leaves the choice to the server.
     if protocol.is_some_and(|protocol| protocol.contains(',')) {
         return Err(refusal(StatusCode::BAD_REQUEST, ""));
     }
@@ -99,6 +100,7 @@ async fn session<E>(
     let mut events = std::pin::pin!(events);
     loop {
         tokio::select! {
+            // The end of the watch first, then the client's messages: a busy watch must not outlive either.
             biased;
             () = tokio::time::sleep_until(ends) => break,
             said = socket.next() => match said {
@@ -116,6 +118,7 @@ async fn session<E>(
 
 fn message(media: Media, event: Bytes) -> Message {
     if media == Media::Protobuf {
+        // A WebSocket message has a length of its own.
         return Message::binary(event.slice(LENGTH.min(event.len())..));
     }
     match Utf8Bytes::try_from(event.clone()) {

@@ -97,6 +97,7 @@ pub(crate) async fn update(
             let Some(new) = new else {
                 return Err(Status::not_found(call.resource(), &call.name));
             };
+            // kube-apiserver (withAuthorization) also asks this late: only now it is known that the write creates an object.
             permit_creation(call)?;
             match create(call, options, new).await {
                 // Another client created the object first, so retry as an update. Admission may also answer AlreadyExists; without a
@@ -166,6 +167,7 @@ async fn update_once(
     };
     // Before admission and validation spend memory on an object that cannot be stored.
     request_limit::check_growth(&call.row, &object)?;
+    // Before managedFields are computed: the client must not come to own fields that this endpoint does not let it change.
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
         own(call, options, part, &mut object, Some(&old));
@@ -174,6 +176,7 @@ async fn update_once(
     if admission.mutate(name, &mut object, Some(&old)).await? {
         // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
         call.note_emptied(Emptied::default());
+        // A webhook is bound to the endpoint's fields like the client, so what it changed beyond them is restored too.
         put_back(call, part, &mut object, &old);
     }
     call.go_on()?;
@@ -182,12 +185,15 @@ async fn update_once(
     if part == Part::Main {
         behaviour.permit(&ctx, name, &object, Some(&old))?;
     }
+    // A second time, because admission may have added a reference that the client sent as well.
     dedup_owners(call, &mut object, true);
     metadata::of(&mut object).insert(
         "resourceVersion".into(),
         stored.revision().to_string().into(),
     );
+    // The generation, the creation time and the deletion marks belong to the server, whatever the client sent.
     metadata::carry_over(&mut object, &old);
+    // Only the main endpoint changes the fields that hold addresses and ports.
     let mut allocation = if part == Part::Main {
         Some(resource.allocate(&ctx, &mut object, Some(&old))?)
     } else {
@@ -262,6 +268,7 @@ async fn update_once(
     if !errors.is_empty() {
         return Err(call.invalid(name, &errors));
     }
+    // Only after the refusal: what validation forgives is worth a warning only where the write goes on.
     call.warn_all(errors.forgiven());
     call.warn_all(match part {
         Part::Status(_) if !call.row.custom => behaviour.status_warnings(&object),
@@ -274,6 +281,7 @@ async fn update_once(
     if call.row.custom {
         number::settle(&mut object);
     }
+    // Otherwise a repeated write would differ from the stored object by the times in managedFields alone, and be stored.
     ownership::settle_times(&mut object, &old);
     // Nothing changed: kube-apiserver skips the write, so the resourceVersion stays and no watcher sees an event.
     if object == old && is_stored(call, &object, stored) {
@@ -288,6 +296,7 @@ async fn update_once(
         return Ok(
             match in_time(call.row.collection.commit(change, call.now).await)? {
                 Some(_) => {
+                    // After the deletion is stored: an address that is free too early could go to another Service meanwhile.
                     release(call, &object).await;
                     Some(shown(object, raw.as_ref()))
                 }
@@ -303,6 +312,7 @@ async fn update_once(
         .map(|allocation| allocation.companions());
     let committed = companions::commit(call, change, companions.unwrap_or_default()).await;
     let Ok(Some(new)) = committed else {
+        // The quota was charged before the commit; without this the usage would stay too high until the quota controller's next sync.
         taken.give_back(call).await;
         return committed.map(|_| None);
     };
@@ -340,6 +350,7 @@ fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
     if !call.resource().rewrites_stored() {
         return true;
     }
+    // A read that filled in defaults must be stored once: kube-apiserver, too, rewrites an object whose stored bytes would differ.
     let mut form = object.clone();
     call.row.to_stored(&mut form);
     form == stored.parse_folded()
@@ -354,6 +365,7 @@ fn modified(call: &Call, name: &str) -> Status {
 /// Compares the resourceVersion that the client sent, if any, with the stored one.
 fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Status> {
     let given = metadata::text(object, "resourceVersion");
+    // kube-apiserver (Store.Update) takes zero like no version at all: an unconditional update, if the kind allows one.
     if given.is_empty() || given == "0" {
         if call.resource().rules.unconditional_update {
             return Ok(());
@@ -418,6 +430,7 @@ fn keep_metadata(sent: &mut Map<String, Value>, old: &Value, rule: StatusMetadat
         StatusMetadata::KeepOwnerReferences => &["ownerReferences", "deletionTimestamp"],
         StatusMetadata::KeepMost => &["labels", "annotations", "finalizers", "ownerReferences"],
         StatusMetadata::KeepAll => {
+            // These two stay as sent even here: one records the write itself, and the other is its precondition.
             let owned: Vec<(String, Value)> = ["managedFields", "resourceVersion"]
                 .into_iter()
                 .filter_map(|field| Some((field.to_owned(), sent.remove(field)?)))

@@ -36,6 +36,7 @@ pub(super) async fn take(
     if claims(call, operation, name, object, old)?.is_empty() {
         return Ok(BookedClaims::default());
     }
+    // Held across the awaits below: two writes that read the same usage would otherwise both fit, and the quota be exceeded.
     let _turn = call.server.claiming().await;
     let mut tries = 0;
     loop {
@@ -56,6 +57,7 @@ pub(super) async fn take(
             return Ok(taken);
         };
         taken.give_back(call).await;
+        // Only a conflict may be gone in the next try; any other refusal, such as an exceeded quota, is final.
         if tries == TRIES || status.reason != "Conflict" {
             return Err(status);
         }

@@ -46,6 +46,7 @@ pub(super) async fn commit(
     let committed = in_time(committed);
     match &committed {
         Ok(Some(_)) => settle(server, going, now).await,
+        // The write failed, so its new companions must go too: an IPAddress without its Service would keep the address taken.
         _ => {
             for (row, object) in made.into_iter().flatten() {
                 // A companion that another client has changed since is left alone.
@@ -107,6 +108,7 @@ fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
     };
     let kind = (row.api_version().to_owned(), row.resource.kind.to_string());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    // Computing the set walks the schema, which a burst of Services should not pay for each of its addresses.
     let mut owners = found.entry(kind).or_insert_with(find).clone();
     drop(found);
     for owner in owners.as_array_mut().into_iter().flatten() {

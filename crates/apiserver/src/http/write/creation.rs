@@ -35,8 +35,11 @@ pub(crate) async fn create(
     let resource = call.resource();
     super::request_limit::check_growth(&call.row, &object)?;
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    // kube-apiserver (rest.WipeObjectMetaSystemFields) drops what a client sends for the fields of the server, such as uid; a copied object
+    // would collide otherwise.
     metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);
+    // Before admission, so that fields that plugins set are not recorded as the client's.
     own(call, options, super::Part::Main, &mut object, None);
     ownership::fold(&mut object);
     let mut name = metadata::text(&object, "name").to_owned();
@@ -51,6 +54,7 @@ pub(crate) async fn create(
     let behaviour = &resource.behaviour;
     behaviour.permit(&call.ctx(options.dry_run), &name, &object, None)?;
     dedup_owners(call, &mut object, true);
+    // After admission, as in kube-apiserver's BeforeCreate: webhooks see a new object without a uid and without a creation time.
     metadata::begin(&mut object, resource, call.now);
     let base = metadata::text(&object, "generateName").to_owned();
     if !name.is_empty() || base.is_empty() {
@@ -59,6 +63,7 @@ pub(crate) async fn create(
     let mut tries = 0;
     loop {
         tries += 1;
+        // A taken name is looked for before the checks and the quota, so that a retry costs no more than a lookup.
         let name = metadata::generate_name(&base);
         match call.row.collection.get(call.key(&name).as_str()) {
             None => {
@@ -82,6 +87,7 @@ async fn create_named(
     let resource = call.resource();
     let behaviour = &resource.behaviour;
     let ctx = call.ctx(options.dry_run);
+    // Before validation, which refuses a Service without its addresses. Dropping the allocation on any error below frees what it took.
     let mut allocation = resource.allocate(&ctx, &mut object, None)?;
     if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
     {
@@ -95,6 +101,7 @@ async fn create_named(
         return Err(call.invalid(&name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, None));
+    // Before and after validating admission: a webhook may take longer than the client waits, and then nothing should be stored.
     call.go_on()?;
     admission.judge(&name, &mut object, None).await?;
     call.go_on()?;
@@ -136,6 +143,7 @@ async fn create_named(
             Ok(stored_outcome(&call.row, stored, object))
         }
         committed => {
+            // Another client took the name after the check above, or the disk failed: nothing was stored, so nothing is charged.
             taken.give_back(call).await;
             committed?;
             match call.row.collection.get(key.as_str()) {
@@ -174,6 +182,7 @@ fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
     }
     let is_named_by_kind =
         checks.contains(&Check::Metadata) && resource.rules.name != NameRule::Any;
+    // kube-apiserver's BeforeCreate validates the metadata of every kind once more, but only an object whose own validation has passed.
     if errors.is_empty() && !is_named_by_kind {
         of_metadata(&mut errors, NameRule::PathSegment);
     }

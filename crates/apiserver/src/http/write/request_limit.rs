@@ -48,6 +48,7 @@ pub(crate) fn check_growth(row: &Row, object: &Value) -> Result<(), Status> {
 
 /// Returns whether a value has at most about `left` bytes as JSON; stops reading when the limit is reached.
 fn fits(value: &Value, left: &mut usize) -> bool {
+    // Separators and quotes count, because a document of empty strings or empty objects consists of nothing else.
     let own = match value {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => items.len() + 1,
@@ -104,6 +105,7 @@ fn stored_bytes(row: &Row, draft: &Draft) -> usize {
 }
 
 fn stored_object_bytes(row: &Row, mut object: Value) -> usize {
+    // kube-apiserver clears it before it stores an object, since etcd keeps the revision beside the value.
     metadata::of(&mut object).remove("resourceVersion");
     if !row.custom {
         return proto::encode(&row.resource.schema, &object).len();

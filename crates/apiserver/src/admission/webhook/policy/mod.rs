@@ -1,8 +1,8 @@
 //! Admission policies where their bindings put them in force: rules about writes that the server checks and changes it makes itself
 //! (upstream: apiserver/pkg/admission/plugin/policy).
 //!
-//! What both kinds have in common is here: a policy is asked once for each binding ([`BoundPolicy`]), and once for each parameter that the binding
-//! refers to. [`validating`] judges, [`mutating`] changes.
+//! Both kinds share this module: a policy is evaluated once for each binding ([`BoundPolicy`]), and once for each parameter that the
+//! binding refers to. [`validating`] judges, [`mutating`] changes.
 
 pub(super) mod mutating;
 pub(super) mod validating;
@@ -75,7 +75,7 @@ enum Misconfigured {
     Binding(String),
 }
 
-/// Every policy with every binding that names it, as `of` reads the two; it is told which binding is the policy's first.
+/// Reads every policy with every binding that names it; the last argument of `of` says whether the binding is the policy's first.
 pub(super) fn all_of<P>(
     policies: &[Value],
     bindings: &[Value],
@@ -99,7 +99,7 @@ fn is_exempt(subject: &Subject<'_>) -> bool {
 }
 
 impl BoundPolicy {
-    /// The policy, and what its expressions may speak of.
+    /// Reads a policy and a binding, and returns them with the scope of the policy's expressions.
     fn of(policy: &Value, binding: &Value, is_first: bool) -> (BoundPolicy, Scope) {
         let (spec, bound) = (&policy["spec"], &binding["spec"]);
         let name = policy["metadata"].text("name");
@@ -115,6 +115,7 @@ impl BoundPolicy {
         let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
         matcher.conditions = conditions.collect();
         matcher.fails = spec.text("failurePolicy") != "Ignore";
+        // After the match conditions, which may not use `variables`: kube-apiserver compiles them in a scope of their own.
         scope.compose();
         let mut variables = Vec::new();
         for variable in spec.items("variables") {
@@ -122,6 +123,7 @@ impl BoundPolicy {
             let expression =
                 Expression::compile_for(text, &scope, ExpectedType::Anything).map_err(String::from);
             if let Ok(expression) = &expression {
+                // In the order of the list: a variable may use those before it, and none after it.
                 scope.declare(name, expression.result());
             }
             variables.push((name.to_owned(), expression));
@@ -176,7 +178,7 @@ impl BoundPolicy {
         Ok(Some(PolicyInput { view, params }))
     }
 
-    /// The values of what its expressions, and those that `mentions` knows of, name.
+    /// Returns the values of the variables that the policy's own expressions, and those behind `mentions`, name.
     fn values(
         &self,
         views: &Views<'_>,
@@ -198,7 +200,7 @@ impl BoundPolicy {
         values
     }
 
-    /// Adds the values of its variables to those of the write, which is about what the rules have matched from here on.
+    /// Adds the values of the policy's variables. From here on `request` names the resource that the rules have matched.
     fn give_names(&self, views: &Views<'_>, view: &View, values: &mut Values, budget: &mut Budget) {
         let mut given = values.iter_mut();
         if let Some((_, request)) = given.find(|(name, _)| *name == "request") {
@@ -206,6 +208,7 @@ impl BoundPolicy {
         }
         let mut named: Vec<(String, cel::Value)> = Vec::new();
         for (name, expression) in &self.variables {
+            // Each variable sees those before it, so the map is made anew for each.
             values.push(("variables", cel::map_of(&named)));
             if let Ok(expression) = expression {
                 named.push((name.clone(), expression.named(name, values, budget)));
@@ -216,7 +219,7 @@ impl BoundPolicy {
     }
 }
 
-/// The namespace that a write is in; null for what is in none, and for namespaces themselves.
+/// Returns the namespace of a write; null for cluster-scoped objects and for Namespaces.
 fn namespace_of(subject: &Subject<'_>) -> cel::Value {
     let resource = &subject.row.resource;
     if subject.namespace.is_empty() || (resource.group.is_empty() && resource.kind == "Namespace") {
@@ -315,7 +318,7 @@ impl Params {
     }
 }
 
-/// The refusal of a write, for one or several reasons of which the first is the message.
+/// Returns the 403 for a write that was refused for one or several reasons; the first is the message.
 fn refusal(subject: &Subject<'_>, causes: Vec<String>) -> Status {
     let first = causes.first().map(String::as_str).unwrap_or_default();
     let mut status = Status::forbidden(&subject.row.resource, subject.name, first);

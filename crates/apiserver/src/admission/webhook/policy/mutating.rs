@@ -136,6 +136,7 @@ impl Policy {
                 let operations = operations(&made).map_err(Failure::Policy)?;
                 match merge::json_patch(&shown, &operations) {
                     Ok(patched) => patched,
+                    // A failed `test` is how a JSON patch says that it does not apply, so kube-apiserver does not treat it as an error.
                     Err(JsonPatchError::TestFailed(_)) => return Ok(None),
                     Err(why) => return Err(Failure::Policy(format!("JSON Patch: {why}"))),
                 }
@@ -147,7 +148,7 @@ impl Policy {
     }
 }
 
-/// The object that an expression has made, as a configuration of what is written.
+/// Converts the object that an expression has made to the apply configuration of the written object.
 fn configuration(made: &cel::Value, shown: &Value) -> Result<Value, String> {
     let Some(message) = cel::message(made) else {
         return Err("unsupported return type from ApplyConfiguration expression".to_owned());
@@ -155,13 +156,14 @@ fn configuration(made: &cel::Value, shown: &Value) -> Result<Value, String> {
     let names = message.check_names();
     names.map_err(|why| format!("type mismatch: {why}"))?;
     let mut configuration = cel::to_json(made)?;
+    // An expression cannot set these; the merge needs them, and they are those of the object.
     for field in ["apiVersion", "kind"] {
         configuration[field] = shown[field].clone();
     }
     Ok(configuration)
 }
 
-/// The operations that an expression has made, as JSON.
+/// Converts the operations that an expression has made to a JSON patch.
 fn operations(made: &cel::Value) -> Result<Value, String> {
     const NO_PATCH: &str = "type mismatch: JSONPatchType.expression should evaluate to array";
     let cel::Value::List(made) = made else {
@@ -202,7 +204,7 @@ pub(in crate::admission::webhook) fn mutate(
     old: Option<&Value>,
     stage: &mut Stage<Key>,
 ) -> Result<bool, Status> {
-    // A deletion has nothing to change: nobody is asked, not even by a rule about all operations.
+    // A deletion has no object to change, so no policy is evaluated, not even one whose rules name all operations.
     if is_exempt(views.subject) || views.subject.operation == Operation::Delete {
         return Ok(false);
     }
@@ -220,6 +222,7 @@ pub(in crate::admission::webhook) fn mutate(
             tracing::warn!(policy = name, binding, why, "the request goes on");
         }
     };
+    // All parameters are found before the first mutation, so that a policy cannot change which policies apply.
     let mut concerned = Vec::new();
     for (index, policy) in policies.iter().enumerate() {
         let Some(concern) = policy.bound.concern(views, present(object), old)? else {
@@ -299,7 +302,7 @@ pub(in crate::admission::webhook) fn mutate(
     Ok(is_patched)
 }
 
-/// The first reason stands alone in the message.
+/// Returns the message of the first cause.
 fn first_cause(status: &Status) -> String {
     let details = status.details.as_ref();
     let first = details.and_then(|details| details.causes.first());

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicies: what they find wrong is refused or told to the client, as the binding says (upstream:
+//! Evaluates ValidatingAdmissionPolicies. A binding decides whether a finding refuses the write or warns the client (upstream:
 //! apiserver/pkg/admission/plugin/policy/validating).
 
 use std::sync::Arc;
@@ -121,6 +121,7 @@ impl Policy {
             Ok(false) => return Vec::new(),
             Err(errors) => return self.broken(aggregate(&errors)),
         }
+        // kube-apiserver gives match conditions and validations a cost budget each, so expensive conditions leave the validations theirs.
         let mut budget = Budget::default();
         self.bound.give_names(views, view, &mut values, &mut budget);
         let validations = self.validations.iter();
@@ -158,6 +159,7 @@ impl Validation {
             validation.text("expression"),
             validation.text("messageExpression"),
         );
+        // kube-apiserver gives `messageExpression` every variable but the authorizer.
         let message_expression = (!message.trim().is_empty()).then(|| {
             Expression::compile_for(message, &scope.without_authorizer(), ExpectedType::Text)
                 .map_err(String::from)
@@ -187,6 +189,7 @@ impl Validation {
         });
         let is_good =
             |text: &String| !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n');
+        // An expression that fails or makes an unfit message falls back to the static one; the refusal itself stands.
         if let Some(text) = made.filter(is_good) {
             return text;
         }
@@ -240,6 +243,7 @@ pub(in crate::admission::webhook) fn judge(
                 reason,
                 refuses,
             } = finding;
+            // Every policy is evaluated even after a refusal: a later one may still have a warning for the client.
             if policy.warns && !refuses {
                 (views.subject.warn)(format!("Validation failed for {bound}: {message}"));
             }
@@ -251,7 +255,7 @@ pub(in crate::admission::webhook) fn judge(
     refused.map_or(Ok(()), Err)
 }
 
-/// The code of a reason, which is `Invalid` if none is given.
+/// Returns the HTTP status code of a reason, and the reason, which is `Invalid` if none is given.
 fn coded(reason: String) -> (u16, String) {
     match reason.as_str() {
         "" => (422, "Invalid".to_owned()),

@@ -91,6 +91,7 @@ pub(crate) fn serve<'a>(
         if call.query.get("dryRun").is_some() {
             return Err(Status::bad_request("dryRun is not supported"));
         }
+        // kube-apiserver asks again for `create`: who may only `get` pods/exec must not run commands through a WebSocket, which is a GET.
         if method != Method::POST {
             may_create(call, subresource)?;
         }
@@ -158,6 +159,7 @@ fn answer(call: &Call, subresource: &str) -> Result<Response<Body>, Status> {
         "portforward" => None,
         _ => Some(container_name(&pod, call.query.text("container"))?),
     };
+    // After the container's name, in the order of kube-apiserver's ExecLocation.
     if pod["spec"].text("nodeName").is_empty() {
         return Err(Status::bad_request(format!(
             "pod {} does not have a host assigned",
@@ -297,6 +299,7 @@ fn run(
     let offered = match wanted {
         RequestedProtocol::Unknown => return upgrade::unknown(),
         RequestedProtocol::WebSocket(offered) if offered.contains(&V5) => {
+            // With version 5 kube-apiserver accepts the WebSocket before it asks the kubelet, so a refusal comes inside the connection.
             let failure = match refusal {
                 Some((_, why)) => {
                     let why = format!("unable to upgrade connection: {why}");
@@ -453,6 +456,7 @@ where
         stream,
     } = upgrade;
     tokio::spawn(async move {
+        // Held by the task, so that the connection counts until its session ends and not only until the response is sent.
         let _counts = (stream, busy);
         let talk = async {
             let connection = tokio::time::timeout(SWITCH, on)

@@ -102,6 +102,7 @@ impl Reader {
             if version != 3 {
                 return Err(Broken::Version(version));
             }
+            // Checked before the frame is collected, or a client could make the server buffer sixteen megabytes.
             if length > HEADER_BLOCK {
                 return Err(Broken::Length { kind, length });
             }

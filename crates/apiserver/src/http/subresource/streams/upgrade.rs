@@ -40,6 +40,7 @@ impl<'a> RequestedProtocol<'a> {
         let to = |protocol: &str| {
             words(headers, &UPGRADE).any(|word| word.eq_ignore_ascii_case(protocol))
         };
+        // WebSocket first, as the kubelet's handlers look for it.
         Some(if to("websocket") {
             RequestedProtocol::WebSocket(words(headers, &SEC_WEBSOCKET_PROTOCOL).collect())
         } else if to("SPDY/3.1") {
@@ -92,6 +93,7 @@ pub(crate) fn websocket(
 ) -> Result<Response<Body>, Box<Response<Body>>> {
     let version = headers.get(SEC_WEBSOCKET_VERSION);
     if version.is_none_or(|version| version != "13") {
+        // RFC 6455, 4.4: the refusal names the version that the server speaks.
         let mut refusal = reply::text(400, "missing or bad WebSocket Version\n");
         let versions = HeaderValue::from_static("13");
         refusal
@@ -147,6 +149,7 @@ pub(super) fn no_common_protocol(offered: &[&str], served: &[&'static str]) -> R
             served.join(" ")
         ),
     );
+    // So that the client can offer one of them in its next request (apimachinery: httpstream.Handshake).
     for protocol in served {
         let value = HeaderValue::from_static(protocol);
         refusal.headers_mut().append(ACCEPTED_PROTOCOLS, value);
