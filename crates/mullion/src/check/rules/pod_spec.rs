@@ -15,12 +15,13 @@ use crate::check::{
 };
 
 /// The fields of a pod's securityContext that kube-apiserver refuses together with `spec.os.name: windows` (validateWindows).
-const POD_SECURITY: [&str; 10] = [
+const POD_SECURITY: [&str; 11] = [
     "appArmorProfile",
     "fsGroup",
     "fsGroupChangePolicy",
     "runAsGroup",
     "runAsUser",
+    "seLinuxChangePolicy",
     "seLinuxOptions",
     "seccompProfile",
     "supplementalGroups",
