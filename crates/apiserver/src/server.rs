@@ -38,7 +38,7 @@ use crate::{
     },
     boot,
     client_authority::Authorities,
-    crd,
+    crd::{self, kind::CustomResourceDefinition},
     flow_schemas::{self, matching::Flows},
     http as handlers,
     http::{openapi, subresource::log::LogSource},
@@ -187,10 +187,7 @@ impl ApiServer {
         let provided = config.provided.into_iter().map(Provided::resource);
         let registry = Registry::new(
             store.clone(),
-            mullion_kinds::builtins(
-                config.service_cidr.clone(),
-                crate::crd::kind::CustomResourceDefinition,
-            ),
+            mullion_kinds::builtins(config.service_cidr.clone(), CustomResourceDefinition),
             provided.collect(),
         );
         let mut plugins = config.disabled_admission.without(admission::builtins());

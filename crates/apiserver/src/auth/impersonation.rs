@@ -15,6 +15,7 @@ use http::HeaderMap;
 use mullion_kinds::request::{
     AUTHENTICATED, MASTERS, User,
     attributes::{Attributes, Resource, Target},
+    service_account,
 };
 use mullion_kube_text::{
     field::{Errors, Path},
@@ -200,15 +201,12 @@ impl Mode {
         let only_name =
             wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
         let node = node_name(&wanted.name);
-        let account = mullion_kinds::request::service_account::split_username(&wanted.name);
+        let account = service_account::split_username(&wanted.name);
         match self {
             Mode::AssociatedNode => {
                 let home = requestor.extra.get(NODE_NAME).map(Vec::as_slice);
                 let is_home = matches!((home, node), (Some([home]), Some(node)) if home == node);
-                only_name
-                    && is_home
-                    && mullion_kinds::request::service_account::split_username(&requestor.name)
-                        .is_some()
+                only_name && is_home && service_account::split_username(&requestor.name).is_some()
             }
             Mode::ArbitraryNode => only_name && node.is_some(),
             Mode::ServiceAccount => only_name && account.is_some(),
@@ -291,14 +289,12 @@ impl Attempt<'_> {
             target.name = name.into();
             user.groups = vec![NODES.to_owned()];
         }
-        if let Some((namespace, name)) =
-            mullion_kinds::request::service_account::split_username(&wanted.name)
-        {
+        if let Some((namespace, name)) = service_account::split_username(&wanted.name) {
             target.resource = "serviceaccounts";
             target.namespace = namespace;
             target.name = name.into();
             if wanted.groups.is_empty() {
-                user.groups = mullion_kinds::request::service_account::groups(namespace);
+                user.groups = service_account::groups(namespace);
             }
         }
         self.ask(target)

@@ -8,7 +8,7 @@ use std::sync::Weak;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
-use mullion_kinds::request::{AUTHENTICATED, Lookup, User};
+use mullion_kinds::request::{AUTHENTICATED, Lookup, User, service_account};
 use mullion_schema::tree::Tree;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -97,9 +97,7 @@ pub(super) fn user(
     if let Some((claim, _)) = wanted.iter().find(|(_, text)| text.is_empty()) {
         return Err(SecretTokenError::Missing(claim));
     }
-    if mullion_kinds::request::service_account::split_username(subject)
-        != Some((namespace.as_str(), account.as_str()))
-    {
+    if service_account::split_username(subject) != Some((namespace.as_str(), account.as_str())) {
         return Err(SecretTokenError::Subject);
     }
     let holder = server
@@ -135,7 +133,7 @@ pub(super) fn user(
         let (secret, account) = (full(secret), full(account));
         return Err(SecretTokenError::Withdrawn { secret, account });
     }
-    let mut groups = mullion_kinds::request::service_account::groups(namespace);
+    let mut groups = service_account::groups(namespace);
     groups.push(AUTHENTICATED.to_owned());
     Ok(User {
         name: subject.clone(),

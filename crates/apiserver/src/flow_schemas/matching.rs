@@ -281,6 +281,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::auth::attributes::of_request;
 
     fn user(name: &str, groups: &[&str]) -> User {
         User {
@@ -291,7 +292,7 @@ mod tests {
     }
 
     fn matches(rule: &Value, user: &User, method: http::Method, path: &str) -> bool {
-        let attributes = crate::auth::attributes::of_request(&method, path, None);
+        let attributes = of_request(&method, path, None);
         Rule::of(rule).matches(user, &attributes)
     }
 
@@ -329,7 +330,7 @@ mod tests {
         let server = crate::ApiServer::new(crate::Config::default());
         let jane = user("jane", &["developers", "system:authenticated"]);
         let path = "/api/v1/namespaces/default/configmaps/x";
-        let attributes = crate::auth::attributes::of_request(&http::Method::GET, path, None);
+        let attributes = of_request(&http::Method::GET, path, None);
         let found = server.flows().of(&jane, &attributes);
         assert!(found.is_some());
         let counted = allocation_counter::measure(|| {

@@ -10,7 +10,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
-use mullion_kube_text::status::Status;
+use mullion_kube_text::{field::Emptied, golang::quote, status::Status};
 use mullion_schema::{
     Type,
     decode::{self, DecodeError, Decoded, Problem},
@@ -18,6 +18,8 @@ use mullion_schema::{
 };
 use serde_json::Value;
 
+use self::mismatch::Mismatch;
+pub(crate) use self::options::options;
 use super::{
     call::{Call, FieldValidation},
     negotiate::{Media, SUPPORTED},
@@ -25,11 +27,6 @@ use super::{
     write::request_limit,
 };
 use crate::registry::Row;
-
-pub(crate) use options::options;
-
-use mismatch::Mismatch;
-use mullion_kube_text::{field::Emptied, golang::quote};
 
 /// The most bytes that a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;

@@ -14,7 +14,9 @@ use std::{cell::RefCell, sync::Arc};
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use mullion_schema::{self as schema, Type, ownership};
+use mullion_kinds::{Resource, SubresourceHandler, request::Ctx};
+use mullion_kube_text::status::Status;
+use mullion_schema::{self as schema, Type, ownership, raw_field::RawField};
 use mullion_store::{Change, CommitError, Draft, EventType, Key, Object, RawFieldText};
 use serde_json::Value;
 
@@ -35,8 +37,6 @@ use crate::{
     },
     registry::Row,
 };
-use mullion_kinds::{Resource, SubresourceHandler, request::Ctx};
-use mullion_kube_text::status::Status;
 
 /// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.
 pub(crate) struct Admission<'a> {
@@ -453,7 +453,7 @@ pub(crate) async fn modify_with_raw_field(
     row: &Row,
     now: Timestamp,
     key: &Key,
-    raw_field: &'static mullion_schema::raw_field::RawField,
+    raw_field: &'static RawField,
     field: &str,
     mut change: impl FnMut(&mut Value) -> Result<(), Status>,
 ) -> Result<(), Status> {

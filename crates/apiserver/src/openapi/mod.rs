@@ -15,12 +15,12 @@ mod wire;
 
 use std::sync::Arc;
 
+use mullion_kinds::{Resource, request::Lookup};
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::everything::{V2, v2};
 use self::schemas::Schemas;
 use crate::registry::{Row, Table};
-use mullion_kinds::{Resource, request::Lookup};
 
 /// The version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

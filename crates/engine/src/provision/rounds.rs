@@ -111,6 +111,8 @@ impl Waiting {
             let mut part = Plan::default();
             let checkpoint = cluster.checkpoint();
             let catalogs = question.solve(&self.pods, templates, requested, &mut part, cluster)?;
+            // The planned nodes still have several options; `carry_out` puts them back as nodes with fixed labels and no
+            // free room.
             cluster.rollback(checkpoint);
             carry_out(
                 &part,
@@ -130,6 +132,7 @@ impl Waiting {
             for pod in part.unplaceable {
                 without.insert(pod.pod.clone(), pod);
             }
+            // Only this turn's refusals count: a later turn tries other combinations for the same pods.
             self.unplaceable.clear();
             let mut helped: FxHashMap<PodClassId, bool> = FxHashMap::default();
             self.pods.retain(|pod| {
@@ -149,9 +152,6 @@ impl Waiting {
                 }
                 waits
             });
-        }
-        if self.pods.is_empty() {
-            self.unplaceable.clear();
         }
         self.pods.extend(stuck);
         put_in_order(cluster, &mut self.pods, question.keys);

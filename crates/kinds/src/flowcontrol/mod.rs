@@ -14,16 +14,13 @@ use mullion_kube_text::{
     names,
     validation::check,
 };
+use mullion_schema::tree::{Tree, object_at, set_zero};
 use serde_json::Value;
 
-use crate::Printing;
-
-pub use defaults::{levels, schemas};
-pub(super) use levels::PriorityLevelConfiguration;
-
+pub use self::defaults::{levels, schemas};
+pub(super) use self::levels::PriorityLevelConfiguration;
 use super::{Check, Column, Kind, podspec::internal, print};
-use crate::request::Ctx;
-use mullion_schema::tree::{Tree, object_at, set_zero};
+use crate::{Printing, request::Ctx};
 
 /// The API group.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";

@@ -8,13 +8,12 @@ use mullion_kube_text::{
     names,
     validation::{check, immutable, metadata},
 };
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-pub(super) use attribute::fully_qualified;
-
+pub(super) use self::attribute::fully_qualified;
 use super::{binding_conditions, driver_name, pool_name, set};
 use crate::podspec::{affinity, internal};
-use mullion_schema::tree::Tree;
 
 const MAX_DEVICES: usize = 128;
 const MAX_SPECIAL_DEVICES: usize = 64;

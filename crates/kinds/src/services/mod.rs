@@ -13,25 +13,24 @@ mod validate;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
-
-use crate::{Allocator, FieldSelection, Printing};
-
-pub use pools::{InvalidRange, ServiceRange};
-
 use mullion_kube_text::{
     field::{Errors, Path},
+    status::Status,
     validation::net,
 };
+use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
+use serde_json::{Map, Value};
 
+pub use self::pools::{InvalidRange, ServiceRange};
 use self::{objects::ServiceAllocation, pools::Pools};
 use super::{
     Allocation, Check, Column, Kind,
     print::{AGE, NAME, age, column, labels, name, or_none, wide},
 };
-use crate::request::{Ctx, Lookup};
-use mullion_kube_text::status::Status;
-use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
+use crate::{
+    Allocator, FieldSelection, Printing,
+    request::{Ctx, Lookup},
+};
 
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
 

@@ -324,6 +324,15 @@ fn check_user(user: &str) -> Result<(), String> {
     unescaped(user, Part::User).map(|_| ())
 }
 
+/// Decodes the escapes of a path segment like Go's `url.PathUnescape`.
+///
+/// # Errors
+/// An escape is incomplete or has other digits than hexadecimal ones, or the bytes are not UTF-8.
+pub fn path_unescape(text: &str) -> Result<String, String> {
+    let bytes = unescaped(text, Part::Path)?;
+    String::from_utf8(bytes).map_err(|_| "the decoded bytes are not UTF-8".to_owned())
+}
+
 fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
     let is_host = matches!(part, Part::Host | Part::Zone);
     let mut plain = Vec::with_capacity(text.len());
@@ -386,6 +395,15 @@ fn must_be_escaped(byte: u8, part: Part) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escapes_of_a_path_segment_are_decoded_and_a_plus_sign_is_none() {
+        assert_eq!(path_unescape("a%2Cb+c%c3%a9"), Ok("a,b+cé".to_owned()));
+        let broken = |text: &str| path_unescape(text).expect_err("it is broken");
+        assert_eq!(broken("a%2"), r#"invalid URL escape "%2""#);
+        assert_eq!(broken("a%+1"), r#"invalid URL escape "%+1""#);
+        assert_eq!(broken("%ff"), "the decoded bytes are not UTF-8");
+    }
 
     #[test]
     fn a_url_keeps_what_was_written() {

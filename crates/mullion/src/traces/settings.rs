@@ -5,6 +5,7 @@ use std::fmt;
 use clap::Args;
 use http::{HeaderName, HeaderValue, Uri};
 use mullion_controllers::traces::Sampler;
+use mullion_kube_text::golang::url::path_unescape;
 
 use crate::failure::Failure;
 
@@ -153,7 +154,7 @@ fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, Failure> {
     let parts = parts.filter(|part| !part.is_empty());
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
-        let (key, value) = (key.trim(), unescaped(value.trim())?);
+        let (key, value) = (key.trim(), path_unescape(value.trim()).ok()?);
         (!key.is_empty()).then(|| (key.to_owned(), value))
     };
     // The part itself is not shown, because it may be a secret.
@@ -165,21 +166,6 @@ fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, Failure> {
     pairs
         .map(|(at, part)| pair(part).ok_or_else(|| refused(at)))
         .collect()
-}
-
-/// Returns a text without the escapes of URLs; `None` if one of them is broken.
-fn unescaped(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let (code, rest) = part.split_at_checked(2)?;
-        // `from_str_radix` accepts a sign too.
-        let is_hex = code.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let byte = u8::from_str_radix(code, 16).ok().filter(|_| is_hex)?;
-        bytes.push(byte);
-        bytes.extend(rest.bytes());
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn header((key, value): (String, String)) -> Result<(HeaderName, HeaderValue), Failure> {

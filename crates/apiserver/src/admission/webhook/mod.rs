@@ -23,6 +23,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
+use mullion_kinds::{Resource, admissionregistration::GROUP};
 
 use self::{
     client::Clients,
@@ -37,7 +38,6 @@ use crate::{
     admission::Operation,
     registry::{Registry, Row},
 };
-use mullion_kinds::{Resource, admissionregistration::GROUP};
 
 /// The webhooks of one server.
 pub(crate) struct Webhooks {

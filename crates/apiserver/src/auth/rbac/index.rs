@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use mullion_kinds::{rbac::rule::Rule, request::User};
+use mullion_kinds::{
+    rbac::rule::Rule,
+    request::{User, service_account},
+};
 use mullion_kube_text::golang::quote;
 use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Cursor, Event, EventType, Object, Store};
@@ -41,10 +44,7 @@ impl Binding {
                     let home = if own.is_empty() { &namespace } else { own };
                     if !home.is_empty() {
                         let shown = format!("{kind} {}", quote(&format!("{name}/{home}")));
-                        users.push((
-                            mullion_kinds::request::service_account::username(home, name),
-                            shown,
-                        ));
+                        users.push((service_account::username(home, name), shown));
                     }
                 }
                 _ => {}

@@ -146,6 +146,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::auth::attributes::of_request;
 
     fn put(store: &Store, plural: &str, object: &Value) {
         let metadata = &object["metadata"];
@@ -195,7 +196,7 @@ mod tests {
     }
 
     fn ask(authorizer: &Authorizer, path: &str) -> bool {
-        let attributes = crate::auth::attributes::of_request(&Method::GET, path, None);
+        let attributes = of_request(&Method::GET, path, None);
         authorizer.allows(&jane(), &attributes)
     }
 

@@ -14,7 +14,7 @@ use mullion_kube_text::{
     status::Status,
     validation::metadata as check_metadata,
 };
-use mullion_schema::{self as schema, ownership};
+use mullion_schema::{self as schema, ownership, raw_field::RawField};
 use mullion_store::{Change, EventType, Object, RawFieldText};
 use serde_json::{Map, Value};
 
@@ -328,7 +328,7 @@ fn raw_field(
     part: Part,
     source: &dyn Source,
     admission: &Admission<'_>,
-) -> Option<&'static mullion_schema::raw_field::RawField> {
+) -> Option<&'static RawField> {
     let raw_field = call.resource().behaviour.raw_field()?;
     let fits = matches!(part, Part::Status(_))
         && source.is_status_alone()

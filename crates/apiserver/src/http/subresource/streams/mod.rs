@@ -16,8 +16,15 @@ use axum::body::Body;
 use http::{Method, Response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use mullion_kinds::request::Authorize;
-use mullion_kube_text::golang::integer;
+use mullion_kinds::request::{
+    Authorize,
+    attributes::{Attributes, Resource, Target},
+};
+use mullion_kube_text::{
+    golang::integer,
+    status::{Cause, Status},
+};
+use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -36,9 +43,6 @@ use crate::{
     limits,
     listen::ActivityGuard,
 };
-use mullion_kinds::request::attributes::{Attributes, Resource, Target};
-use mullion_kube_text::status::{Cause, Status};
-use mullion_schema::tree::Tree;
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
 const COMMAND_PROTOCOLS: &[&str] = &[
