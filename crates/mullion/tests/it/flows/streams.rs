@@ -61,7 +61,7 @@ fn every_kubectl_says_that_no_command_can_run() {
         let refused = |args: &[&str], stdin: &str| {
             let output = cluster.run(&program, args, stdin);
             assert!(!output.status.success(), "{program} {}", args.join(" "));
-            text(&output.stderr)
+            without_unsent_input(&text(&output.stderr))
         };
         let ls = ["exec", "linux", "-c", "web", "--", "ls"];
         assert_eq!(refused(&ls, ""), NO_COMMAND, "{program}");
@@ -94,6 +94,17 @@ fn every_kubectl_says_that_no_command_can_run() {
             "{program}: {nobody}"
         );
     }
+}
+
+/// What kubectl says, without its log lines about input that it still copied when it closed the connection over the refusal. Two threads of the older kubectls
+/// race there, beside every server that refuses before it has read all input: "E1130 01:02:40.908818   23920 v2.go:104] EOF".
+fn without_unsent_input(said: &str) -> String {
+    let unsent = |line: &str| {
+        line.starts_with('E') && line.contains(" v2.go:") && line.trim_end().ends_with("] EOF")
+    };
+    said.split_inclusive('\n')
+        .filter(|line| !unsent(line))
+        .collect()
 }
 
 #[test]
