@@ -58,6 +58,8 @@ pub enum FaultKind {
     Crash,
     /// All instances of a zone stop, and none can be launched there.
     ZoneOutage,
+    /// Amazon's Application Recovery Controller shifts the cluster away from a zone.
+    ZonalShift,
     /// An offering has no capacity.
     Capacity,
     /// An image family has a newer image.
@@ -66,11 +68,12 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SpotInterruption,
         Self::Rebalance,
         Self::Crash,
         Self::ZoneOutage,
+        Self::ZonalShift,
         Self::Capacity,
         Self::NewImage,
     ];
@@ -82,6 +85,7 @@ impl FaultKind {
             Self::Rebalance => "rebalance",
             Self::Crash => "crash",
             Self::ZoneOutage => "zone-outage",
+            Self::ZonalShift => "zonal-shift",
             Self::Capacity => "capacity",
             Self::NewImage => "new-image",
         }

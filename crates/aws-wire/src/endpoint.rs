@@ -19,7 +19,7 @@ use crate::{
     ec2::{self, EndpointState},
     iam::{self, Profiles},
     imds,
-    json::{self, eks},
+    json::{self, arc, eks},
     query::Params,
     refusal::Refusal,
     sts,
@@ -201,6 +201,9 @@ async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) 
     }
     if head.uri.path().starts_with(eks::PATH) {
         return eks::answer(&endpoint, &head.method, head.uri.path(), &request_id);
+    }
+    if head.uri.path().starts_with(arc::PATH) {
+        return arc::answer(&endpoint, &head.method, head.uri.path(), &request_id).await;
     }
     // A GET has its parameters in its URL.
     let form = match head.method {

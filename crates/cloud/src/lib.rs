@@ -46,7 +46,7 @@ pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, InstanceId, Offer, Offering, SecurityGroup,
-    SelectedImages, Subnet, TagSelector, instance_id,
+    SelectedImages, Subnet, TagSelector, ZonalShift, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
@@ -217,6 +218,22 @@ impl CloudError {
     }
 }
 
+/// A shift of a cluster's traffic away from a zone that is impaired, by Amazon's Application Recovery Controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZonalShift {
+    /// Id of the zone, such as `usw2-az1`.
+    pub zone_id: Arc<str>,
+    /// The time at which the shift ends by itself.
+    pub expires: Option<Timestamp>,
+}
+
+impl ZonalShift {
+    /// Returns whether the shift has not ended by itself.
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.expires.is_none_or(|expires| expires > now)
+    }
+}
+
 /// A cloud that sells instances.
 pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
     /// Returns the region in which instances are bought.
@@ -329,6 +346,9 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the failed status checks and the scheduled maintenance of running instances (EC2: DescribeInstanceStatus).
     fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>>;
+
+    /// Returns the zonal shifts of the cluster that are applied now (ARC: GetManagedResource).
+    fn zonal_shifts(&self) -> BoxFuture<'_, Result<Vec<ZonalShift>, CloudError>>;
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::{
     AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, DeniedCall,
     Impairment, Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption,
     LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup, SelectedImages, Subnet,
-    SubnetFacts, TagSelector, catalogue::Arch, image::NodeImage,
+    SubnetFacts, TagSelector, ZonalShift, catalogue::Arch, image::NodeImage,
 };
 
 /// Carries calls to the process of a cloud.
@@ -72,6 +72,7 @@ enum Call {
     ReceiveMessages,
     DeleteMessage(Message),
     Impairments,
+    ZonalShifts,
     Assign {
         interface: InterfaceId,
         kind: Kind,
@@ -130,6 +131,7 @@ pub async fn answer<C: CloudProvider + Addresses>(
         Call::ReceiveMessages => bytes(&cloud.receive_messages().await),
         Call::DeleteMessage(message) => bytes(&cloud.delete_message(&message).await),
         Call::Impairments => bytes(&cloud.impairments().await),
+        Call::ZonalShifts => bytes(&cloud.zonal_shifts().await),
         Call::Assign {
             interface,
             kind,
@@ -348,6 +350,10 @@ impl CloudProvider for Remote {
 
     fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>> {
         Box::pin(self.cloud(Call::Impairments))
+    }
+
+    fn zonal_shifts(&self) -> BoxFuture<'_, Result<Vec<ZonalShift>, CloudError>> {
+        Box::pin(self.cloud(Call::ZonalShifts))
     }
 }
 

@@ -54,6 +54,7 @@ mod unread;
 pub mod volume_protection;
 pub mod volumes;
 pub mod workloads;
+mod zonal_shift;
 
 pub use context::Context;
 pub use events::{EventType, Recorder};

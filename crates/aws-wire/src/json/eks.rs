@@ -2,12 +2,12 @@
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Method, Response, StatusCode},
+    http::{Method, Response, StatusCode},
 };
 use serde_json::{Value, json};
 
-use super::respond;
-use crate::{Endpoint, endpoint::Blocked, refusal::Refusal};
+use super::{admit_by_path, respond_by_path};
+use crate::{Endpoint, refusal::Refusal};
 
 /// What paths of EKS begin with.
 pub(crate) const PATH: &str = "/clusters/";
@@ -20,17 +20,18 @@ pub(crate) fn answer(
     request_id: &str,
 ) -> Response<Body> {
     let name = path.strip_prefix(PATH).unwrap_or_default();
-    match act(endpoint, method, name) {
-        Ok(value) => respond(StatusCode::OK, "application/json", &value, request_id),
-        Err(refusal) => {
-            let value = json!({ "message": refusal.message });
-            let mut response = respond(refusal.status, "application/json", &value, request_id);
-            if let Ok(code) = HeaderValue::from_str(&refusal.code) {
-                response.headers_mut().insert("x-amzn-errortype", code);
-            }
-            response
-        }
-    }
+    respond_by_path(act(endpoint, method, name), request_id)
+}
+
+/// Returns the ARN of the cluster.
+pub(super) fn arn(endpoint: &Endpoint) -> String {
+    let config = endpoint.ec2().config();
+    let (account, region, name) = (
+        &endpoint.settings().account_id,
+        &config.region,
+        &config.cluster,
+    );
+    format!("arn:aws:eks:{region}:{account}:cluster/{name}")
 }
 
 fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
@@ -42,18 +43,7 @@ fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusa
             text,
         ));
     }
-    endpoint
-        .admit("eks", "DescribeCluster")
-        .map_err(|blocked| match blocked {
-            Blocked::Throttled => Refusal::with(
-                StatusCode::TOO_MANY_REQUESTS,
-                "ThrottlingException",
-                "Rate exceeded",
-            ),
-            Blocked::Denied(why) => {
-                Refusal::with(StatusCode::FORBIDDEN, "AccessDeniedException", why)
-            }
-        })?;
+    admit_by_path(endpoint, "eks", "DescribeCluster")?;
     let config = endpoint.ec2().config();
     if name != config.cluster {
         return Err(Refusal::with(
@@ -63,7 +53,7 @@ fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusa
         ));
     }
     let settings = endpoint.settings();
-    let (account, region) = (&settings.account_id, &config.region);
+    let account = &settings.account_id;
     let ec2 = endpoint.ec2();
     let subnets: Vec<_> = ec2
         .all_subnets()
@@ -73,7 +63,7 @@ fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusa
     let groups = ec2.all_security_groups();
     Ok(json!({ "cluster": {
         "name": name,
-        "arn": format!("arn:aws:eks:{region}:{account}:cluster/{name}"),
+        "arn": arn(endpoint),
         "version": config.version.to_string(),
         "endpoint": settings.cluster_endpoint,
         "certificateAuthority": { "data": settings.cluster_authority },

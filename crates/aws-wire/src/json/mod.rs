@@ -1,5 +1,6 @@
-//! The services that speak JSON: SSM, SQS and the Price List by `X-Amz-Target`, EKS by path.
+//! The services that speak JSON: SSM, SQS and the Price List by `X-Amz-Target`, EKS and ARC by path.
 
+pub(crate) mod arc;
 pub(crate) mod eks;
 mod pricing;
 mod sqs;
@@ -65,6 +66,38 @@ pub(crate) fn respond(
         }
     }
     response
+}
+
+/// Returns the response of a service whose actions are paths.
+fn respond_by_path(done: Result<Value, Refusal>, request_id: &str) -> Response<Body> {
+    const KIND: &str = "application/json";
+    match done {
+        Ok(value) => respond(StatusCode::OK, KIND, &value, request_id),
+        Err(refusal) => {
+            let value = json!({ "message": refusal.message });
+            let mut response = respond(refusal.status, KIND, &value, request_id);
+            if let Ok(code) = HeaderValue::from_str(&refusal.code) {
+                response.headers_mut().insert("x-amzn-errortype", code);
+            }
+            response
+        }
+    }
+}
+
+/// Refuses calls as services do whose actions are paths.
+fn admit_by_path(endpoint: &Endpoint, service: &str, action: &str) -> Result<(), Refusal> {
+    endpoint
+        .admit(service, action)
+        .map_err(|blocked| match blocked {
+            Blocked::Throttled => Refusal::with(
+                StatusCode::TOO_MANY_REQUESTS,
+                "ThrottlingException",
+                "Rate exceeded",
+            ),
+            Blocked::Denied(why) => {
+                Refusal::with(StatusCode::FORBIDDEN, "AccessDeniedException", why)
+            }
+        })
 }
 
 /// The refusal of an action that a service does not have.

@@ -73,12 +73,15 @@ impl Aws {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let (describing, ending) = (weak.clone(), weak.clone());
             Inner {
+                arc: aws_sdk_arczonalshift::Client::new(config),
                 ec2: aws_sdk_ec2::Client::new(config),
+                eks: aws_sdk_eks::Client::new(config),
                 iam: aws_sdk_iam::Client::new(config),
                 pricing: aws_sdk_pricing::Client::from_conf(pricing),
                 sqs: aws_sdk_sqs::Client::new(config),
                 ssm: aws_sdk_ssm::Client::new(config),
                 limits,
+                cluster_arn: Default::default(),
                 refusals: Default::default(),
                 market: Default::default(),
                 network: Default::default(),

@@ -19,6 +19,7 @@ mod profiles;
 mod provider;
 mod queue;
 mod reservations;
+mod shifts;
 mod template;
 mod templates;
 mod types;
@@ -76,12 +77,16 @@ type Ended = Result<(), mullion_cloud::CloudError>;
 struct Inner {
     region: String,
     settings: Settings,
+    arc: aws_sdk_arczonalshift::Client,
     ec2: aws_sdk_ec2::Client,
+    eks: aws_sdk_eks::Client,
     iam: aws_sdk_iam::Client,
     pricing: aws_sdk_pricing::Client,
     sqs: aws_sdk_sqs::Client,
     ssm: aws_sdk_ssm::Client,
     limits: Limits,
+    /// The ARN of the cluster, once it was looked up.
+    cluster_arn: tokio::sync::OnceCell<String>,
     refusals: Mutex<Refusals>,
     market: tokio::sync::Mutex<Market>,
     network: Mutex<Network>,

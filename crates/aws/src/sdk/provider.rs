@@ -12,7 +12,7 @@ use mullion_api::{
 use mullion_cloud::{
     BoxFuture, CapacityReservation, CloudError, CloudProvider, DeniedCall, Impairment, Instance,
     InstanceId, Launch, LaunchOption, LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup,
-    SelectedImages, Subnet, TagSelector, catalogue::Arch, image::NodeImage,
+    SelectedImages, Subnet, TagSelector, ZonalShift, catalogue::Arch, image::NodeImage,
 };
 use tokio::time::Instant;
 
@@ -136,5 +136,9 @@ impl CloudProvider for Aws {
 
     fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>> {
         Box::pin(self.inner.impairments())
+    }
+
+    fn zonal_shifts(&self) -> BoxFuture<'_, Result<Vec<ZonalShift>, CloudError>> {
+        Box::pin(self.inner.zonal_shifts())
     }
 }

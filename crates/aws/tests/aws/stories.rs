@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use mullion_api::ami::Os;
+use mullion_api::{ami::Os, fault::FaultKind};
 use mullion_cloud::{
     Addresses, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId, Launch,
-    LaunchCall, MessageKind, StatusCheck, TagSelector, catalogue::Arch, sim::SimulatedEc2,
+    LaunchCall, MessageKind, StatusCheck, TagSelector, ZonalShift, catalogue::Arch,
+    sim::SimulatedEc2,
 };
 use mullion_engine::ip::Kind;
 
@@ -214,6 +215,20 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C, ec2: &SimulatedEc2) -> S
         .collect();
     checks.sort();
     tell("checks", &any(&checks));
+
+    // The cluster is shifted away from a zone.
+    let shift = ec2.fault(FaultKind::ZonalShift, "us-west-2b");
+    let shift = shift.expect("there is such a zone");
+    ec2.cause(&shift);
+    let zones = |shifts: Vec<ZonalShift>| {
+        let ids = shifts.into_iter().map(|own| own.zone_id);
+        ids.collect::<Vec<_>>()
+    };
+    let shifted = cloud.zonal_shifts().await.map(zones);
+    assert_eq!(shifted.as_ref().map(Vec::len), Ok(1));
+    tell("shifted", &any(&shifted));
+    ec2.heal(&shift);
+    tell("not shifted", &any(&cloud.zonal_shifts().await.map(zones)));
 
     // Quotas, unknown things, and the end.
     ec2.limit_vcpus(Some(6));

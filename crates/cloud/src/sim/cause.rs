@@ -12,7 +12,7 @@ use mullion_api::{ami::AmiFamily, fault::FaultKind};
 
 use super::{CapacityPattern, SimulatedEc2, Zone};
 use crate::{
-    CapacityType, Instance, InstanceId, InstanceState,
+    CapacityType, Instance, InstanceId, InstanceState, ZonalShift,
     catalogue::{self, Arch},
     image::NodeImage,
 };
@@ -33,6 +33,8 @@ pub enum Fault {
     Crash(InstanceId),
     /// All instances of a zone stop, and none can be launched there.
     ZoneOutage(Arc<str>),
+    /// The Application Recovery Controller shifts the cluster away from a zone.
+    ZonalShift(Arc<str>),
     /// The offerings that match the pattern have no capacity.
     Capacity(CapacityPattern),
     /// A newer image of a family is released.
@@ -61,6 +63,8 @@ impl RefusedFault {
 pub(super) struct ActiveFaults {
     /// Zones with an outage.
     zones: BTreeSet<Arc<str>>,
+    /// Zones that the cluster is shifted away from.
+    shifted: BTreeSet<Arc<str>>,
     /// Instances that crashed individually.
     crashed: BTreeSet<InstanceId>,
 }
@@ -110,6 +114,7 @@ impl SimulatedEc2 {
             FaultKind::Rebalance => Fault::Rebalance(self.spot_instance(target)?),
             FaultKind::Crash => Fault::Crash(self.instance_named(target)?.id.clone()),
             FaultKind::ZoneOutage => Fault::ZoneOutage(self.zone_named(target)?),
+            FaultKind::ZonalShift => Fault::ZonalShift(self.zone_named(target)?),
             FaultKind::Capacity => Fault::Capacity(self.offering_named(target)?),
             FaultKind::NewImage => Fault::NewImage(family_named(target)?),
         })
@@ -152,6 +157,12 @@ impl SimulatedEc2 {
                 };
                 format!("{zone} is down: {instances} stopped, and none can be bought there.")
             }
+            Fault::ZonalShift(zone) => {
+                self.state().in_force.shifted.insert(Arc::clone(zone));
+                format!(
+                    "The cluster is shifted away from {zone}: within half a minute nothing is bought there any more."
+                )
+            }
             Fault::Capacity(pattern) => {
                 self.exhaust(pattern.clone());
                 format!("EC2 has no capacity for {pattern} any more.")
@@ -192,6 +203,10 @@ impl SimulatedEc2 {
                 }
                 format!("{zone} is back: {started} of its instances start again.")
             }
+            Fault::ZonalShift(zone) => {
+                self.state().in_force.shifted.remove(zone);
+                format!("The shift away from {zone} has ended.")
+            }
             Fault::Capacity(pattern) => {
                 self.replenish(pattern);
                 format!("EC2 has capacity for {pattern} again.")
@@ -204,6 +219,20 @@ impl SimulatedEc2 {
                 )
             }
         }
+    }
+
+    /// Returns the zones that the cluster is shifted away from.
+    pub(super) fn zones_shifted_away(&self) -> Vec<ZonalShift> {
+        let shifted = self.state().in_force.shifted.clone();
+        let zones = self.inner.zones.iter();
+        zones
+            .filter(|zone| shifted.contains(&zone.name))
+            .map(|zone| ZonalShift {
+                zone_id: Arc::clone(&zone.id),
+                // A user ends the fault, at no time known in advance.
+                expires: None,
+            })
+            .collect()
     }
 
     /// Starts every stopped instance that no fault in effect stops.
@@ -229,7 +258,7 @@ impl SimulatedEc2 {
                 let instance = self.instance(id);
                 instance.map_or_else(Vec::new, |own| names(&own).map(str::to_owned).collect())
             }
-            Fault::ZoneOutage(zone) => vec![zone.to_string()],
+            Fault::ZoneOutage(zone) | Fault::ZonalShift(zone) => vec![zone.to_string()],
             Fault::Capacity(pattern) => vec![pattern.to_string()],
             Fault::NewImage(family) => {
                 let names = AmiFamily::alias_families();

@@ -17,7 +17,7 @@ use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, DeniedCall,
     FleetError, Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption,
     LaunchRequest, Message, Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages,
-    Shortage, Subnet, TagSelector,
+    Shortage, Subnet, TagSelector, ZonalShift,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -235,6 +235,11 @@ impl CloudProvider for SimulatedEc2 {
                 false => Ok(self.impaired()),
             }
         })
+    }
+
+    fn zonal_shifts(&self) -> BoxFuture<'_, Result<Vec<ZonalShift>, CloudError>> {
+        let shifts = self.zones_shifted_away();
+        Box::pin(async move { Ok(shifts) })
     }
 }
 

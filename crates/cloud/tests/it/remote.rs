@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
+    fault::FaultKind,
     karpenter::AmiSelectorTerm,
 };
 use mullion_cloud::{
@@ -139,6 +140,7 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
         tell("deleted", &cloud.delete_message(&message).await);
     }
     tell("impairments", &cloud.impairments().await);
+    tell("zonal shifts", &cloud.zonal_shifts().await);
     let unknown = InstanceId("i-0123456789abcdef0".into());
     tell("unknown", &cloud.terminate(unknown).await);
     told
@@ -146,8 +148,15 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_cloud_behind_a_wire_gives_the_same_answers() {
-    let direct = story(&ec2()).await;
-    let remote = Remote::connect(Arc::new(Direct(ec2()))).await;
+    let shifted = || {
+        let ec2 = ec2();
+        let shift = ec2.fault(FaultKind::ZonalShift, "us-west-2b");
+        ec2.cause(&shift.expect("there is such a zone"));
+        ec2
+    };
+    let direct = story(&shifted()).await;
+    assert!(direct.contains("usw2-az2"), "{direct}");
+    let remote = Remote::connect(Arc::new(Direct(shifted()))).await;
     let remote = story(&remote.expect("it answers")).await;
     for (own, others) in direct.lines().zip(remote.lines()) {
         assert_eq!(own, others);

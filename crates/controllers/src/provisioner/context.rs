@@ -29,7 +29,7 @@ use super::{
 use crate::{
     Context, Informer, Recorder, api_error, buffers, disruption::Disrupting,
     informers::BY_PROVIDER_ID, nodepool::health::Registrations, overlays, state::SharedState,
-    static_pools,
+    static_pools, zonal_shift::ShiftedZones,
 };
 
 /// Index of NodeClaims by the id of their instance.
@@ -102,6 +102,8 @@ pub struct KarpenterContext {
     pub discovered: Discovered,
     /// Recent refusals and interruptions of spot offerings.
     pub risks: SpotRisks,
+    /// The zones that the cluster is shifted away from.
+    pub(crate) shifted_zones: ShiftedZones,
     /// Results of the last launches of each pool.
     pub registrations: Registrations,
     /// Records events as the component `karpenter`.
@@ -187,6 +189,7 @@ impl KarpenterContext {
             static_turn: static_pools::Turn::default(),
             discovered: Discovered::default(),
             risks: SpotRisks::default(),
+            shifted_zones: ShiftedZones::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
@@ -235,6 +238,7 @@ impl KarpenterContext {
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
         let market = market
             .with_settings(&self.options.settings)
+            .without_zones(&self.shifted_zones.at(self.base.clock.now()))
             .with_risks(&self.risks, self.base.clock.now())
             .with_discovered(class, &self.discovered.book());
         let markets = &self.metrics.markets;

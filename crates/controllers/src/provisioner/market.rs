@@ -140,6 +140,20 @@ impl Market {
         self
     }
 
+    /// Makes the offerings of zones unavailable, which are given by their ids.
+    pub(crate) fn without_zones(mut self, zone_ids: &BTreeSet<Arc<str>>) -> Self {
+        if zone_ids.is_empty() {
+            return self;
+        }
+        let mut offers = self.offers.to_vec();
+        let offerings = offers.iter_mut().flat_map(|offer| &mut offer.offerings);
+        for offering in offerings.filter(|own| zone_ids.contains(&own.zone_id)) {
+            offering.available = false;
+        }
+        self.offers = offers.into();
+        self
+    }
+
     /// Applies the discovered capacity of the class's nodes.
     pub fn with_discovered(mut self, class: &EC2NodeClass, book: &Book) -> Self {
         if !book.is_empty() {

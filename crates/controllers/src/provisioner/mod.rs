@@ -49,7 +49,7 @@ pub use settings::Settings;
 
 use crate::{
     Context, buffers, disruption, interruption, legacy, nodeclaim, nodepool, overlays,
-    reservations, state::SharedState, static_pools,
+    reservations, state::SharedState, static_pools, zonal_shift,
 };
 
 /// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
@@ -94,6 +94,7 @@ pub fn start_work(
     work: Work,
 ) -> KarpenterContext {
     let karpenter = KarpenterContext::new(context, state, cloud, log, options);
+    zonal_shift::start(&karpenter, work.provisioning);
     if work.disruption {
         disruption::start(&karpenter);
     }

@@ -23,6 +23,8 @@ pub struct Settings {
     pub reserved_enis: u64,
     /// Whether EC2NodeClasses are ready without dry runs of their launches (`DISABLE_DRY_RUN`).
     pub disable_dry_run: bool,
+    /// Whether nothing is bought in zones that the cluster is shifted away from (`ENABLE_ZONAL_SHIFT`).
+    pub zonal_shift: bool,
 }
 
 impl Default for Settings {
@@ -35,6 +37,7 @@ impl Default for Settings {
             vm_memory_overhead: MemoryOverhead::default(),
             reserved_enis: 0,
             disable_dry_run: false,
+            zonal_shift: false,
         }
     }
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mullion_api::fault::FaultKind;
 use mullion_cloud::sim::Fault;
+use serde_json::json;
 
 use crate::{
     pools::one_node,
@@ -71,6 +72,53 @@ async fn a_zone_that_goes_down_is_left_and_its_nodes_come_back_with_it() {
         .until("it is ready again", || is_ready(&others()[0]).then_some(()))
         .await;
     assert_eq!(others().len(), 1, "the node was not deleted meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_bought_in_a_zone_that_the_cluster_is_shifted_away_from() {
+    let (whole, old) = with_its_node().await;
+    let shift = fault(&whole, FaultKind::ZonalShift, &zone(&old));
+    whole.ec2.cause(&shift);
+    whole.pass(31).await;
+    let id = &old.labels()["topology.k8s.aws/zone-id"];
+    let active = (
+        "ZonalShiftActive".to_owned(),
+        format!(
+            "Zonal shift detected: offerings in zone {} ({id}) are unavailable for this NodePool",
+            zone(&old)
+        ),
+    );
+    assert!(whole.events("linux").await.contains(&active));
+
+    // As many as need two further nodes.
+    let requests = json!({ "requests": { "cpu": "1500m" } });
+    let spec = json!({
+        "nodeSelector": { "team": "web" },
+        "containers": [{ "name": "more", "image": "nginx", "resources": requests }]
+    });
+    whole.deployment("more", 2, spec.clone()).await;
+    whole.until_running("more", 2).await;
+    let bought = whole.bought();
+    let there = bought.iter().filter(|node| zone(node) == zone(&old));
+    let there: Vec<_> = there.map(|node| node.name_any()).collect();
+    assert_eq!(there, [old.name_any()], "it stays, and no other is bought");
+
+    // A pod that must be in that zone waits until the shift ends.
+    let mut bound = spec;
+    bound["nodeSelector"]["topology.kubernetes.io/zone"] = zone(&old).into();
+    whole.deployment("bound", 1, bound).await;
+    whole.pass(60).await;
+    assert_eq!(whole.bought().len(), bought.len());
+    whole.ec2.heal(&shift);
+    whole.until_running("bound", 1).await;
+    let cleared = (
+        "ZonalShiftCleared".to_owned(),
+        format!(
+            "Zonal shift cleared: offerings in zone {} ({id}) are restored for this NodePool",
+            zone(&old)
+        ),
+    );
+    assert!(whole.events("linux").await.contains(&cleared));
 }
 
 #[tokio::test(start_paused = true)]

@@ -406,7 +406,10 @@ fn buy_nodes_of(
         version,
         seed: 0,
         gates,
-        settings: Default::default(),
+        settings: provisioner::Settings {
+            zonal_shift: true,
+            ..provisioner::Settings::default()
+        },
     };
     let karpenter = provisioner::start(&own, state, cloud, log.clone(), options);
     traces::follow(&own, Some(&karpenter));

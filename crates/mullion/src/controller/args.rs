@@ -319,6 +319,10 @@ pub(crate) struct ControllerArgs {
     #[arg(long, env = "ISOLATED_VPC", hide_env_values = true, help_heading = KARPENTER)]
     pub(super) isolated_vpc: bool,
 
+    /// Buy nothing in zones that Amazon's Application Recovery Controller shifts the cluster away from
+    #[arg(long, env = "ENABLE_ZONAL_SHIFT", hide_env_values = true, help_heading = KARPENTER)]
+    pub(super) enable_zonal_shift: bool,
+
     /// Karpenter's feature gates, with commas between
     #[arg(
         long,

@@ -519,7 +519,10 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
         nodes: NodeSettings {
             cluster: args.cluster_name.clone().unwrap_or_default(),
             gates: args.feature_gates.unwrap_or_default(),
-            settings: args.karpenter.settings()?,
+            settings: provisioner::Settings {
+                zonal_shift: args.enable_zonal_shift,
+                ..args.karpenter.settings()?
+            },
             ipam: args.ipam.into(),
         },
         traces: args.traces.settings()?,

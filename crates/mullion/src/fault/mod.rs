@@ -30,7 +30,7 @@ const CHECK: Duration = Duration::from_millis(20);
 
 TARGET is
   spot-interruption, rebalance, crash   a node, an instance or a NodeClaim, by its name or id
-  zone-outage                           a zone, such as us-west-2a
+  zone-outage, zonal-shift              a zone, such as us-west-2a
   capacity                              TYPE, TYPE/ZONE or TYPE/ZONE/CAPACITY-TYPE, each * for any
   new-image                             an image alias or family, such as al2023 or windows2022@latest
 
@@ -77,6 +77,8 @@ enum Kind {
     Crash,
     /// All instances of a zone stop, and none can be bought there
     ZoneOutage,
+    /// The cluster is shifted away from a zone: what runs there stays, and nothing is bought there
+    ZonalShift,
     /// An offering is sold out
     Capacity,
     /// An image family has a newer image, so that nodes of the older one drift
@@ -90,6 +92,7 @@ impl From<Kind> for FaultKind {
             Kind::Rebalance => Self::Rebalance,
             Kind::Crash => Self::Crash,
             Kind::ZoneOutage => Self::ZoneOutage,
+            Kind::ZonalShift => Self::ZonalShift,
             Kind::Capacity => Self::Capacity,
             Kind::NewImage => Self::NewImage,
         }

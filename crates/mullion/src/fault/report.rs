@@ -37,6 +37,9 @@ pub(super) fn healed(kind: FaultKind, target: &str) -> String {
         FaultKind::ZoneOutage => {
             format!("{target} is back: its instances start again, and others can be bought there.")
         }
+        FaultKind::ZonalShift => format!(
+            "The cluster is no longer shifted away from {target}: within half a minute nodes can be bought there again."
+        ),
         FaultKind::Capacity => format!("EC2 has capacity for {target} again."),
         FaultKind::NewImage => format!(
             "The image before is the newest of {target} again. Nodes of the newer one drift within a minute."

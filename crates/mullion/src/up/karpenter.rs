@@ -5,7 +5,9 @@ use std::sync::Arc;
 use mullion_cloud::sim::SimulatedEc2;
 use mullion_controllers::{
     Context,
-    provisioner::{self, DecisionLog, KarpenterContext, Options, decision_log::DEFAULT_LINES},
+    provisioner::{
+        self, DecisionLog, KarpenterContext, Options, Settings, decision_log::DEFAULT_LINES,
+    },
     state::SharedState,
 };
 
@@ -24,7 +26,11 @@ pub(super) fn start(
         version: plan.spec.version,
         seed: 0,
         gates: plan.gates,
-        settings: plan.settings,
+        settings: Settings {
+            // Its only shifts are those that a user causes with `mullion fault`.
+            zonal_shift: true,
+            ..plan.settings
+        },
     };
     let cloud = Arc::new(ec2.clone());
     let karpenter = provisioner::start(context, state, cloud, log.clone(), options);

@@ -197,6 +197,7 @@ impl KarpenterArgs {
                 .unwrap_or(usual.vm_memory_overhead),
             reserved_enis: self.reserved_enis.map_or(usual.reserved_enis, u64::from),
             disable_dry_run: self.disable_dry_run,
+            ..usual
         };
         if settings.batch_idle > settings.batch_max {
             return Err(Failure::input(format!(
