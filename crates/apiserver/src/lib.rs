@@ -60,6 +60,7 @@ pub mod http;
 mod limits;
 mod listen;
 mod metrics;
+mod object;
 mod openapi;
 mod own;
 mod policy_types;

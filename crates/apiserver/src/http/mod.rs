@@ -17,7 +17,6 @@ mod deletecollection;
 mod discovery;
 pub(crate) mod get;
 mod list;
-pub(crate) mod metadata;
 pub(crate) mod negotiate;
 pub(crate) mod openapi;
 pub(crate) mod patch;

@@ -26,15 +26,14 @@ pub(crate) use self::{
 };
 use super::{
     call::{Call, FieldValidation, WriteOptions},
-    metadata,
     reply::Outcome,
-    subresource::scale,
 };
 use crate::{
     admission::{
         Operation, Plugin, Request,
         webhook::{self, Form, Hooks, Reinvocation, Subject},
     },
+    object::{metadata, scale},
     registry::Row,
 };
 

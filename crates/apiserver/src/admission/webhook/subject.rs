@@ -21,9 +21,7 @@ use super::{
     hook::{Matcher, Rule},
     review::{GroupVersionKind, GroupVersionResource, Question},
 };
-use crate::{
-    admission::Operation, http::subresource::scale::Paths, registry::Row, server::ApiServer,
-};
+use crate::{admission::Operation, object::scale::Paths, registry::Row, server::ApiServer};
 
 /// The form in which a write shows its object to webhooks.
 pub(crate) enum Form<'a> {

@@ -27,9 +27,10 @@ use crate::{
         body,
         call::{Call, FieldValidation},
         delete::{self, DeleteOptions},
-        metadata, reply,
+        reply,
         write::{self, Admission},
     },
+    object::{metadata, type_meta::Expected},
 };
 
 /// The most evictions that may wait for the disruption controller.
@@ -94,7 +95,7 @@ async fn read(call: &Call, body: Body, validation: FieldValidation) -> Result<Va
     } else {
         "v1"
     };
-    let expected = body::Expected {
+    let expected = Expected {
         group: "policy",
         version,
         kind: "Eviction",

@@ -29,12 +29,12 @@ use crate::{
     http::{
         body,
         call::Call,
-        metadata,
         negotiate::{Media, SUPPORTED, Shape},
         reply,
         selector::parse_fields,
         write::{self, Admission},
     },
+    object::{metadata, type_meta::Expected},
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -194,7 +194,7 @@ async fn review(
     let media = body::media(&call.headers)?;
     let options = call.write_options("CreateOptions")?;
     let bytes = body::read(body).await?;
-    let expected = body::Expected::object(&call.row);
+    let expected = Expected::object(&call.row);
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
     metadata::wipe(&mut review);

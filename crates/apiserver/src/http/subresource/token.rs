@@ -23,7 +23,8 @@ use super::reviews;
 use crate::{
     admission::Operation,
     auth::service_account::{self, Claims, KubernetesClaim, Reference},
-    http::{body, call::Call, metadata, write::Admission},
+    http::{body, call::Call, write::Admission},
+    object::{metadata, type_meta::Expected},
 };
 
 const GROUP: &str = "authentication.k8s.io";
@@ -49,7 +50,7 @@ pub(crate) fn serve<'a>(
 async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let schema = Type::builtin("api.authentication.v1.TokenRequest")
         .ok_or_else(|| Status::internal("TokenRequest is not in the schema table"))?;
-    let expected = body::Expected {
+    let expected = Expected {
         group: GROUP,
         version: "v1",
         kind: KIND,
