@@ -25,11 +25,11 @@ use crate::{
     http::{
         call::{Call, FieldValidation, WriteOptions},
         path::ObjectPath,
-        query::Query,
         write,
     },
     own,
     registry::Row,
+    request::query::Query,
     server::ApiServer,
     service_range, token_tracking,
 };

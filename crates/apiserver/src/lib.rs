@@ -66,6 +66,7 @@ mod own;
 mod policy_types;
 pub mod provided;
 pub mod registry;
+mod request;
 mod server;
 mod service_range;
 mod token_tracking;

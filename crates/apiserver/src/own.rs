@@ -14,7 +14,8 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::{
-    http::{apply, call::Call, negotiate::Form, path::ObjectPath, query::Query, write::Part},
+    http::{apply, call::Call, negotiate::Form, path::ObjectPath, write::Part},
+    request::query::Query,
     server::ApiServer,
 };
 

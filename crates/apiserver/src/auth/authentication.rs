@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 use super::service_account;
-use crate::{http::subresource::streams::is_websocket, server::ApiServer};
+use crate::{request::upgrade::is_websocket, server::ApiServer};
 
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 /// How tokens are written there; as Go does, the reader passes over bits that are no whole byte.

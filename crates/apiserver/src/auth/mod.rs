@@ -7,7 +7,6 @@
 //! Service accounts' tokens are made and checked in [`service_account`], those that Secrets hold in [`secret_token`]; [`oidc`] publishes the
 //! keys ([`public_key`]) that others check them with.
 
-pub(crate) mod attributes;
 mod authentication;
 mod impersonation;
 pub(crate) mod key;
@@ -26,7 +25,7 @@ use http::request::Parts;
 use mullion_kinds::request::User;
 use mullion_kube_text::status::Status;
 
-use crate::{flow_schemas::matching::Flow, server::ApiServer};
+use crate::{flow_schemas::matching::Flow, request::attributes, server::ApiServer};
 
 /// The group of anonymous requests.
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";

@@ -281,7 +281,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::auth::attributes::of_request;
+    use crate::request::attributes::of_request;
 
     fn user(name: &str, groups: &[&str]) -> User {
         User {

@@ -23,12 +23,13 @@ use tokio::time::Instant;
 
 use super::{
     apply, arrival::Patience, delete::DeleteOptions, negotiate::Form, path::ObjectPath,
-    query::Query, subresource::streams::Upgrade,
+    subresource::streams::Upgrade,
 };
 use crate::{
     admission::{Action, Operation},
     limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
+    request::query::Query,
     server::ApiServer,
 };
 

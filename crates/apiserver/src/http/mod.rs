@@ -25,7 +25,6 @@ mod piece;
 mod pretty;
 mod probes;
 mod provided;
-pub(crate) mod query;
 pub(crate) mod reply;
 mod response_headers;
 mod routing;
@@ -54,7 +53,6 @@ use self::{
     call::Call,
     negotiate::{Form, Media, RequestProperties, Shape},
     path::{ObjectPath, Route},
-    query::Query,
     subresource::streams::Upgrade,
     write::Part,
 };
@@ -65,6 +63,7 @@ use crate::{
     listen::ActivityGuard,
     metrics::Labels,
     registry::Row,
+    request::query::{self, Query},
     server::ApiServer,
 };
 

@@ -21,11 +21,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     content::{self, Content},
-    discovery, negotiate,
-    query::Query,
-    reply,
+    discovery, negotiate, reply,
 };
-use crate::{openapi, registry::Table, server::ApiServer};
+use crate::{openapi, registry::Table, request::query::Query, server::ApiServer};
 
 const JSON: &str = "application/json";
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";

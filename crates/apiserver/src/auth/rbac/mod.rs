@@ -146,7 +146,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::auth::attributes::of_request;
+    use crate::request::attributes::of_request;
 
     fn put(store: &Store, plural: &str, object: &Value) {
         let metadata = &object["metadata"];

@@ -13,7 +13,10 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// The layers of `crates/apiserver/src`, lowest first, with their modules. Modules of one layer do not import each other either.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("vocabulary", &["limits", "registry", "version_order"]),
+    (
+        "vocabulary",
+        &["limits", "registry", "request", "version_order"],
+    ),
     (
         "parts that know the vocabulary alone",
         &["crd", "metrics", "object"],
