@@ -54,6 +54,7 @@ mod boot;
 mod client_authority;
 mod crd;
 mod flow_schemas;
+mod flows;
 #[cfg(test)]
 mod growth;
 pub mod http;

@@ -25,7 +25,7 @@ use http::request::Parts;
 use mullion_kinds::request::User;
 use mullion_kube_text::status::Status;
 
-use crate::{flow_schemas::matching::Flow, request::attributes, server::ApiServer};
+use crate::{flows::Flow, request::attributes, server::ApiServer};
 
 /// The group of anonymous requests.
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";

@@ -58,7 +58,7 @@ use self::{
 };
 use crate::{
     auth::{self, oidc},
-    flow_schemas::matching::Flow,
+    flows::Flow,
     limits::TooMany,
     listen::ActivityGuard,
     metrics::Labels,

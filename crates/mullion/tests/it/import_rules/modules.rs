@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "parts that know the vocabulary alone",
-        &["crd", "metrics", "object"],
+        &["crd", "flows", "metrics", "object"],
     ),
     (
         "identity and what the program provides",
@@ -49,7 +49,6 @@ const LAYERS: &[(&str, &[&str])] = &[
 const STILL_ALLOWED: &[(&str, &str)] = &[
     ("admission", "server"),
     ("aggregation", "server"),
-    ("auth", "flow_schemas"),
     ("auth", "http"),
     ("auth", "own"),
     ("auth", "server"),
@@ -58,7 +57,6 @@ const STILL_ALLOWED: &[(&str, &str)] = &[
     ("crd", "own"),
     ("crd", "server"),
     ("flow_schemas", "server"),
-    ("http", "flow_schemas"),
     ("http", "listen"),
     ("http", "server"),
     ("openapi", "server"),
