@@ -3,6 +3,8 @@
 //! start of token tracking. A restart creates only what is missing. What kube-apiserver restores while it runs is restored here as well
 //! ([`keep`]); roles and priority classes are not.
 
+mod roles;
+
 use std::{
     collections::HashSet,
     net::IpAddr,
@@ -19,7 +21,6 @@ use serde_json::{Value, json};
 
 use crate::{
     aggregation,
-    auth::rbac::bootstrap,
     client_authority::{self, Authorities},
     flow_schemas,
     http::{
@@ -58,7 +59,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     adopt_services(server);
     adopt_addresses(server).await;
     create_namespaces(server).await;
-    bootstrap::run(server).await;
+    roles::run(server).await;
     for class in system_classes() {
         create(
             server,

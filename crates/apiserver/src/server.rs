@@ -32,7 +32,7 @@ use crate::{
         key::SigningKey,
         public_key::{TokenKeys, VerifyingKey},
         rbac::Authorizer,
-        secret_token::{self, UsedSecret},
+        secret_token::UsedSecret,
         service_account::VerifiedTokens,
         token_file::StaticTokens,
     },
@@ -48,6 +48,7 @@ use crate::{
     policy_types,
     provided::Provided,
     registry::Registry,
+    token_tracking,
 };
 
 /// The longest time between two compactions of old events. No object expires sooner than this after its creation, so the next expiry is
@@ -250,7 +251,7 @@ impl ApiServer {
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
             runtime.spawn(boot::keep(Arc::downgrade(&server), seeds));
-            runtime.spawn(secret_token::record_uses(Arc::downgrade(&server), uses));
+            runtime.spawn(token_tracking::record_uses(Arc::downgrade(&server), uses));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server

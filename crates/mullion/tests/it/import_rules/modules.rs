@@ -50,7 +50,6 @@ const STILL_ALLOWED: &[(&str, &str)] = &[
     ("admission", "server"),
     ("aggregation", "server"),
     ("auth", "http"),
-    ("auth", "own"),
     ("auth", "server"),
     ("boot", "server"),
     ("client_authority", "server"),
