@@ -52,6 +52,7 @@ mod aggregation;
 mod auth;
 mod boot;
 mod client_authority;
+mod connections;
 mod crd;
 mod flow_schemas;
 mod flows;

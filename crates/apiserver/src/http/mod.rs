@@ -58,9 +58,9 @@ use self::{
 };
 use crate::{
     auth::{self, oidc},
+    connections::ActivityGuard,
     flows::Flow,
     limits::TooMany,
-    listen::ActivityGuard,
     metrics::Labels,
     registry::Row,
     request::query::{self, Query},

@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "parts that know the vocabulary alone",
-        &["crd", "flows", "metrics", "object"],
+        &["connections", "crd", "flows", "metrics", "object"],
     ),
     (
         "identity and what the program provides",
@@ -56,7 +56,6 @@ const STILL_ALLOWED: &[(&str, &str)] = &[
     ("crd", "own"),
     ("crd", "server"),
     ("flow_schemas", "server"),
-    ("http", "listen"),
     ("http", "server"),
     ("openapi", "server"),
     ("own", "server"),

@@ -36,9 +36,9 @@ pub(crate) use self::{
 };
 use super::log::container_name;
 use crate::{
+    connections::ActivityGuard,
     http::{call::Call, negotiate::Media, reply, write},
     limits,
-    listen::ActivityGuard,
     request::upgrade::RequestedProtocol,
 };
 
