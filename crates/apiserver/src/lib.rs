@@ -54,6 +54,7 @@ mod boot;
 mod client_authority;
 mod connections;
 mod crd;
+mod definitions;
 mod flow_schemas;
 mod flows;
 #[cfg(test)]

@@ -38,8 +38,8 @@ use crate::{
     },
     boot,
     client_authority::Authorities,
-    crd::{self, kind::CustomResourceDefinition},
-    flow_schemas,
+    crd::kind::CustomResourceDefinition,
+    definitions, flow_schemas,
     flows::Flows,
     http as handlers,
     http::{openapi, subresource::log::LogSource},
@@ -226,7 +226,7 @@ impl ApiServer {
         });
         // Before the first request: lookups use the selectable fields and the stored definitions.
         server.registry.renew_selectable_fields();
-        crd::controller::serve_established(&server);
+        definitions::serve_established(&server);
         let seeds = boot::Seeds {
             services: config.service_cidr,
             advertise: config.advertise,
@@ -242,7 +242,7 @@ impl ApiServer {
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // Every loop holds the server weakly, so that dropping the last strong reference ends it.
-            runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
+            runtime.spawn(definitions::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
             runtime.spawn(aggregation::tell_availability(
                 Arc::downgrade(&server),

@@ -2,11 +2,10 @@
 //!
 //! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the schema to every
 //! write, and the schema becomes the [`mullion_schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
-//! values that a write does not change. [`resource`] is the [`mullion_kinds::Kind`] of the instances. [`controller`] accepts names,
-//! establishes definitions and cleans up. [`definition`] and [`kind`] validate the definitions themselves.
+//! values that a write does not change. [`resource`] is the [`mullion_kinds::Kind`] of the instances. [`definition`] and [`kind`] validate
+//! the definitions themselves; [`crate::definitions`] accepts their names, establishes them and cleans up after them.
 
 pub(crate) mod columns;
-pub(crate) mod controller;
 mod correlation;
 pub(crate) mod defaults;
 pub(crate) mod definition;

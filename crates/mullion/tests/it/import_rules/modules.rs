@@ -33,6 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "aggregation",
             "client_authority",
+            "definitions",
             "flow_schemas",
             "policy_types",
             "service_range",
@@ -53,8 +54,7 @@ const STILL_ALLOWED: &[(&str, &str)] = &[
     ("auth", "server"),
     ("boot", "server"),
     ("client_authority", "server"),
-    ("crd", "own"),
-    ("crd", "server"),
+    ("definitions", "server"),
     ("flow_schemas", "server"),
     ("http", "server"),
     ("openapi", "server"),
