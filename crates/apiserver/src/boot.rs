@@ -180,6 +180,7 @@ async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bo
     const PLURAL: &str = "apiservices";
     for (name, object) in aggregation::wanted(&server.registry().table(), which) {
         if server
+            .registry()
             .find(aggregation::GROUP, PLURAL, None, &name)
             .is_some()
         {

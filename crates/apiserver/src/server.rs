@@ -17,12 +17,8 @@ use axum::{
 };
 use futures::FutureExt;
 use jiff::Timestamp;
-use mullion_kinds::{
-    ServiceRange,
-    request::{Lookup, User},
-};
-use mullion_store::{Key, Store, StoreError, Window};
-use serde_json::Value;
+use mullion_kinds::{ServiceRange, request::User};
+use mullion_store::{Store, StoreError, Window};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::{
@@ -145,7 +141,7 @@ impl Default for Config {
 pub struct ApiServer {
     clock: Clock,
     store: Arc<Store>,
-    registry: Registry,
+    registry: Arc<Registry>,
     plugins: Vec<Arc<dyn Plugin>>,
     webhooks: Webhooks,
     flows: Flows,
@@ -187,11 +183,11 @@ impl ApiServer {
     /// Creates the server of a store that is open already, for callers that need the store's notes first.
     pub async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
         let provided = config.provided.into_iter().map(Provided::resource);
-        let registry = Registry::new(
+        let registry = Arc::new(Registry::new(
             store.clone(),
             mullion_kinds::builtins(config.service_cidr.clone(), CustomResourceDefinition),
             provided.collect(),
-        );
+        ));
         let mut plugins = config.disabled_admission.without(admission::builtins());
         // The embedder's plugins come last, so that they see what the built-in ones have set.
         plugins.extend(config.admission);
@@ -302,7 +298,7 @@ impl ApiServer {
     }
 
     /// Returns the registry of kinds.
-    pub fn registry(&self) -> &Registry {
+    pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
@@ -433,37 +429,5 @@ async fn compact(server: Weak<ApiServer>) {
         wait = until_next
             .unwrap_or(COMPACT_EVERY)
             .clamp(EXPIRE_EVERY, COMPACT_EVERY);
-    }
-}
-
-impl Lookup for ApiServer {
-    fn find(
-        &self,
-        group: &str,
-        plural: &str,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Option<Arc<Value>> {
-        let table = self.registry.table();
-        let row = table.find_plural(group, plural)?;
-        let object = row.collection.get(Key::new(namespace, name).as_str())?;
-        Some(row.looked_up(&object))
-    }
-
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let table = self.registry.table();
-        let Some(row) = table.find_plural(group, plural) else {
-            return Vec::new();
-        };
-        row.collection
-            .snapshot(namespace)
-            .objects
-            .iter()
-            .map(|object| match namespace {
-                // Namespaced kinds have many objects, and no plugin lists them at every write, so do not cache their trees.
-                Some(_) => Arc::new(row.served(object)),
-                None => row.looked_up(object),
-            })
-            .collect()
     }
 }

@@ -17,7 +17,7 @@ const MANAGER: &str = "kubernetes-service-cidr-controller";
 
 /// Sets the condition, unless the object has one already or is about another range.
 pub(crate) async fn settle(server: &Arc<ApiServer>, range: &ServiceRange) {
-    let Some(object) = server.find(GROUP, PLURAL, None, NAME) else {
+    let Some(object) = server.registry().find(GROUP, PLURAL, None, NAME) else {
         return;
     };
     let is_this = object["spec"]["cidrs"] == json!([range.to_string()]);

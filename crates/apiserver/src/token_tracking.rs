@@ -22,7 +22,9 @@ const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
 /// Returns the ConfigMap as it should be, or `None` if it is up to date.
 pub(crate) fn wanted(server: &Arc<ApiServer>) -> Option<Value> {
-    let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
+    let stored = server
+        .registry()
+        .find("", "configmaps", Some(NAMESPACE), NAME);
     let since = stored
         .as_deref()
         .and_then(|map| map["data"]["since"].as_str());
@@ -43,7 +45,10 @@ pub(crate) async fn record_uses(server: Weak<ApiServer>, mut uses: UnboundedRece
             return;
         };
         // Many requests may have come before the first of them was recorded.
-        let Some(secret) = server.find("", "secrets", Some(&namespace), &name) else {
+        let Some(secret) = server
+            .registry()
+            .find("", "secrets", Some(&namespace), &name)
+        else {
             continue;
         };
         if !is_unrecorded(&secret, server.now()) {

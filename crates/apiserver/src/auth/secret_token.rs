@@ -97,6 +97,7 @@ pub(super) fn user(
         return Err(SecretTokenError::Subject);
     }
     let holder = server
+        .registry()
         .find("", "secrets", Some(namespace), secret)
         .filter(|holder| !is_deleted(holder))
         .ok_or(SecretTokenError::Invalidated)?;
@@ -106,6 +107,7 @@ pub(super) fn user(
         return Err(SecretTokenError::Another);
     }
     let found = server
+        .registry()
         .find("", "serviceaccounts", Some(namespace), account)
         .ok_or_else(|| SecretTokenError::NoAccount(account.clone()))?;
     let full = |name: &str| format!("{namespace}/{name}");

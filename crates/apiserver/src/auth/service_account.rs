@@ -271,6 +271,7 @@ fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {
 fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenError> {
     let (namespace, account) = (&bound.namespace, &bound.account);
     let found = server
+        .registry()
         .find("", "serviceaccounts", Some(namespace), &account.name)
         .ok_or_else(|| TokenError::NoAccount(account.name.clone()))?;
     if is_gone(&found, server.now()) {
@@ -294,6 +295,7 @@ fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenE
     for (kind, plural, namespace, reference) in others {
         let Some(reference) = reference else { continue };
         let found = server
+            .registry()
             .find("", plural, namespace.map(String::as_str), &reference.name)
             .filter(|found| !is_gone(found, server.now()))
             .ok_or(TokenError::Invalidated)?;

@@ -165,7 +165,7 @@ impl Call {
         Ctx {
             now: self.now,
             user: &self.user,
-            lookup: &*self.server,
+            lookup: &**self.server.registry(),
             authorizer: &**self.server.authorizer(),
             namespace: self.namespace.as_deref().unwrap_or_default(),
             path_name: &self.name,

@@ -122,7 +122,7 @@ impl Documents {
             });
             let document = known.or_else(|| {
                 let first = resources.first()?;
-                openapi::v3(&table, server, &first.group, &first.version).map(made)
+                openapi::v3(&table, &**server.registry(), &first.group, &first.version).map(made)
             });
             if let Some(document) = document {
                 v3.insert(name.clone(), document);
@@ -138,7 +138,7 @@ impl Documents {
                 everything = before.everything;
             }
             None => {
-                let around = openapi::v3_non_resource(&table, server).into_iter();
+                let around = openapi::v3_non_resource(&table, &**server.registry()).into_iter();
                 v3.extend(around.map(|(name, json)| (name, made(json))));
             }
         }
@@ -155,7 +155,7 @@ impl Documents {
     fn everything(&mut self, server: &ApiServer) -> Document {
         let (table, everything) = (&self.table, &mut self.everything);
         let made = self.v2.get_or_insert_with(|| {
-            let made = openapi::v2(table, server, everything.as_ref());
+            let made = openapi::v2(table, &**server.registry(), everything.as_ref());
             let document = Document::new(made.json.clone(), made.protobuf.clone(), server);
             *everything = Some(made);
             document

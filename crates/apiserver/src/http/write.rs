@@ -197,7 +197,9 @@ impl<'a> Admission<'a> {
         let resource = call.resource();
         let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
         Ok(Subject {
-            server: &call.server,
+            clients: call.server.webhooks().clients(),
+            registry: call.server.registry(),
+            authorizer: call.server.authorizer(),
             row: &call.row,
             user: &call.user,
             operation: self.operation,

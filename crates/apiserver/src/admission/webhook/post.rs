@@ -16,7 +16,7 @@ use mullion_kube_text::golang::{quote, url::Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::client::{Address, Clients, Pool, words};
-use crate::{limits::BODY_BYTES, server::ApiServer};
+use crate::{limits::BODY_BYTES, registry::Registry};
 
 /// The largest number of retries of one call.
 const MOST_RETRIES: usize = 10;
@@ -42,13 +42,13 @@ pub(super) enum CallError {
 /// Posts a review and returns the body of the response. Errors have the text of Go's HTTP client.
 pub(super) async fn post(
     clients: &Clients,
-    server: &Arc<ApiServer>,
+    registry: &Arc<Registry>,
     address: &Address,
     url: &str,
     body: Vec<u8>,
     timeout: Duration,
 ) -> Result<Bytes, CallError> {
-    let client = clients.of(server, address).map_err(CallError::NoClient)?;
+    let client = clients.of(registry, address).map_err(CallError::NoClient)?;
     let call = Call {
         client,
         // A fraction counts as a whole second.

@@ -133,7 +133,7 @@ impl Views<'_> {
         }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resource = &view.row.resource;
-        let table = self.subject.server.registry().table();
+        let table = self.subject.registry.table();
         let row = table.find(group, version, &resource.plural)?;
         (row.resource.storage == resource.storage).then(|| row.clone())
     }

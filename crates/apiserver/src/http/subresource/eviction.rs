@@ -165,9 +165,10 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
 }
 
 fn budgets_of(call: &Call, pod: &Value) -> Vec<Arc<Value>> {
-    let mut budgets = call
-        .server
-        .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
+    let mut budgets =
+        call.server
+            .registry()
+            .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
     // A selector that does not parse matches nothing, as in kube-apiserver.
     budgets.retain(|budget| {
         let selector = Selector::from_label_selector(&budget["spec"]["selector"]);

@@ -203,7 +203,7 @@ fn bind(call: &Call, reference: &Value, bound: &mut KubernetesClaim) -> Result<(
         }
     };
     metadata::check_key(name)?;
-    let find = |plural, namespace, name| call.server.find("", plural, namespace, name);
+    let find = |plural, namespace, name| call.server.registry().find("", plural, namespace, name);
     let object =
         find(plural, namespace, name).ok_or_else(|| Status::core_not_found(plural, name))?;
     let found = Reference::to(&object);
