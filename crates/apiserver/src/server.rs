@@ -4,7 +4,6 @@
 //! without either it is anonymous. [`crate::listen`] adds TLS.
 
 use std::{
-    iter,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Weak},
@@ -19,17 +18,13 @@ use futures::FutureExt;
 use jiff::Timestamp;
 use mullion_kinds::{ServiceRange, request::User};
 use mullion_store::{Store, StoreError, Window};
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc;
 
 use crate::{
     admission::{self, DisabledPlugins, Plugin, webhook::Webhooks},
     aggregation,
     auth::{
-        key::SigningKey,
-        public_key::{TokenKeys, VerifyingKey},
-        rbac::Authorizer,
-        secret_token::UsedSecret,
-        service_account::VerifiedTokens,
+        AccessControl, Authenticator, key::SigningKey, public_key::TokenKeys, rbac::Authorizer,
         token_file::StaticTokens,
     },
     boot,
@@ -144,17 +139,10 @@ pub struct ApiServer {
     registry: Arc<Registry>,
     plugins: Vec<Arc<dyn Plugin>>,
     webhooks: Webhooks,
-    flows: Flows,
+    access: AccessControl,
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
     claiming: tokio::sync::Mutex<()>,
-    authorizer: Arc<Authorizer>,
-    tokens: StaticTokens,
-    signing_key: SigningKey,
-    token_keys: TokenKeys,
-    used_secrets: UnboundedSender<UsedSecret>,
-    verified_tokens: VerifiedTokens,
-    audiences: Vec<String>,
     external_url: String,
     gate: Arc<Gate>,
     metrics: Metrics,
@@ -200,15 +188,19 @@ impl ApiServer {
         };
         let server = Arc::new(ApiServer {
             clock: config.clock,
-            authorizer: Arc::new(Authorizer::new(&store)),
-            tokens: config.tokens,
-            signing_key,
-            token_keys: config.token_keys,
-            used_secrets,
-            verified_tokens: VerifiedTokens::default(),
-            audiences: vec![config.issuer],
+            access: AccessControl {
+                authenticator: Authenticator::new(
+                    registry.clone(),
+                    config.tokens,
+                    signing_key,
+                    config.token_keys,
+                    config.issuer,
+                    used_secrets,
+                ),
+                authorizer: Arc::new(Authorizer::new(&store)),
+                flows: Flows::new(&store),
+            },
             external_url,
-            flows: Flows::new(&store),
             store,
             webhooks: Webhooks::new(&registry),
             registry,
@@ -307,48 +299,19 @@ impl ApiServer {
         self.logs.as_ref()
     }
 
+    /// Returns what decides about requests.
+    pub(crate) fn access(&self) -> &AccessControl {
+        &self.access
+    }
+
+    /// Returns the authenticator.
+    pub(crate) fn authenticator(&self) -> &Authenticator {
+        &self.access.authenticator
+    }
+
     /// Returns the authorizer.
     pub(crate) fn authorizer(&self) -> &Arc<Authorizer> {
-        &self.authorizer
-    }
-
-    /// Returns the static tokens.
-    pub(crate) fn tokens(&self) -> &StaticTokens {
-        &self.tokens
-    }
-
-    /// Returns the key that signs service account tokens.
-    pub fn signing_key(&self) -> &SigningKey {
-        &self.signing_key
-    }
-
-    /// Returns the keys that service account tokens may be signed with: the server's own first.
-    pub(crate) fn token_keys(&self) -> impl Iterator<Item = &VerifyingKey> {
-        // The own key first: nearly all tokens are this server's.
-        let own = self.signing_key.public();
-        let others = self.token_keys.0.iter();
-        iter::once(own).chain(others.filter(move |key| key.id() != own.id()))
-    }
-
-    /// Notes that the token of a Secret was used.
-    pub(crate) fn record_use(&self, used: UsedSecret) {
-        // A server outside of a runtime records nothing.
-        let _ = self.used_secrets.send(used);
-    }
-
-    /// Returns the cache of verified service account tokens.
-    pub(crate) fn verified_tokens(&self) -> &VerifiedTokens {
-        &self.verified_tokens
-    }
-
-    /// Returns the issuer of service account tokens.
-    pub(crate) fn issuer(&self) -> &str {
-        &self.audiences[0]
-    }
-
-    /// Returns the audiences whose tokens this server accepts.
-    pub(crate) fn audiences(&self) -> &[String] {
-        &self.audiences
+        &self.access.authorizer
     }
 
     /// Returns the URL at which clients in the cluster reach the server.
@@ -380,11 +343,6 @@ impl ApiServer {
     /// Waits for the lock under which a write books its claims on other objects.
     pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.claiming.lock().await
-    }
-
-    /// Returns the flow schemas, which group requests into flows.
-    pub(crate) fn flows(&self) -> &Flows {
-        &self.flows
     }
 
     /// Returns the admission webhooks.

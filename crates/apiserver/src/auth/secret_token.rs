@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use subtle::ConstantTimeEq;
 
-use crate::server::ApiServer;
+use super::Authenticator;
 
 /// The issuer of such tokens.
 pub(crate) const ISSUER: &str = "kubernetes/serviceaccount";
@@ -71,9 +71,10 @@ pub(crate) struct UsedSecret {
 
 /// Returns the user of a token whose signature was good.
 pub(super) fn user(
-    server: &ApiServer,
+    authenticator: &Authenticator,
     token: &str,
     claims: &SecretClaims,
+    now: Timestamp,
 ) -> Result<User, SecretTokenError> {
     let SecretClaims {
         subject,
@@ -96,7 +97,7 @@ pub(super) fn user(
     if service_account::split_username(subject) != Some((namespace.as_str(), account.as_str())) {
         return Err(SecretTokenError::Subject);
     }
-    let holder = server
+    let holder = authenticator
         .registry()
         .find("", "secrets", Some(namespace), secret)
         .filter(|holder| !is_deleted(holder))
@@ -106,7 +107,7 @@ pub(super) fn user(
     if !bool::from(held.ct_eq(STANDARD.encode(token).as_bytes())) {
         return Err(SecretTokenError::Another);
     }
-    let found = server
+    let found = authenticator
         .registry()
         .find("", "serviceaccounts", Some(namespace), account)
         .ok_or_else(|| SecretTokenError::NoAccount(account.clone()))?;
@@ -121,8 +122,8 @@ pub(super) fn user(
         });
     }
     // Before the check below: kube-apiserver records the use of a withdrawn token too, so that its users can be found.
-    if is_unrecorded(&holder, server.now()) {
-        server.record_use(UsedSecret {
+    if is_unrecorded(&holder, now) {
+        authenticator.record_use(UsedSecret {
             namespace: namespace.clone(),
             name: secret.clone(),
         });

@@ -18,6 +18,7 @@ mod discovery;
 pub(crate) mod get;
 mod list;
 pub(crate) mod negotiate;
+mod oidc;
 pub(crate) mod openapi;
 pub(crate) mod patch;
 pub(crate) mod path;
@@ -57,7 +58,7 @@ use self::{
     write::Part,
 };
 use crate::{
-    auth::{self, oidc},
+    auth,
     connections::ActivityGuard,
     flows::Flow,
     limits::TooMany,
@@ -161,7 +162,9 @@ async fn route(
         known => known,
     };
     // Before the route is looked up: an unauthorized user must not learn which paths exist.
-    let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
+    let user = server
+        .access()
+        .admit(&mut parts, &path, uri.query(), server.now(), flow)?;
     if let Route::Other(path) = route
         // Probes must be answered when all seats are taken, or an overloaded server would be restarted.
         && probes::takes_no_turn(&parts.method, path)

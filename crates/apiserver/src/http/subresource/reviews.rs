@@ -73,7 +73,7 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
         }
         let wanted: Vec<String> = texts(&spec, "audiences");
         let audiences = if wanted.is_empty() {
-            call.server.audiences()
+            call.server.authenticator().audiences()
         } else {
             &wanted
         };
@@ -88,7 +88,12 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
             Value::Object(status) => status,
             _ => Map::new(),
         };
-        let answer = match authenticate_token(&call.server, token.trim(), audiences) {
+        let answer = match authenticate_token(
+            call.server.authenticator(),
+            token.trim(),
+            audiences,
+            call.now,
+        ) {
             Ok(Some(identified)) => json!({
                 "authenticated": true, "user": identified.user.to_user_info(), "audiences": identified.audiences,
             }),

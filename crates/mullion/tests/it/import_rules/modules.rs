@@ -49,8 +49,6 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// The imports of higher layers that are still there. An entry that no source needs any more fails the test.
 const STILL_ALLOWED: &[(&str, &str)] = &[
     ("aggregation", "server"),
-    ("auth", "http"),
-    ("auth", "server"),
     ("boot", "server"),
     ("client_authority", "server"),
     ("definitions", "server"),
