@@ -33,9 +33,10 @@ use crate::{
     definitions, flow_schemas,
     flows::Flows,
     http as handlers,
-    http::{openapi, subresource::log::LogSource},
+    http::subresource::log::LogSource,
     limits::{Gate, Limits},
     metrics::Metrics,
+    openapi::documents::Cache,
     policy_types,
     provided::Provided,
     registry::Registry,
@@ -141,7 +142,7 @@ pub struct ApiServer {
     webhooks: Webhooks,
     access: AccessControl,
     logs: Option<Arc<dyn LogSource>>,
-    openapi: openapi::Cache,
+    openapi: Cache,
     claiming: tokio::sync::Mutex<()>,
     external_url: String,
     gate: Arc<Gate>,
@@ -206,7 +207,7 @@ impl ApiServer {
             registry,
             plugins,
             logs: config.logs,
-            openapi: openapi::Cache::default(),
+            openapi: Cache::default(),
             gate: Gate::new(config.limits),
             metrics: Metrics::default(),
             more_metrics: config.metrics,
@@ -336,7 +337,7 @@ impl ApiServer {
     }
 
     /// Returns the cache of OpenAPI documents.
-    pub(crate) fn openapi(&self) -> &openapi::Cache {
+    pub(crate) fn openapi(&self) -> &Cache {
         &self.openapi
     }
 
