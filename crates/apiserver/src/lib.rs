@@ -59,9 +59,10 @@ mod flow_schemas;
 mod flows;
 #[cfg(test)]
 mod growth;
-pub mod http;
+mod http;
 mod limits;
 mod listen;
+pub mod logs;
 mod metrics;
 mod object;
 mod openapi;

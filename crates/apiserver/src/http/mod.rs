@@ -33,7 +33,7 @@ mod running;
 mod selector;
 mod site;
 mod snapshot;
-pub mod subresource;
+pub(crate) mod subresource;
 pub(crate) mod table;
 mod update;
 mod watch;

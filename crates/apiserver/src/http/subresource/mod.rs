@@ -2,7 +2,7 @@
 
 mod binding;
 mod eviction;
-pub mod log;
+mod log;
 mod proxy;
 pub(crate) mod reviews;
 mod scale;

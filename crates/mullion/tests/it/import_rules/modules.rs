@@ -15,7 +15,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const LAYERS: &[(&str, &[&str])] = &[
     (
         "vocabulary",
-        &["limits", "registry", "request", "version_order"],
+        &["limits", "logs", "registry", "request", "version_order"],
     ),
     (
         "parts that know the vocabulary alone",
