@@ -31,8 +31,9 @@ use crate::{
     own,
     registry::Row,
     request::query::Query,
-    server::ApiServer,
-    service_range, token_tracking,
+    service_range,
+    state::ApiServer,
+    token_tracking,
 };
 
 /// How often the Service, its range and the APIServices are restored ([`RARELY`]: namespaces and flow control).

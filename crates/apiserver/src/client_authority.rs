@@ -13,7 +13,7 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";

@@ -22,7 +22,7 @@ use crate::{
         resource,
     },
     own::send,
-    server::ApiServer,
+    state::ApiServer,
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

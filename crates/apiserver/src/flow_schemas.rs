@@ -12,7 +12,7 @@ use mullion_schema::time;
 use mullion_store::{Collection, Cursor, Expired, Key};
 use serde_json::{Value, json};
 
-use crate::{flows::collections, http::path::ObjectPath, own, server::ApiServer};
+use crate::{flows::collections, http::path::ObjectPath, own, state::ApiServer};
 
 /// The field manager of the condition (kube-apiserver: ConfigConsumerAsFieldManager).
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";

@@ -28,7 +28,7 @@ use crate::{
     auth,
     connections::{ActivityGuard, Kind, Place, Places},
     http::{OnNetwork, body_stream::GuardedBody},
-    server::ApiServer,
+    state::ApiServer,
 };
 
 pub use self::tls::{Tls, TlsError};

@@ -21,7 +21,7 @@ use crate::{
     http::path::ObjectPath,
     own,
     registry::{Row, Table},
-    server::ApiServer,
+    state::ApiServer,
 };
 
 const GROUP: &str = "admissionregistration.k8s.io";

@@ -7,7 +7,7 @@ use mullion_kinds::{ServiceRange, request::Lookup, services::objects::GROUP};
 use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use crate::{http::path::ObjectPath, object::metadata, own, server::ApiServer};
+use crate::{http::path::ObjectPath, object::metadata, own, state::ApiServer};
 
 const PLURAL: &str = "servicecidrs";
 /// The ServiceCIDR with the range that the server was started with.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::{
     auth::secret_token::{LAST_USED, UsedSecret, day, is_unrecorded},
     own,
-    server::ApiServer,
+    state::ApiServer,
 };
 
 pub(crate) const NAMESPACE: &str = "kube-system";

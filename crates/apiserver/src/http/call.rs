@@ -30,7 +30,7 @@ use crate::{
     limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
     request::query::Query,
-    server::ApiServer,
+    state::ApiServer,
 };
 
 /// The time that all webhooks together have for one request without a deadline of its own (kube-apiserver: --request-timeout).

@@ -65,7 +65,7 @@ use crate::{
     metrics::Labels,
     registry::Row,
     request::query::{self, Query},
-    server::ApiServer,
+    state::ApiServer,
 };
 
 /// The warning for a token that was ignored because of extra space (kube-apiserver: bearertoken).

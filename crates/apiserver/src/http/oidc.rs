@@ -5,7 +5,7 @@ use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
 use mullion_kube_text::status::Status;
 
 use super::{method_not_allowed, reply};
-use crate::{auth::oidc, server::ApiServer};
+use crate::{auth::oidc, state::ApiServer};
 
 /// Answers a request for one of the documents; `None` for other paths.
 pub(crate) fn serve(

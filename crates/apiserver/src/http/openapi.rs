@@ -21,7 +21,7 @@ use crate::{
         documents::{Document, Documents},
     },
     request::query::Query,
-    server::ApiServer,
+    state::ApiServer,
 };
 
 const JSON: &str = "application/json";

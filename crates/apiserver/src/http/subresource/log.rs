@@ -1,8 +1,8 @@
 //! `pods/log`: the log of a container.
 //!
-//! The server itself has no logs; the embedding program provides a [`crate::logs::LogSource`]. The server checks the pod first and refuses, with a
-//! kubelet's messages, containers that cannot have a log yet. It also applies the options of the request to what the source returns, so
-//! that all sources behave alike.
+//! The server itself has no logs; the embedding program provides a [`crate::logs::LogSource`]. The server checks the pod first and
+//! refuses, with a kubelet's messages, containers that cannot have a log yet. It also applies the options of the request to what the
+//! source returns, so that all sources behave alike.
 
 use std::{collections::VecDeque, future::Future, pin::Pin};
 

@@ -4,8 +4,8 @@
 //! re-exports counts as an import of the module that it comes from.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, mem,
+    collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -26,6 +26,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["auth", "provided"],
     ),
     ("admission and documents", &["admission", "openapi"]),
+    ("configuration", &["config"]),
+    ("the state of a server", &["state"]),
     ("http", &["http"]),
     ("the server's own writes", &["own"]),
     (
@@ -46,26 +48,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tests of all kinds", &["growth"]),
 ];
 
-/// The imports of higher layers that are still there. An entry that no source needs any more fails the test.
-const STILL_ALLOWED: &[(&str, &str)] = &[
-    ("aggregation", "server"),
-    ("boot", "server"),
-    ("client_authority", "server"),
-    ("definitions", "server"),
-    ("flow_schemas", "server"),
-    ("http", "server"),
-    ("own", "server"),
-    ("policy_types", "server"),
-    ("service_range", "server"),
-    ("token_tracking", "server"),
-];
-
 #[test]
 fn modules_of_the_api_server_import_lower_layers_only() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apiserver/src");
     let lib = fs::read_to_string(sources.join("lib.rs")).expect("the crate has a lib.rs");
     let reexports = reexports(&lib);
-    let mut unused: BTreeSet<(&str, &str)> = STILL_ALLOWED.iter().copied().collect();
     let mut broken = Vec::new();
     for file in files_below(&sources) {
         let relative = file.strip_prefix(&sources).expect("it is below");
@@ -80,7 +67,7 @@ fn modules_of_the_api_server_import_lower_layers_only() {
                 continue;
             }
             let (from, to) = (layer_of(importer), layer_of(imported));
-            if to < from || is_still_allowed(&mut unused, importer, imported) {
+            if to < from {
                 continue;
             }
             broken.push(format!(
@@ -97,16 +84,6 @@ fn modules_of_the_api_server_import_lower_layers_only() {
         "modules import modules that are not of a lower layer:\n{}",
         broken.join("\n")
     );
-    assert!(
-        unused.is_empty(),
-        "no source needs these exceptions any more: {unused:?}"
-    );
-}
-
-/// Returns whether an import of a higher layer is allowed for now, and notes that its exception is needed.
-fn is_still_allowed(unused: &mut BTreeSet<(&str, &str)>, importer: &str, imported: &str) -> bool {
-    unused.retain(|arrow| *arrow != (importer, imported));
-    STILL_ALLOWED.contains(&(importer, imported))
 }
 
 /// Returns the index of a module's layer.
@@ -284,12 +261,12 @@ impl PathReader {
             }
             at += 2;
         }
-        if !names.is_empty() && line > 0 {
-            let inside = self.inside.clone();
+        // A path has at least one name of its own: `prefix` alone is the path of the group around it.
+        if names.len() > prefix.len() {
             self.found.push(SourcePath {
                 line,
-                names: mem::take(&mut names),
-                inside,
+                names,
+                inside: self.inside.clone(),
                 is_use,
             });
         }
