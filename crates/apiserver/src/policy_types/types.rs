@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_cel::{Object, Type};
 use mullion_kinds::request::Lookup;
-use mullion_schema::{self as schema, Node, Scalar};
+use mullion_schema::{self as schema, Node, Scalar, structural::Schema};
 
 use crate::{
-    crd::{rules::types, structural::Schema},
+    crd::rules::types,
     registry::{Registry, Row},
 };
 
