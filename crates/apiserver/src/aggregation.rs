@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::{
     own::send,
     registry::{Row, Table},
-    server::ApiServer,
+    state::ApiServer,
 };
 
 pub(crate) use availability::run as tell_availability;

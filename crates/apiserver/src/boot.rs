@@ -3,6 +3,8 @@
 //! start of token tracking. A restart creates only what is missing. What kube-apiserver restores while it runs is restored here as well
 //! ([`keep`]); roles and priority classes are not.
 
+mod roles;
+
 use std::{
     collections::HashSet,
     net::IpAddr,
@@ -19,19 +21,19 @@ use serde_json::{Value, json};
 
 use crate::{
     aggregation,
-    auth::rbac::bootstrap,
     client_authority::{self, Authorities},
     flow_schemas,
     http::{
         call::{Call, FieldValidation, WriteOptions},
         path::ObjectPath,
-        query::Query,
         write,
     },
     own,
     registry::Row,
-    server::ApiServer,
-    service_range, token_tracking,
+    request::query::Query,
+    service_range,
+    state::ApiServer,
+    token_tracking,
 };
 
 /// How often the Service, its range and the APIServices are restored ([`RARELY`]: namespaces and flow control).
@@ -58,7 +60,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     adopt_services(server);
     adopt_addresses(server).await;
     create_namespaces(server).await;
-    bootstrap::run(server).await;
+    roles::run(server).await;
     for class in system_classes() {
         create(
             server,
@@ -179,6 +181,7 @@ async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bo
     const PLURAL: &str = "apiservices";
     for (name, object) in aggregation::wanted(&server.registry().table(), which) {
         if server
+            .registry()
             .find(aggregation::GROUP, PLURAL, None, &name)
             .is_some()
         {

@@ -13,7 +13,7 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
@@ -40,7 +40,9 @@ pub(crate) struct Authorities {
 /// Returns the ConfigMap as it should be, or `None` if it is up to date. Like kube-apiserver, leaves a map alone that has a list which is
 /// not JSON.
 pub(crate) fn wanted(server: &Arc<ApiServer>, authorities: &Authorities) -> Option<Value> {
-    let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
+    let stored = server
+        .registry()
+        .find("", "configmaps", Some(NAMESPACE), NAME);
     let stored = stored.as_deref().and_then(|map| map["data"].as_object());
     let mut data = stored.cloned().unwrap_or_default();
     let now = server.now();

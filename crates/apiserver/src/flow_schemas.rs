@@ -1,8 +1,6 @@
 //! Maintains the condition `Dangling` of FlowSchemas: whether the priority level that they name exists (kube-apiserver: the flow-control
 //! controller, apiserver/pkg/util/flowcontrol/apf_controller.go). The condition changes no queueing, as all requests share one queue;
-//! [`matching`] finds the schema of a request for its response headers.
-
-pub(crate) mod matching;
+//! [`crate::flows`] finds the schema of a request for its response headers.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,10 +9,10 @@ use std::{
 
 use mullion_kinds::flowcontrol::GROUP;
 use mullion_schema::time;
-use mullion_store::{Collection, Cursor, Expired, Key, Store};
+use mullion_store::{Collection, Cursor, Expired, Key};
 use serde_json::{Value, json};
 
-use crate::{http::path::ObjectPath, own, server::ApiServer};
+use crate::{flows::collections, http::path::ObjectPath, own, state::ApiServer};
 
 /// The field manager of the condition (kube-apiserver: ConfigConsumerAsFieldManager).
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
@@ -25,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// Maintains the conditions until the server is dropped. [`crate::boot`] sets those of the first objects.
 pub(crate) async fn run(server: Weak<ApiServer>) {
-    let Some([schemas, levels]) = server.upgrade().map(|server| collections(&server)) else {
+    let Some([schemas, levels]) = server.upgrade().map(|server| collections(server.store())) else {
         return;
     };
     let follow = |collection: &Arc<Collection>| {
@@ -77,16 +75,6 @@ async fn wait(
     }
 }
 
-/// Returns the collections of FlowSchemas and of priority levels.
-fn collections(server: &ApiServer) -> [Arc<Collection>; 2] {
-    collections_of(server.store())
-}
-
-fn collections_of(store: &Store) -> [Arc<Collection>; 2] {
-    ["flowschemas", "prioritylevelconfigurations"]
-        .map(|plural| store.collection(&format!("{plural}.{GROUP}")))
-}
-
 /// The outcome of a check of all schemas.
 pub(crate) enum CheckOutcome {
     Nothing,
@@ -96,7 +84,7 @@ pub(crate) enum CheckOutcome {
 
 /// Writes the conditions that differ from what they should be.
 pub(crate) async fn settle(server: &Arc<ApiServer>) -> CheckOutcome {
-    let [schemas, levels] = collections(server);
+    let [schemas, levels] = collections(server.store());
     let exists = |level: &str| levels.get(Key::new(None, level).as_str()).is_some();
     let objects = schemas.snapshot(None).objects;
     let stale = objects.iter().filter_map(|object| {

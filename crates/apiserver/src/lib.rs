@@ -52,21 +52,29 @@ mod aggregation;
 mod auth;
 mod boot;
 mod client_authority;
+mod config;
+mod connections;
 mod crd;
+mod definitions;
 mod flow_schemas;
+mod flows;
 #[cfg(test)]
 mod growth;
-pub mod http;
+mod http;
 mod limits;
 mod listen;
+pub mod logs;
 mod metrics;
+mod object;
 mod openapi;
 mod own;
 mod policy_types;
 pub mod provided;
 pub mod registry;
+mod request;
 mod server;
 mod service_range;
+mod state;
 mod token_tracking;
 mod version_order;
 
@@ -75,8 +83,9 @@ pub use auth::{
     public_key::{KeyFileError, TokenKeys},
     token_file::{StaticTokens, TokenFileError},
 };
+pub use config::{Clock, Config, MetricsSource};
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
 pub use mullion_kinds::{InvalidRange, ServiceRange};
 pub use mullion_kube_text::status;
-pub use server::{ApiServer, Clock, Config, MetricsSource};
+pub use state::ApiServer;

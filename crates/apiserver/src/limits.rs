@@ -17,6 +17,9 @@ use std::{
 use rustc_hash::FxHashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// The most bytes that a body may have: a request's, or that of a webhook's answer.
+pub(crate) const BODY_BYTES: usize = 3 * 1024 * 1024;
+
 /// The limits of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {

@@ -1,11 +1,9 @@
 //! Serves the server on a socket: TLS, HTTP/1.1 and HTTP/2, and the user of a client certificate.
 //!
 //! Requests on a connection without a client certificate are anonymous unless they carry a token; anonymous requests get 401 for
-//! everything but the probes. A certificate that the client CA did not sign fails the handshake. Idle connections are closed
-//! ([`activity`]), and their number is limited ([`places`]). A shutdown gives requests a moment to finish, then ends the watches.
+//! everything but the probes. A certificate that the client CA did not sign fails the handshake. Idle connections are closed, and
+//! their number is limited ([`crate::connections`]). A shutdown gives requests a moment to finish, then ends the watches.
 
-mod activity;
-mod places;
 mod tls;
 mod unread;
 
@@ -26,14 +24,13 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use self::places::{Kind, Place, Places};
 use crate::{
     auth,
+    connections::{ActivityGuard, Kind, Place, Places},
     http::{OnNetwork, body_stream::GuardedBody},
-    server::ApiServer,
+    state::ApiServer,
 };
 
-pub(crate) use self::activity::ActivityGuard;
 pub use self::tls::{Tls, TlsError};
 
 /// How long requests may continue after the shutdown has begun.

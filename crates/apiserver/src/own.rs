@@ -14,8 +14,9 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::{
-    http::{apply, call::Call, negotiate::Form, path::ObjectPath, query::Query, write::Part},
-    server::ApiServer,
+    http::{apply, call::Call, negotiate::Form, path::ObjectPath, router, write::Part},
+    request::query::Query,
+    state::ApiServer,
 };
 
 /// Sends a request through the router. A PATCH is a merge patch; a null `body` sends none.
@@ -47,7 +48,7 @@ pub(crate) async fn send(
         .body(body)
         .expect("method, path and headers are well-formed");
     // The router is infallible: errors are responses.
-    let Ok(response) = server.router().oneshot(request).await;
+    let Ok(response) = router(server.clone()).oneshot(request).await;
     let (parts, body) = response.into_parts();
     let _ = body.collect().await;
     match parts.status.is_success() {

@@ -21,7 +21,7 @@ use crate::{
     http::path::ObjectPath,
     own,
     registry::{Row, Table},
-    server::ApiServer,
+    state::ApiServer,
 };
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -111,7 +111,13 @@ fn warnings(server: &ApiServer, policy: &Value) -> Vec<Value> {
     let spec = &policy["spec"];
     let table = server.registry().table();
     let nanos = server.now().subsec_nanosecond();
-    let typed = |row: &Row| types::of_kind(server, row, &format!("{}{nanos}", row.resource.kind));
+    let typed = |row: &Row| {
+        types::of_kind(
+            server.registry(),
+            row,
+            &format!("{}{nanos}", row.resource.kind),
+        )
+    };
     let params = param_row(&table, &spec["paramKind"]).and_then(|row| typed(&row));
     let kinds: Vec<(String, Scope)> = kinds(&table, spec.get("matchConstraints"))
         .iter()

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mullion_kinds::{Kind, Printing, Resource, Rules, Unstored};
+use mullion_schema::structural::Schema;
 use serde_json::Value;
 
-use crate::crd::structural::Schema;
 pub use mullion_kinds::{Column, Labels, ObjectQuery, ObjectSource};
 pub use mullion_schema::proto::provided::{Tagged, Wire};
 

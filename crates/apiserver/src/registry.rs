@@ -10,8 +10,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use mullion_kinds::{Resource, SubresourceHandler};
-use mullion_store::{Collection, Object, Store};
+use mullion_kinds::{Resource, SubresourceHandler, request::Lookup};
+use mullion_store::{Collection, Key, Object, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -326,5 +326,37 @@ impl Registry {
         self.table.store(Arc::new(Table::new(&self.store, rows)));
         // After the store: whoever is notified must find the new table.
         self.changes.send_replace(());
+    }
+}
+
+impl Lookup for Registry {
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
+        let table = self.table();
+        let row = table.find_plural(group, plural)?;
+        let object = row.collection.get(Key::new(namespace, name).as_str())?;
+        Some(row.looked_up(&object))
+    }
+
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let table = self.table();
+        let Some(row) = table.find_plural(group, plural) else {
+            return Vec::new();
+        };
+        row.collection
+            .snapshot(namespace)
+            .objects
+            .iter()
+            .map(|object| match namespace {
+                // Namespaced kinds have many objects, and no plugin lists them at every write, so do not cache their trees.
+                Some(_) => Arc::new(row.served(object)),
+                None => row.looked_up(object),
+            })
+            .collect()
     }
 }

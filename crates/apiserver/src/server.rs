@@ -1,11 +1,9 @@
-//! The server as a value: its configuration, its state, and the router that answers requests.
+//! Starts a server, and gives it its router.
 //!
 //! [`ApiServer::router`] is the whole server without a socket. A request names its user by a [`User`] in its extensions or by a token;
 //! without either it is anonymous. [`crate::listen`] adds TLS.
 
 use std::{
-    iter,
-    net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Weak},
     time::Duration,
@@ -16,37 +14,12 @@ use axum::{
     http::{HeaderValue, header::USER_AGENT},
 };
 use futures::FutureExt;
-use jiff::Timestamp;
-use mullion_kinds::{
-    ServiceRange,
-    request::{Lookup, User},
-};
-use mullion_store::{Key, Store, StoreError, Window};
-use serde_json::Value;
-use tokio::sync::mpsc::{self, UnboundedSender};
+use mullion_kinds::request::User;
+use mullion_store::{Store, StoreError};
 
 use crate::{
-    admission::{self, DisabledPlugins, Plugin, webhook::Webhooks},
-    aggregation,
-    auth::{
-        key::SigningKey,
-        public_key::{TokenKeys, VerifyingKey},
-        rbac::Authorizer,
-        secret_token::{self, UsedSecret},
-        service_account::VerifiedTokens,
-        token_file::StaticTokens,
-    },
-    boot,
-    client_authority::Authorities,
-    crd::{self, kind::CustomResourceDefinition},
-    flow_schemas::{self, matching::Flows},
-    http as handlers,
-    http::{openapi, subresource::log::LogSource},
-    limits::{Gate, Limits},
-    metrics::Metrics,
-    policy_types,
-    provided::Provided,
-    registry::Registry,
+    aggregation, boot, client_authority::Authorities, config::Config, definitions, flow_schemas,
+    http as handlers, policy_types, state::ApiServer, token_tracking,
 };
 
 /// The longest time between two compactions of old events. No object expires sooner than this after its creation, so the next expiry is
@@ -54,114 +27,6 @@ use crate::{
 const COMPACT_EVERY: Duration = Duration::from_secs(30);
 /// The least time between two searches for expired objects (etcd: the lessor's checks).
 const EXPIRE_EVERY: Duration = Duration::from_millis(500);
-
-/// The store's note that holds the signing key of service account tokens.
-const KEY_NOTE: &str = "keys/service-account";
-/// The default port (kube-apiserver: `--secure-port`).
-const PORT: u16 = 6443;
-/// The default issuer of tokens (kube-apiserver has none; test clusters use this one).
-const ISSUER: &str = "https://kubernetes.default.svc";
-
-/// The server's clock; all its timestamps come from here.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// The configuration of a server.
-pub struct Config {
-    /// The source of the current time.
-    pub clock: Clock,
-    /// The range that cluster IPs are allocated from.
-    pub service_cidr: ServiceRange,
-    /// The addresses at which pods reach the server, published in the Endpoints and EndpointSlice `default/kubernetes`. If empty, neither
-    /// exists.
-    ///
-    /// kube-apiserver publishes its advertise address; one that listens on loopback advertises the host's first other address, because
-    /// validation refuses loopback addresses as endpoints. This server does not guess: the address of the machine it runs on would mean
-    /// nothing in a cluster whose nodes have a network of their own. The program that creates the server knows the right address (EKS:
-    /// its network interfaces in the cluster's subnets).
-    pub advertise: Vec<IpAddr>,
-    /// The port at which pods reach the server: `targetPort` of the Service `default/kubernetes`, and the port of its endpoints
-    /// (kube-apiserver: `--secure-port`).
-    pub port: u16,
-    /// The CA of client certificates, in PEM, published for aggregated API servers (kube-apiserver: `--client-ca-file`).
-    pub client_authority: Option<String>,
-    /// The CA of front proxies, in PEM, published likewise (kube-apiserver: `--requestheader-client-ca-file`). This server itself has no
-    /// front proxy and takes no user from request headers.
-    pub front_proxy_authority: Option<String>,
-    /// The built-in admission plugins that are disabled. Without a controller that creates service accounts, as in most controller tests,
-    /// `ServiceAccount` must be among them, or all pods are refused.
-    pub disabled_admission: DisabledPlugins,
-    /// Admission plugins that run after the built-in ones.
-    pub admission: Vec<Arc<dyn Plugin>>,
-    /// Resources that are not stored, because the embedding program answers for them.
-    pub provided: Vec<Provided>,
-    /// The source of container logs; without one no container has logs.
-    pub logs: Option<Arc<dyn LogSource>>,
-    /// More metrics for `/metrics` in Prometheus' text format, from the embedding program.
-    pub metrics: Option<MetricsSource>,
-    /// How many past events watches can start from.
-    pub window: Window,
-    /// Static user tokens, in addition to client certificates.
-    pub tokens: StaticTokens,
-    /// More keys that service account tokens may be signed with (kube-apiserver: `--service-account-key-file`).
-    pub token_keys: TokenKeys,
-    /// The key that signs service account tokens; by default the key in the store, or a new one.
-    pub signing_key: Option<SigningKey>,
-    /// The issuer of service account tokens, and the audience of tokens that name none.
-    pub issuer: String,
-    /// The limits on concurrent work for clients on the network.
-    pub limits: Limits,
-}
-
-/// A function that returns the current metrics.
-pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            clock: Arc::new(Timestamp::now),
-            service_cidr: ServiceRange::default(),
-            advertise: Vec::new(),
-            port: PORT,
-            client_authority: None,
-            front_proxy_authority: None,
-            disabled_admission: DisabledPlugins::default(),
-            admission: Vec::new(),
-            provided: Vec::new(),
-            logs: None,
-            metrics: None,
-            window: Window::default(),
-            tokens: StaticTokens::default(),
-            token_keys: TokenKeys::default(),
-            signing_key: None,
-            issuer: ISSUER.to_owned(),
-            limits: Limits::default(),
-        }
-    }
-}
-
-/// A Kubernetes API server.
-pub struct ApiServer {
-    clock: Clock,
-    store: Arc<Store>,
-    registry: Registry,
-    plugins: Vec<Arc<dyn Plugin>>,
-    webhooks: Webhooks,
-    flows: Flows,
-    logs: Option<Arc<dyn LogSource>>,
-    openapi: openapi::Cache,
-    claiming: tokio::sync::Mutex<()>,
-    authorizer: Arc<Authorizer>,
-    tokens: StaticTokens,
-    signing_key: SigningKey,
-    token_keys: TokenKeys,
-    used_secrets: UnboundedSender<UsedSecret>,
-    verified_tokens: VerifiedTokens,
-    audiences: Vec<String>,
-    external_url: String,
-    gate: Arc<Gate>,
-    metrics: Metrics,
-    more_metrics: Option<MetricsSource>,
-}
 
 impl ApiServer {
     /// Creates a server in memory with the built-in kinds, the default namespaces and the `kubernetes` Service. Custom resources are
@@ -184,63 +49,26 @@ impl ApiServer {
 
     /// Creates the server of a store that is open already, for callers that need the store's notes first.
     pub async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
-        let provided = config.provided.into_iter().map(Provided::resource);
-        let registry = Registry::new(
-            store.clone(),
-            mullion_kinds::builtins(config.service_cidr.clone(), CustomResourceDefinition),
-            provided.collect(),
-        );
-        let mut plugins = config.disabled_admission.without(admission::builtins());
-        // The embedder's plugins come last, so that they see what the built-in ones have set.
-        plugins.extend(config.admission);
-        let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
-        // Unbounded, because authentication must not wait for the writes that this causes.
-        let (used_secrets, uses) = mpsc::unbounded_channel();
-        let external_url = match config.advertise.first() {
-            Some(ip) => format!("https://{}", SocketAddr::new(*ip, config.port)),
-            None => format!("https://kubernetes.default.svc:{}", config.port),
-        };
-        let server = Arc::new(ApiServer {
-            clock: config.clock,
-            authorizer: Arc::new(Authorizer::new(&store)),
-            tokens: config.tokens,
-            signing_key,
-            token_keys: config.token_keys,
-            used_secrets,
-            verified_tokens: VerifiedTokens::default(),
-            audiences: vec![config.issuer],
-            external_url,
-            flows: Flows::new(&store),
-            store,
-            webhooks: Webhooks::new(&registry),
-            registry,
-            plugins,
-            logs: config.logs,
-            openapi: openapi::Cache::default(),
-            gate: Gate::new(config.limits),
-            metrics: Metrics::default(),
-            more_metrics: config.metrics,
-            claiming: tokio::sync::Mutex::default(),
-        });
-        // Before the first request: lookups use the selectable fields and the stored definitions.
-        server.registry.renew_selectable_fields();
-        crd::controller::serve_established(&server);
         let seeds = boot::Seeds {
-            services: config.service_cidr,
-            advertise: config.advertise,
+            services: config.service_cidr.clone(),
+            advertise: config.advertise.clone(),
             port: config.port,
             authorities: Authorities {
-                clients: config.client_authority,
-                front_proxies: config.front_proxy_authority,
+                clients: config.client_authority.clone(),
+                front_proxies: config.front_proxy_authority.clone(),
             },
         };
+        let (server, uses) = ApiServer::assemble(config, store);
+        // Before the first request: lookups use the selectable fields and the stored definitions.
+        server.registry().renew_selectable_fields();
+        definitions::serve_established(&server);
         // Create the cluster's own objects, then start the loops that maintain them.
         boot::run(&server, &seeds).await;
         // Only now: the objects that every cluster has must not depend on a webhook that is not reachable yet.
-        server.webhooks.wake();
+        server.webhooks().wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // Every loop holds the server weakly, so that dropping the last strong reference ends it.
-            runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
+            runtime.spawn(definitions::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
             runtime.spawn(aggregation::tell_availability(
                 Arc::downgrade(&server),
@@ -249,7 +77,7 @@ impl ApiServer {
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
             runtime.spawn(boot::keep(Arc::downgrade(&server), seeds));
-            runtime.spawn(secret_token::record_uses(Arc::downgrade(&server), uses));
+            runtime.spawn(token_tracking::record_uses(Arc::downgrade(&server), uses));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server
@@ -286,134 +114,8 @@ impl ApiServer {
 
     /// Persists all writes that have begun, and releases the directory of [`ApiServer::open`]. Later writes are refused.
     pub async fn close(&self) {
-        self.store.close().await;
+        self.store().close().await;
     }
-
-    /// Returns the current time of the server's clock.
-    pub fn now(&self) -> Timestamp {
-        (self.clock)()
-    }
-
-    /// Returns the store.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Returns the registry of kinds.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
-    /// Returns the source of container logs.
-    pub fn logs(&self) -> Option<&Arc<dyn LogSource>> {
-        self.logs.as_ref()
-    }
-
-    /// Returns the authorizer.
-    pub(crate) fn authorizer(&self) -> &Arc<Authorizer> {
-        &self.authorizer
-    }
-
-    /// Returns the static tokens.
-    pub(crate) fn tokens(&self) -> &StaticTokens {
-        &self.tokens
-    }
-
-    /// Returns the key that signs service account tokens.
-    pub fn signing_key(&self) -> &SigningKey {
-        &self.signing_key
-    }
-
-    /// Returns the keys that service account tokens may be signed with: the server's own first.
-    pub(crate) fn token_keys(&self) -> impl Iterator<Item = &VerifyingKey> {
-        // The own key first: nearly all tokens are this server's.
-        let own = self.signing_key.public();
-        let others = self.token_keys.0.iter();
-        iter::once(own).chain(others.filter(move |key| key.id() != own.id()))
-    }
-
-    /// Notes that the token of a Secret was used.
-    pub(crate) fn record_use(&self, used: UsedSecret) {
-        // A server outside of a runtime records nothing.
-        let _ = self.used_secrets.send(used);
-    }
-
-    /// Returns the cache of verified service account tokens.
-    pub(crate) fn verified_tokens(&self) -> &VerifiedTokens {
-        &self.verified_tokens
-    }
-
-    /// Returns the issuer of service account tokens.
-    pub(crate) fn issuer(&self) -> &str {
-        &self.audiences[0]
-    }
-
-    /// Returns the audiences whose tokens this server accepts.
-    pub(crate) fn audiences(&self) -> &[String] {
-        &self.audiences
-    }
-
-    /// Returns the URL at which clients in the cluster reach the server.
-    pub(crate) fn external_url(&self) -> &str {
-        &self.external_url
-    }
-
-    /// Returns the metrics of the embedding program.
-    pub(crate) fn more_metrics(&self) -> String {
-        self.more_metrics
-            .as_ref()
-            .map_or_else(String::new, |more| more())
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// Returns the gate that limits concurrent requests from the network.
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
-        &self.gate
-    }
-
-    /// Returns the cache of OpenAPI documents.
-    pub(crate) fn openapi(&self) -> &openapi::Cache {
-        &self.openapi
-    }
-
-    /// Waits for the lock under which a write books its claims on other objects.
-    pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.claiming.lock().await
-    }
-
-    /// Returns the flow schemas, which group requests into flows.
-    pub(crate) fn flows(&self) -> &Flows {
-        &self.flows
-    }
-
-    /// Returns the admission webhooks.
-    pub(crate) fn webhooks(&self) -> &Webhooks {
-        &self.webhooks
-    }
-
-    /// Returns the admission plugins in the order in which they run.
-    pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
-        &self.plugins
-    }
-}
-
-/// Returns the signing key that an earlier server left in this store, or a new one.
-fn kept_key(store: &Store) -> SigningKey {
-    let kept = store.notes().get(KEY_NOTE);
-    match kept.map(|pkcs8| SigningKey::from_pkcs8(&pkcs8)) {
-        Some(Ok(key)) => return key,
-        Some(Err(error)) => {
-            tracing::error!(%error, "a new key is made; earlier tokens hold no more")
-        }
-        None => {}
-    }
-    // TLS needs randomness as well, so without it the server could not run anyway.
-    let key = SigningKey::generate().expect("the system gives random numbers");
-    store.notes().put(KEY_NOTE, key.to_pkcs8().to_vec());
-    key
 }
 
 /// Removes expired objects and old events from the store, until the server is dropped.
@@ -425,43 +127,11 @@ async fn compact(server: Weak<ApiServer>) {
             return;
         };
         let now = server.now();
-        let next = server.store.expire(now).await;
-        server.store.compact(now);
+        let next = server.store().expire(now).await;
+        server.store().compact(now);
         let until_next = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
         wait = until_next
             .unwrap_or(COMPACT_EVERY)
             .clamp(EXPIRE_EVERY, COMPACT_EVERY);
-    }
-}
-
-impl Lookup for ApiServer {
-    fn find(
-        &self,
-        group: &str,
-        plural: &str,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Option<Arc<Value>> {
-        let table = self.registry.table();
-        let row = table.find_plural(group, plural)?;
-        let object = row.collection.get(Key::new(namespace, name).as_str())?;
-        Some(row.looked_up(&object))
-    }
-
-    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let table = self.registry.table();
-        let Some(row) = table.find_plural(group, plural) else {
-            return Vec::new();
-        };
-        row.collection
-            .snapshot(namespace)
-            .objects
-            .iter()
-            .map(|object| match namespace {
-                // Namespaced kinds have many objects, and no plugin lists them at every write, so do not cache their trees.
-                Some(_) => Arc::new(row.served(object)),
-                None => row.looked_up(object),
-            })
-            .collect()
     }
 }

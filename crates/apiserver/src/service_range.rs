@@ -7,11 +7,7 @@ use mullion_kinds::{ServiceRange, request::Lookup, services::objects::GROUP};
 use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
-use crate::{
-    http::{metadata, path::ObjectPath},
-    own,
-    server::ApiServer,
-};
+use crate::{http::path::ObjectPath, object::metadata, own, state::ApiServer};
 
 const PLURAL: &str = "servicecidrs";
 /// The ServiceCIDR with the range that the server was started with.
@@ -21,7 +17,7 @@ const MANAGER: &str = "kubernetes-service-cidr-controller";
 
 /// Sets the condition, unless the object has one already or is about another range.
 pub(crate) async fn settle(server: &Arc<ApiServer>, range: &ServiceRange) {
-    let Some(object) = server.find(GROUP, PLURAL, None, NAME) else {
+    let Some(object) = server.registry().find(GROUP, PLURAL, None, NAME) else {
         return;
     };
     let is_this = object["spec"]["cidrs"] == json!([range.to_string()]);

@@ -8,7 +8,7 @@ use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
 use super::{Action, Operation, Plugin, Request};
-use crate::http::metadata::generate_name;
+use crate::object::metadata::generate_name;
 
 const DEFAULT: &str = "default";
 /// The annotation of accounts whose pods may use no other secrets than those it names.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{COLLECTION, STORAGE};
-use crate::{own::send, registry::Table, server::ApiServer};
+use crate::{own::send, registry::Table, state::ApiServer};
 
 const AVAILABLE: &str = "Available";
 /// The pause after a write, in case another client changes the condition back each time.

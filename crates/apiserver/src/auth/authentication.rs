@@ -14,13 +14,14 @@ use http::{
     header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL},
     request::Parts,
 };
+use jiff::Timestamp;
 use mullion_kinds::request::{AUTHENTICATED, User};
 use mullion_kube_text::status::Status;
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
-use super::service_account;
-use crate::{http::subresource::streams::is_websocket, server::ApiServer};
+use super::{Authenticator, service_account};
+use crate::request::upgrade::is_websocket;
 
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 /// How tokens are written there; as Go does, the reader passes over bits that are no whole byte.
@@ -35,11 +36,20 @@ const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 ///
 /// # Errors
 /// 401 for a token that is unknown or invalid, also where anonymous requests are allowed.
-pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<Option<User>, Status> {
+pub(super) fn user(
+    authenticator: &Authenticator,
+    parts: &mut Parts,
+    now: Timestamp,
+) -> Result<Option<User>, Status> {
     if let Some(user) = parts.extensions.remove::<User>() {
         return Ok(Some(user));
     }
-    let who = |token: &str| match authenticate_token(server, token, server.audiences()) {
+    let who = |token: &str| match authenticate_token(
+        authenticator,
+        token,
+        authenticator.audiences(),
+        now,
+    ) {
         Ok(identified) => identified.map(|identified| identified.user),
         Err(error) => {
             tracing::debug!(%error, "a token is refused");
@@ -85,13 +95,14 @@ pub(crate) struct AuthenticatedUser {
 /// # Errors
 /// The token was issued by this server, but is not valid (any more).
 pub(crate) fn authenticate_token(
-    server: &ApiServer,
+    authenticator: &Authenticator,
     token: &str,
     audiences: &[String],
+    now: Timestamp,
 ) -> Result<Option<AuthenticatedUser>, service_account::TokenError> {
-    let ours = server.audiences();
+    let ours = authenticator.audiences();
     // Static tokens first: they are compared by digest, while a service account's token needs its signature verified.
-    if let Some(user) = server.tokens().find(token) {
+    if let Some(user) = authenticator.static_tokens().find(token) {
         let meant: Vec<String> = audiences
             .iter()
             .filter(|audience| ours.contains(audience))
@@ -102,7 +113,7 @@ pub(crate) fn authenticate_token(
             audiences: meant,
         }));
     }
-    service_account::authenticate(server, token, audiences)
+    service_account::authenticate(authenticator, token, audiences, now)
 }
 
 /// Adds the group `system:authenticated` to the user.

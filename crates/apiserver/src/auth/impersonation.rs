@@ -25,7 +25,7 @@ use mullion_kube_text::{
 };
 
 use super::{UNAUTHENTICATED, rbac::Authorizer};
-use crate::http::query;
+use crate::request::query;
 
 const USER: &str = "impersonate-user";
 const UID: &str = "impersonate-uid";

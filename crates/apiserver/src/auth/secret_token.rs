@@ -3,24 +3,20 @@
 //!
 //! Such a token holds as long as its Secret holds it and its account is there with the same uid. When it was used is a label of the Secret.
 
-use std::sync::Weak;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use mullion_kinds::request::{AUTHENTICATED, Lookup, User, service_account};
 use mullion_schema::tree::Tree;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use subtle::ConstantTimeEq;
-use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::{own, server::ApiServer};
+use super::Authenticator;
 
 /// The issuer of such tokens.
 pub(crate) const ISSUER: &str = "kubernetes/serviceaccount";
 /// The label with the day on which the token of a Secret was used last.
-const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+pub(crate) const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 /// The label of a Secret whose token kube-controller-manager has withdrawn since it was not used.
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
@@ -69,15 +65,16 @@ pub(crate) enum SecretTokenError {
 /// A Secret whose token was used.
 #[derive(Debug)]
 pub(crate) struct UsedSecret {
-    namespace: String,
-    name: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 /// Returns the user of a token whose signature was good.
 pub(super) fn user(
-    server: &ApiServer,
+    authenticator: &Authenticator,
     token: &str,
     claims: &SecretClaims,
+    now: Timestamp,
 ) -> Result<User, SecretTokenError> {
     let SecretClaims {
         subject,
@@ -100,7 +97,8 @@ pub(super) fn user(
     if service_account::split_username(subject) != Some((namespace.as_str(), account.as_str())) {
         return Err(SecretTokenError::Subject);
     }
-    let holder = server
+    let holder = authenticator
+        .registry()
         .find("", "secrets", Some(namespace), secret)
         .filter(|holder| !is_deleted(holder))
         .ok_or(SecretTokenError::Invalidated)?;
@@ -109,7 +107,8 @@ pub(super) fn user(
     if !bool::from(held.ct_eq(STANDARD.encode(token).as_bytes())) {
         return Err(SecretTokenError::Another);
     }
-    let found = server
+    let found = authenticator
+        .registry()
         .find("", "serviceaccounts", Some(namespace), account)
         .ok_or_else(|| SecretTokenError::NoAccount(account.clone()))?;
     let full = |name: &str| format!("{namespace}/{name}");
@@ -123,8 +122,8 @@ pub(super) fn user(
         });
     }
     // Before the check below: kube-apiserver records the use of a withdrawn token too, so that its users can be found.
-    if is_unrecorded(&holder, server.now()) {
-        server.record_use(UsedSecret {
+    if is_unrecorded(&holder, now) {
+        authenticator.record_use(UsedSecret {
             namespace: namespace.clone(),
             name: secret.clone(),
         });
@@ -148,34 +147,12 @@ fn is_deleted(object: &Value) -> bool {
 }
 
 /// Returns whether the label with the day of the last use is neither today nor tomorrow: clocks of several servers may differ.
-fn is_unrecorded(secret: &Value, now: Timestamp) -> bool {
+pub(crate) fn is_unrecorded(secret: &Value, now: Timestamp) -> bool {
     let used = secret["metadata"]["labels"].text(LAST_USED);
     used != day(now) && used != day(now + SignedDuration::from_hours(24))
 }
 
-fn day(time: Timestamp) -> String {
+/// Returns the day of a time as the label has it.
+pub(crate) fn day(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d").to_string()
-}
-
-/// Writes the days of use to the Secrets, until the server is dropped.
-pub(crate) async fn record_uses(server: Weak<ApiServer>, mut uses: UnboundedReceiver<UsedSecret>) {
-    while let Some(UsedSecret { namespace, name }) = uses.recv().await {
-        let Some(server) = server.upgrade() else {
-            return;
-        };
-        // Many requests may have come before the first of them was recorded.
-        let Some(secret) = server.find("", "secrets", Some(&namespace), &name) else {
-            continue;
-        };
-        if !is_unrecorded(&secret, server.now()) {
-            continue;
-        }
-        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
-        let change = json!({"metadata": {
-            "uid": secret["metadata"]["uid"], "labels": {LAST_USED: day(server.now())},
-        }});
-        if let Err(status) = own::send(&server, Method::PATCH, &path, &change).await {
-            tracing::warn!(%status, namespace, name, "the use of the token in a Secret cannot be recorded");
-        }
-    }
 }

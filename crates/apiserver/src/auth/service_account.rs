@@ -19,11 +19,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    Authenticator,
     authentication::{AuthenticatedUser, CREDENTIAL_ID},
     key::SigningKeyError,
     secret_token::{self, SecretClaims, SecretTokenError},
 };
-use crate::server::ApiServer;
+use crate::registry::Registry;
 
 /// The tolerated difference between clocks, in seconds.
 const LEEWAY: i64 = 60;
@@ -157,26 +158,30 @@ impl VerifiedTokens {
 ///
 /// # Errors
 /// The system gives no randomness.
-pub(crate) fn issue(server: &ApiServer, claims: &Claims) -> Result<String, SigningKeyError> {
+pub(crate) fn issue(
+    authenticator: &Authenticator,
+    claims: &Claims,
+) -> Result<String, SigningKeyError> {
     let claims = serde_json::to_vec(claims).expect("claims are strings and numbers");
-    server.signing_key().sign(&claims)
+    authenticator.signing_key().sign(&claims)
 }
 
 /// Authenticates a token, and returns `None` if its issuer is neither this server nor the one of tokens in Secrets.
 pub(super) fn authenticate(
-    server: &ApiServer,
+    authenticator: &Authenticator,
     token: &str,
     audiences: &[String],
+    now: Timestamp,
 ) -> Result<Option<AuthenticatedUser>, TokenError> {
     // The cache holds digests alone, so that a memory dump reveals no tokens.
     let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-    let claims = match server.verified_tokens().find(&digest) {
+    let claims = match authenticator.verified_tokens().find(&digest) {
         Some(claims) => claims,
         None => {
-            let Some(claims) = verified(server, token)? else {
+            let Some(claims) = verified(authenticator, token)? else {
                 return Ok(None);
             };
-            server.verified_tokens().keep(digest, claims.clone());
+            authenticator.verified_tokens().keep(digest, claims.clone());
             claims
         }
     };
@@ -184,7 +189,7 @@ pub(super) fn authenticate(
     let given = match &*claims {
         VerifiedClaims::Bound(claims) => &claims.audiences[..],
         VerifiedClaims::Secret(claims) if !claims.audiences.is_empty() => &claims.audiences[..],
-        VerifiedClaims::Secret(_) => server.audiences(),
+        VerifiedClaims::Secret(_) => authenticator.audiences(),
     };
     let meant: Vec<String> = given
         .iter()
@@ -200,11 +205,11 @@ pub(super) fn authenticate(
     let user = match &*claims {
         VerifiedClaims::Bound(claims) => {
             // Checked for cached tokens too: a good signature stays good, but time passes and objects are deleted.
-            check_time(claims, server.now())?;
-            check_bound(server, &claims.bound)?;
+            check_time(claims, now)?;
+            check_bound(authenticator.registry(), &claims.bound, now)?;
             user(claims)
         }
-        VerifiedClaims::Secret(claims) => secret_token::user(server, token, claims)?,
+        VerifiedClaims::Secret(claims) => secret_token::user(authenticator, token, claims, now)?,
     };
     Ok(Some(AuthenticatedUser {
         user,
@@ -213,7 +218,10 @@ pub(super) fn authenticate(
 }
 
 /// Returns the claims of a token that one of the server's keys has signed; `None` if its issuer is another one, or it cannot be read.
-fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims>>, TokenError> {
+fn verified(
+    authenticator: &Authenticator,
+    token: &str,
+) -> Result<Option<Arc<VerifiedClaims>>, TokenError> {
     let parts: Vec<&str> = token.splitn(4, '.').collect();
     let &[header, payload, signature] = &parts[..] else {
         return Ok(None);
@@ -224,7 +232,7 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims
         value.is_object().then_some(value)
     };
     // kube-apiserver looks at the issuer first: a token of another issuer is left to other authenticators and is no error.
-    let issuers = [server.issuer(), secret_token::ISSUER];
+    let issuers = [authenticator.issuer(), secret_token::ISSUER];
     let Some(claims) = object(payload).filter(|claims| issuers.contains(&claims.text("iss")))
     else {
         return Ok(None);
@@ -234,7 +242,7 @@ fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<VerifiedClaims
         return Ok(None);
     };
     let named = header.text("kid");
-    let keys = server.token_keys();
+    let keys = authenticator.token_keys();
     let mut keys = keys
         .filter(|key| named.is_empty() || named == key.id())
         .peekable();
@@ -268,12 +276,16 @@ fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {
     }
 }
 
-fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenError> {
+fn check_bound(
+    registry: &Registry,
+    bound: &KubernetesClaim,
+    now: Timestamp,
+) -> Result<(), TokenError> {
     let (namespace, account) = (&bound.namespace, &bound.account);
-    let found = server
+    let found = registry
         .find("", "serviceaccounts", Some(namespace), &account.name)
         .ok_or_else(|| TokenError::NoAccount(account.name.clone()))?;
-    if is_gone(&found, server.now()) {
+    if is_gone(&found, now) {
         let name = format!("{namespace}/{}", account.name);
         return Err(TokenError::AccountDeleted(name));
     }
@@ -293,9 +305,9 @@ fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenE
     ];
     for (kind, plural, namespace, reference) in others {
         let Some(reference) = reference else { continue };
-        let found = server
+        let found = registry
             .find("", plural, namespace.map(String::as_str), &reference.name)
-            .filter(|found| !is_gone(found, server.now()))
+            .filter(|found| !is_gone(found, now))
             .ok_or(TokenError::Invalidated)?;
         let uid = found["metadata"].text("uid");
         if uid != reference.uid {

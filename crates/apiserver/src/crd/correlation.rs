@@ -6,9 +6,8 @@
 
 use std::{cell::OnceCell, collections::HashMap};
 
+use mullion_schema::structural::Schema;
 use serde_json::Value;
-
-use super::structural::Schema;
 
 /// A value of the updated object, and its counterpart in the stored object.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,8 @@
 //! A null for a field that is not nullable is treated as an absent field: it is dropped, and the field gets its default.
 
 use mullion_kube_text::field::bytes_of;
+use mullion_schema::structural::Schema;
 use serde_json::Value;
-
-use super::structural::Schema;
 
 /// The most bytes of JSON that defaults may add to an object. The default of a list's items is added once for each item, so a short object
 /// could grow without limit. An object that reaches this size is too large to be stored, and the rest of it is not defaulted.

@@ -1,12 +1,12 @@
 //! Custom resource definitions: from a definition object to served rows.
 //!
-//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the schema to every
-//! write, and the schema becomes the [`mullion_schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
-//! values that a write does not change. [`resource`] is the [`mullion_kinds::Kind`] of the instances. [`controller`] accepts names,
-//! establishes definitions and cleans up. [`definition`] and [`kind`] validate the definitions themselves.
+//! [`mullion_schema::structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the
+//! schema to every write, and the schema becomes the [`mullion_schema::Type`] that decoding, pruning and field ownership use.
+//! [`correlation`] finds the values that a write does not change. [`resource`] is the [`mullion_kinds::Kind`] of the instances.
+//! [`definition`] and [`kind`] validate the definitions themselves; [`crate::definitions`] accepts their names, establishes them and cleans
+//! up after them.
 
 pub(crate) mod columns;
-pub(crate) mod controller;
 mod correlation;
 pub(crate) mod defaults;
 pub(crate) mod definition;
@@ -22,8 +22,6 @@ use std::{
     collections::HashSet,
     sync::{LazyLock, Mutex, PoisonError},
 };
-
-pub(crate) use mullion_schema::structural;
 
 /// The finalizer that keeps a definition until its instances are gone.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";

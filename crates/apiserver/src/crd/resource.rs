@@ -12,7 +12,7 @@ use mullion_kube_text::{
     golang::quote,
     status::{Details, Status},
 };
-use mullion_schema::{Type, decode};
+use mullion_schema::{Type, decode, structural::Schema};
 use serde_json::Value;
 
 use super::{
@@ -20,7 +20,6 @@ use super::{
     defaults, finalizers, intern,
     jsonpath::JsonPath,
     rules::Rules as CelRules,
-    structural::Schema,
     validation::{self, embedded, scale},
 };
 use crate::version_order;

@@ -15,13 +15,13 @@ use mullion_kube_text::{
     field::{Errors, Path},
     formats,
 };
+use mullion_schema::structural::{Additional, Schema};
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
 use super::{
     correlation::Correlation,
     findings::{FindingKind, Outcome},
-    structural::{Additional, Schema},
 };
 
 /// Checks values, types and structure; `old` is the stored object on an update.

@@ -14,9 +14,10 @@ use serde_json::Value;
 
 use super::{
     call::{Call, FieldValidation},
-    metadata, reply, update,
+    reply, update,
     write::{self, Part, Source},
 };
+use crate::object::metadata;
 
 /// Returns whether a PATCH is a server-side apply.
 pub(crate) fn is_apply(headers: &HeaderMap) -> bool {

@@ -22,7 +22,7 @@ use super::{
     body_stream::{self, ExpiringBody},
     reply::Pieces,
 };
-use crate::limits::{Gate, MemoryPermit, TooMany};
+use crate::limits::{BODY_BYTES, Gate, MemoryPermit, TooMany};
 
 /// The first bytes of each body that need no permit for memory; nearly all bodies are shorter.
 pub(super) const FREE: usize = 64 * 1024;
@@ -166,7 +166,7 @@ pub(crate) async fn arrival(
             continue;
         };
         length += piece.len();
-        if length > body::LIMIT {
+        if length > BODY_BYTES {
             return Err(Missing::Refused(body::too_large()));
         }
         // Only the bytes beyond the free ones, also for the piece in which the limit is passed.

@@ -1,8 +1,6 @@
 //! Request bodies: their size, their media type, and the object in them.
 
-mod mismatch;
 mod options;
-pub(crate) mod retyped;
 
 use std::fmt::Display;
 
@@ -10,7 +8,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
-use mullion_kube_text::{field::Emptied, golang::quote, status::Status};
+use mullion_kube_text::{field::Emptied, status::Status};
 use mullion_schema::{
     Type,
     decode::{self, DecodeError, Decoded, Problem},
@@ -18,7 +16,6 @@ use mullion_schema::{
 };
 use serde_json::Value;
 
-use self::mismatch::Mismatch;
 pub(crate) use self::options::options;
 use super::{
     call::{Call, FieldValidation},
@@ -26,26 +23,26 @@ use super::{
     patch::Patch,
     write::request_limit,
 };
-use crate::registry::Row;
-
-/// The most bytes that a body may have.
-pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
+use crate::{
+    limits::BODY_BYTES,
+    object::type_meta::{Expected, META_ONLY, MetaError, Mismatch, NO_META, TypeMeta, text},
+};
 
 /// Reads a body to its end; 413 if it is too large.
 pub(crate) async fn read(body: Body) -> Result<Bytes, Status> {
-    match Limited::new(body, LIMIT).collect().await {
+    match Limited::new(body, BODY_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Err(error) => Err(Status::bad_request(error.to_string())),
     }
 }
 
-/// Returns the 413 for a body of more than [`LIMIT`] bytes.
+/// Returns the 413 for a body of more than [`BODY_BYTES`] bytes.
 pub(crate) fn too_large() -> Status {
     Status::new(
         413,
         "RequestEntityTooLarge",
-        format!("Request entity too large: limit is {LIMIT}"),
+        format!("Request entity too large: limit is {BODY_BYTES}"),
     )
 }
 
@@ -68,99 +65,6 @@ pub(crate) fn media(headers: &HeaderMap) -> Result<Media, Status> {
                 "the body of the request was in an unknown format - accepted media types include: {SUPPORTED}"
             ),
         )),
-    }
-}
-
-#[derive(Default)]
-struct TypeMeta {
-    api_version: String,
-    kind: String,
-}
-
-/// The reason why a body's apiVersion and kind cannot be read.
-enum MetaError {
-    /// The body cannot be parsed at all.
-    Syntax,
-    /// The body is not an object, or its apiVersion or kind is not a string.
-    Type(String),
-}
-
-impl TypeMeta {
-    fn of_json(body: &[u8]) -> Result<TypeMeta, MetaError> {
-        match decode::untyped_json(body) {
-            Ok((tree, _)) => TypeMeta::of(&tree),
-            Err(_) if is_json(body) => Ok(TypeMeta::default()),
-            Err(_) => Err(MetaError::Syntax),
-        }
-    }
-
-    fn of_yaml(body: &[u8]) -> Result<TypeMeta, MetaError> {
-        decode::untyped_yaml(body).map_or(Ok(TypeMeta::default()), |(tree, _)| TypeMeta::of(&tree))
-    }
-
-    fn of(tree: &Value) -> Result<TypeMeta, MetaError> {
-        let fields = match tree {
-            Value::Null => return Ok(TypeMeta::default()),
-            Value::Object(fields) => fields,
-            other => {
-                return Err(MetaError::Type(decode::json_of_another_type(
-                    other, META_ONLY,
-                )));
-            }
-        };
-        for name in ["apiVersion", "kind"] {
-            let value = fields.get(name).unwrap_or(&Value::Null);
-            if !value.is_string() && !value.is_null() {
-                let found = decode::json_kind(value);
-                return Err(MetaError::Type(format!(
-                    "json: cannot unmarshal {found} into Go struct field .{name} of type string"
-                )));
-            }
-        }
-        Ok(TypeMeta {
-            api_version: text(tree, "apiVersion").to_owned(),
-            kind: text(tree, "kind").to_owned(),
-        })
-    }
-}
-
-/// The kind and version that a body should have, with the schema.
-pub(crate) struct Expected<'a> {
-    pub group: &'a str,
-    pub version: &'a str,
-    pub kind: &'a str,
-    pub schema: &'a Type,
-    pub custom: bool,
-}
-
-impl<'a> Expected<'a> {
-    /// Expects an object of the row's kind.
-    pub(crate) fn object(row: &'a Row) -> Self {
-        let resource = &row.resource;
-        Expected {
-            group: &resource.group,
-            version: &resource.version,
-            kind: &resource.kind,
-            schema: &resource.schema,
-            custom: row.custom,
-        }
-    }
-
-    fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.to_owned()
-        } else {
-            format!("{}/{}", self.group, self.version)
-        }
-    }
-
-    /// Returns the 400 for a body that cannot be decoded as this kind.
-    fn refuse(&self, kind: &str, version: &str, why: &str) -> Status {
-        Status::bad_request(format!(
-            "{kind} in version {} cannot be handled as a {}: {why}",
-            quote(version),
-            self.kind
-        ))
     }
 }
 
@@ -211,7 +115,7 @@ pub(crate) fn object(
         }
         let meta = meta.unwrap_or_default();
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
-            return match mismatch.misread(media, body) {
+            return match misread(&mismatch, media, body) {
                 Some(why) => expected.refuse(&mismatch.kind, &mismatch.version, &why.to_string()),
                 None => mismatch.refusal(expected, &Value::Null),
             };
@@ -234,6 +138,16 @@ pub(crate) fn object(
         expected.refuse(expected.kind, expected.version, why)
     })?;
     Ok(object)
+}
+
+/// Returns the decoding error of a body in the version that it names, if there is one.
+fn misread(mismatch: &Mismatch, media: Media, body: &[u8]) -> Option<DecodeError> {
+    let found = mismatch.named_type()?;
+    let read = match media {
+        Media::Yaml => decode::yaml(&found, body),
+        _ => decode::json(&found, body),
+    };
+    read.err()
 }
 
 /// Returns the 400 for a body in which kube-apiserver finds no apiVersion and kind.
@@ -286,11 +200,6 @@ fn check_kind_of_custom(
         summary(body)
     )))
 }
-
-const NO_META: &str = "couldn't get version/kind; json parse error: ";
-
-/// Go's name of the type that kube-apiserver decodes a body into to find its apiVersion and kind.
-const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
 /// Applies a patch to a fresh copy of the object from `old`, and decodes the result.
 pub(crate) fn patched(
@@ -368,10 +277,6 @@ fn converted(
     Ok(Some(object))
 }
 
-fn is_json(body: &[u8]) -> bool {
-    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
-}
-
 /// Adds warnings for the problems that decoding found, or refuses them, according to `validation`.
 fn report(
     call: &Call,
@@ -405,10 +310,6 @@ fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Statu
     object["apiVersion"] = expected.api_version().into();
     object["kind"] = expected.kind.into();
     Ok(object)
-}
-
-fn text<'v>(object: &'v Value, field: &str) -> &'v str {
-    object[field].as_str().unwrap_or_default()
 }
 
 /// Returns the first bytes of a body for an error message, in hexadecimal unless the body looks like JSON.

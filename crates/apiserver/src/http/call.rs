@@ -23,13 +23,14 @@ use tokio::time::Instant;
 
 use super::{
     apply, arrival::Patience, delete::DeleteOptions, negotiate::Form, path::ObjectPath,
-    query::Query, subresource::streams::Upgrade,
+    subresource::streams::Upgrade,
 };
 use crate::{
     admission::{Action, Operation},
     limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
-    server::ApiServer,
+    request::query::Query,
+    state::ApiServer,
 };
 
 /// The time that all webhooks together have for one request without a deadline of its own (kube-apiserver: --request-timeout).
@@ -164,7 +165,7 @@ impl Call {
         Ctx {
             now: self.now,
             user: &self.user,
-            lookup: &*self.server,
+            lookup: &**self.server.registry(),
             authorizer: &**self.server.authorizer(),
             namespace: self.namespace.as_deref().unwrap_or_default(),
             path_name: &self.name,

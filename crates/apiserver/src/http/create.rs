@@ -4,7 +4,8 @@ use axum::body::Body;
 use http::Response;
 use mullion_kube_text::status::Status;
 
-use super::{body, call::Call, metadata, reply, write};
+use super::{body, call::Call, reply, write};
+use crate::object::{metadata, type_meta::Expected};
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let media = body::media(&call.headers)?;
@@ -17,7 +18,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, St
         // Decoded anew in each try, because the write consumes the object.
         let mut object = body::object(
             call,
-            &body::Expected::object(&call.row),
+            &Expected::object(&call.row),
             media,
             &bytes,
             options.validation,

@@ -17,11 +17,10 @@ use serde_json::{Map, Value, json};
 use super::{
     body,
     call::{Call, FieldValidation, WriteOptions, check_dry_run},
-    metadata,
     reply::{self, Outcome},
     write::{self, Admission},
 };
-use crate::admission::Operation;
+use crate::{admission::Operation, object::metadata};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -4,7 +4,7 @@
 
 mod plain;
 
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
 use axum::body::Body;
 use http::{
@@ -15,7 +15,6 @@ use mullion_kinds::{Resource, Subresource};
 use mullion_kube_text::status::Status;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha512};
 
 use super::{
     negotiate::{self, Media},
@@ -24,6 +23,7 @@ use super::{
 };
 use crate::{
     auth::oidc,
+    openapi::documents::digest,
     registry::{Row, Table},
     version_order,
 };
@@ -261,15 +261,6 @@ pub(crate) fn cacheable(
         .headers_mut()
         .insert(VARY, HeaderValue::from_static("Accept"));
     response
-}
-
-/// Returns the hash of a document as kube-apiserver writes it: SHA-512 in upper-case hexadecimal digits.
-pub(crate) fn digest(document: &[u8]) -> String {
-    let mut text = String::with_capacity(128);
-    for byte in Sha512::digest(document) {
-        let _ = write!(text, "{byte:02X}");
-    }
-    text
 }
 
 fn aggregated_version_value(table: &Table, group: &str, version: &str) -> Value {

@@ -17,12 +17,11 @@ use super::{
     call::Call,
     continuation::Continue,
     negotiate::{Media, Shape},
-    query::Query,
     reply::{self, Pieces},
     selector::{self, Selector},
     table,
 };
-use crate::registry::Row;
+use crate::{registry::Row, request::query::Query};
 
 /// A page with at least this many stored bytes counts as large.
 const LARGE: usize = 128 * 1024;

@@ -17,8 +17,8 @@ mod deletecollection;
 mod discovery;
 pub(crate) mod get;
 mod list;
-pub(crate) mod metadata;
 pub(crate) mod negotiate;
+mod oidc;
 pub(crate) mod openapi;
 pub(crate) mod patch;
 pub(crate) mod path;
@@ -26,7 +26,6 @@ mod piece;
 mod pretty;
 mod probes;
 mod provided;
-pub(crate) mod query;
 pub(crate) mod reply;
 mod response_headers;
 mod routing;
@@ -34,7 +33,7 @@ mod running;
 mod selector;
 mod site;
 mod snapshot;
-pub mod subresource;
+pub(crate) mod subresource;
 pub(crate) mod table;
 mod update;
 mod watch;
@@ -55,18 +54,18 @@ use self::{
     call::Call,
     negotiate::{Form, Media, RequestProperties, Shape},
     path::{ObjectPath, Route},
-    query::Query,
     subresource::streams::Upgrade,
     write::Part,
 };
 use crate::{
-    auth::{self, oidc},
-    flow_schemas::matching::Flow,
+    auth,
+    connections::ActivityGuard,
+    flows::Flow,
     limits::TooMany,
-    listen::ActivityGuard,
     metrics::Labels,
     registry::Row,
-    server::ApiServer,
+    request::query::{self, Query},
+    state::ApiServer,
 };
 
 /// The warning for a token that was ignored because of extra space (kube-apiserver: bearertoken).
@@ -163,7 +162,9 @@ async fn route(
         known => known,
     };
     // Before the route is looked up: an unauthorized user must not learn which paths exist.
-    let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
+    let user = server
+        .access()
+        .admit(&mut parts, &path, uri.query(), server.now(), flow)?;
     if let Route::Other(path) = route
         // Probes must be answered when all seats are taken, or an overloaded server would be restarted.
         && probes::takes_no_turn(&parts.method, path)

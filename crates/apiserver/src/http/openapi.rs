@@ -1,31 +1,28 @@
 //! Serves `/openapi/v3`, its documents under URLs with a hash, and `/openapi/v2`.
 //!
-//! Documents are generated when first requested, and kept until one of their resources changes. A URL with a document's hash never serves
-//! anything else, so clients may cache it; a stale hash redirects to the current one.
-
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+//! A URL with a document's hash never serves anything else, so clients may cache it; a stale hash redirects to the current one.
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Response,
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, LOCATION, VARY},
 };
-use jiff::{SignedDuration, Timestamp};
-use mullion_kinds::Resource;
+use jiff::SignedDuration;
 use mullion_kube_text::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::{
     content::{self, Content},
-    discovery, negotiate,
-    query::Query,
-    reply,
+    negotiate, reply,
 };
-use crate::{openapi, registry::Table, server::ApiServer};
+use crate::{
+    openapi::{
+        self,
+        documents::{Document, Documents},
+    },
+    request::query::Query,
+    state::ApiServer,
+};
 
 const JSON: &str = "application/json";
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -34,136 +31,11 @@ const PROTOBUF_3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+prot
 const OLD_2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const OLD_3: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// A document with the hash of its JSON, which is the ETag of both encodings.
-#[derive(Clone)]
-struct Document {
-    json: Bytes,
-    /// Empty until it is first requested.
-    protobuf: Bytes,
-    hash: Arc<str>,
-    made: Timestamp,
-}
-
-impl Document {
-    fn new(json: Bytes, protobuf: Bytes, server: &ApiServer) -> Self {
-        let hash = discovery::digest(&json).into();
-        Document {
-            json,
-            protobuf,
-            hash,
-            made: server.now(),
-        }
-    }
-
-    fn content(&self, media: Media, protobuf: &'static str) -> Content {
-        let (body, content_type) = match media {
-            Media::Json => (&self.json, JSON),
-            Media::Protobuf => (&self.protobuf, protobuf),
-        };
-        Content {
-            body: body.clone(),
-            content_type,
-            tag: Some(format!("\"{}\"", self.hash)),
-            modified: self.made,
-        }
-    }
-}
-
 /// An encoding of documents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Media {
     Json,
     Protobuf,
-}
-
-/// The generated documents of the current resource table.
-#[derive(Default)]
-pub(crate) struct Cache(Mutex<Option<Documents>>);
-
-struct Documents {
-    table: Arc<Table>,
-    v3: BTreeMap<String, Document>,
-    /// The resources that each v3 document describes.
-    subjects: BTreeMap<String, Vec<Arc<Resource>>>,
-    v2: Option<Document>,
-    /// The last v2 document, possibly of an earlier table.
-    everything: Option<openapi::V2>,
-}
-
-impl Cache {
-    /// Calls `look` with the documents of the current table, which are generated first if needed.
-    fn with<T>(&self, server: &ApiServer, look: impl FnOnce(&mut Documents) -> T) -> T {
-        let table = server.registry().table();
-        // The lock is held while documents are generated: several clients that ask at once cause the work once.
-        let mut documents = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Documents are tied to one table; a new table reuses those that did not change.
-        let current = match documents.take() {
-            Some(known) if Arc::ptr_eq(&known.table, &table) => known,
-            before => Documents::of(table, before, server),
-        };
-        look(documents.insert(current))
-    }
-}
-
-impl Documents {
-    /// Generates the documents of a table, and reuses those whose resources have not changed.
-    fn of(table: Arc<Table>, before: Option<Documents>, server: &ApiServer) -> Self {
-        let made = |json: String| Document::new(json.into(), Bytes::new(), server);
-        let mut v3 = BTreeMap::new();
-        let mut subjects = BTreeMap::new();
-        for (name, resources) in openapi::subjects(&table) {
-            let known = before.as_ref().and_then(|before| {
-                let told = before.subjects.get(&name)?;
-                // Compared by address: a definition that has changed has a new resource, and comparing schemas would cost much more.
-                let alike = told.len() == resources.len()
-                    && told.iter().zip(&resources).all(|(a, b)| Arc::ptr_eq(a, b));
-                before.v3.get(&name).filter(|_| alike).cloned()
-            });
-            let document = known.or_else(|| {
-                let first = resources.first()?;
-                openapi::v3(&table, server, &first.group, &first.version).map(made)
-            });
-            if let Some(document) = document {
-                v3.insert(name.clone(), document);
-                subjects.insert(name, resources);
-            }
-        }
-        let mut everything = None;
-        match before {
-            // Documents that describe no group's version (such as `/version`) never change.
-            Some(before) => {
-                let around = before.v3.into_iter();
-                v3.extend(around.filter(|(name, _)| !before.subjects.contains_key(name)));
-                everything = before.everything;
-            }
-            None => {
-                let around = openapi::v3_non_resource(&table, server).into_iter();
-                v3.extend(around.map(|(name, json)| (name, made(json))));
-            }
-        }
-        Documents {
-            table,
-            v3,
-            subjects,
-            v2: None,
-            everything,
-        }
-    }
-
-    /// Returns the v2 document.
-    fn everything(&mut self, server: &ApiServer) -> Document {
-        let (table, everything) = (&self.table, &mut self.everything);
-        let made = self.v2.get_or_insert_with(|| {
-            let made = openapi::v2(table, server, everything.as_ref());
-            let document = Document::new(made.json.clone(), made.protobuf.clone(), server);
-            *everything = Some(made);
-            document
-        });
-        made.clone()
-    }
 }
 
 /// Answers a path below `/openapi` for any method; `None` if there is no such path.
@@ -183,17 +55,34 @@ pub(crate) fn serve(
     })
 }
 
+/// Returns a document in an encoding.
+fn content_of(document: &Document, media: Media, protobuf: &'static str) -> Content {
+    let (body, content_type) = match media {
+        Media::Json => (&document.json, JSON),
+        Media::Protobuf => (&document.protobuf, protobuf),
+    };
+    Content {
+        body: body.clone(),
+        content_type,
+        tag: Some(format!("\"{}\"", document.hash)),
+        modified: document.made,
+    }
+}
+
 /// Returns the list of v3 documents. kube-apiserver sets no Content-Type here, so Go's server declares it as plain text.
 fn index(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
-    let paths: Map<String, Value> = server.openapi().with(server, |documents| {
-        let entry = |(name, document): (&String, &Document)| {
-            (
-                name.clone(),
-                json!({"serverRelativeURL": url(name, document)}),
-            )
-        };
-        documents.v3.iter().map(entry).collect()
-    });
+    let paths: Map<String, Value> =
+        server
+            .openapi()
+            .with(server.registry(), server.now(), |documents| {
+                let entry = |(name, document): (&String, &Document)| {
+                    (
+                        name.clone(),
+                        json!({"serverRelativeURL": url(name, document)}),
+                    )
+                };
+                documents.v3.iter().map(entry).collect()
+            });
     let content = Content {
         body: json!({"paths": paths}).to_string().into(),
         content_type: "text/plain; charset=utf-8",
@@ -215,7 +104,7 @@ fn v3(
     headers: &HeaderMap,
 ) -> Response<Body> {
     let has = |documents: &mut Documents| documents.v3.contains_key(name);
-    if !server.openapi().with(server, has) {
+    if !server.openapi().with(server.registry(), server.now(), has) {
         return empty(404);
     }
     let varied = |mut response: Response<Body>| {
@@ -229,17 +118,19 @@ fn v3(
         // kube-apiserver answers 200 with an empty body in this case.
         RequestedMedia::Unreadable => return varied(empty(200)),
     };
-    let found = server.openapi().with(server, |documents| {
-        let document = documents.v3.get_mut(name)?;
-        if media == Media::Protobuf && document.protobuf.is_empty() {
-            document.protobuf = openapi::v3_protobuf(&document.json)?.into();
-        }
-        Some(document.clone())
-    });
+    let found = server
+        .openapi()
+        .with(server.registry(), server.now(), |documents| {
+            let document = documents.v3.get_mut(name)?;
+            if media == Media::Protobuf && document.protobuf.is_empty() {
+                document.protobuf = openapi::v3_protobuf(&document.json)?.into();
+            }
+            Some(document.clone())
+        });
     let Some(document) = found else {
         return empty(404);
     };
-    let content = document.content(media, PROTOBUF_3);
+    let content = content_of(&document, media, PROTOBUF_3);
     let query = Query::parse(query);
     let asked = query.text("hash").filter(|asked| !asked.is_empty());
     let Some(asked) = asked else {
@@ -278,8 +169,10 @@ fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body
     let mut response = match media(headers, [PROTOBUF_2, OLD_2]) {
         RequestedMedia::Known(media) => {
             let openapi = server.openapi();
-            let document = openapi.with(server, |documents| documents.everything(server));
-            content::serve(document.content(media, PROTOBUF_2), method, headers)
+            let document = openapi.with(server.registry(), server.now(), |documents| {
+                documents.everything(server.registry(), server.now())
+            });
+            content::serve(content_of(&document, media, PROTOBUF_2), method, headers)
         }
         RequestedMedia::Unknown | RequestedMedia::Unreadable => empty(406),
     };

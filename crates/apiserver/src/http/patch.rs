@@ -17,9 +17,10 @@ use serde_json::{Map, Value};
 use super::{
     apply, body,
     call::{Call, FieldValidation},
-    metadata, reply, update,
+    reply, update,
     write::{self, Part, STATUS_FIELDS, Source},
 };
+use crate::object::{metadata, type_meta::Expected};
 
 /// The types of patches, from the Content-Type; server-side apply is handled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +282,7 @@ impl Patched {
     ) -> Result<Value, Status> {
         body::patched(
             call,
-            &body::Expected::object(&call.row),
+            &Expected::object(&call.row),
             patch,
             old,
             self.validation,

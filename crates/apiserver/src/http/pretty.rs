@@ -13,9 +13,9 @@ use mullion_kube_text::status::Status;
 use super::{
     body_stream::{self, Change},
     negotiate::Media,
-    query::Query,
     reply,
 };
+use crate::request::query::Query;
 
 /// The User-Agent prefixes of programs with which people read responses.
 const VIEWERS: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];

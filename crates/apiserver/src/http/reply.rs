@@ -31,7 +31,7 @@ use super::{
     negotiate::{Form, Media, SUPPORTED, Shape},
     table,
 };
-use crate::registry::Row;
+use crate::{object::type_meta::internal_package, registry::Row};
 
 /// Bodies of at least this many bytes are compressed for clients that accept gzip.
 const GZIP_FROM: u64 = 128 * 1024;
@@ -99,14 +99,6 @@ pub(crate) fn internal_type(row: &Row) -> String {
     }
     let package = internal_package(&row.resource.group);
     format!("{package}.{}", row.resource.kind)
-}
-
-/// Returns Go's name of the package with a group's internal types.
-pub(crate) fn internal_package(group: &str) -> &str {
-    match group {
-        "" | "events.k8s.io" => "core",
-        group => group.split('.').next().unwrap_or_default(),
-    }
 }
 
 /// Returns a 406: the response cannot have the form that the client asked for.

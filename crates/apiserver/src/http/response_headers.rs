@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header::CACHE_CONTROL};
 use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::flow_schemas::matching::Flow;
+use crate::flows::Flow;
 
 /// The header that identifies a request in the logs of client and server.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");

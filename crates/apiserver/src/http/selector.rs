@@ -9,8 +9,8 @@ use mullion_kube_text::{
 };
 use mullion_store::Object;
 
-use super::{call::Call, query::Query};
-use crate::registry::Row;
+use super::call::Call;
+use crate::{registry::Row, request::query::Query};
 
 /// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -13,7 +13,7 @@ use mullion_store::Store;
 use tokio::sync::mpsc;
 
 use super::reply;
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 
 /// How many pieces are buffered for a slow reader.
 const PIECES: usize = 8;

@@ -5,8 +5,8 @@ use mullion_kinds::Column;
 use mullion_kube_text::status::Status;
 use serde_json::{Map, Value, json};
 
-use super::{call::Call, query::Query};
-use crate::registry::Row;
+use super::call::Call;
+use crate::{registry::Row, request::query::Query};
 
 /// The `includeObject` option: what a row carries of its object besides the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

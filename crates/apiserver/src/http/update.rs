@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::{
     body,
     call::Call,
-    metadata, reply,
+    reply,
     write::{self, Part, Source},
 };
+use crate::object::{metadata, type_meta::Expected};
 
 pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
     // Unlike for a creation, kube-apiserver checks the options before the media type.
@@ -19,7 +20,7 @@ pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Respon
     let media = body::media(&call.headers)?;
     let mut object = body::object(
         call,
-        &body::Expected::object(&call.row),
+        &Expected::object(&call.row),
         media,
         &bytes,
         options.validation,

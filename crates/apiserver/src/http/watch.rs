@@ -25,9 +25,9 @@ use super::{
     piece::PieceBuilder,
     reply,
     selector::Selector,
-    subresource::streams,
     table,
 };
+use crate::request::upgrade::is_websocket;
 
 /// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);
@@ -82,7 +82,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
     let ends = Instant::now() + timeout;
     // A client in this process has no connection to upgrade.
     let upgrade = call.upgrade.take();
-    let upgrade = upgrade.filter(|_| streams::is_websocket(&call.headers));
+    let upgrade = upgrade.filter(|_| is_websocket(&call.headers));
     let headers = upgrade.as_ref().map(|_| call.headers.clone());
     let media = call.form.media;
     let writer = LineWriter {

@@ -26,15 +26,14 @@ pub(crate) use self::{
 };
 use super::{
     call::{Call, FieldValidation, WriteOptions},
-    metadata,
     reply::Outcome,
-    subresource::scale,
 };
 use crate::{
     admission::{
         Operation, Plugin, Request,
         webhook::{self, Form, Hooks, Reinvocation, Subject},
     },
+    object::{metadata, scale},
     registry::Row,
 };
 
@@ -198,7 +197,9 @@ impl<'a> Admission<'a> {
         let resource = call.resource();
         let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
         Ok(Subject {
-            server: &call.server,
+            clients: call.server.webhooks().clients(),
+            registry: call.server.registry(),
+            authorizer: call.server.authorizer(),
             row: &call.row,
             user: &call.user,
             operation: self.operation,

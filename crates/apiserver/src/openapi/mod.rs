@@ -4,6 +4,7 @@
 //! their definitions ([`custom`]). Paths describe requests and responses ([`paths`]).
 
 mod custom;
+pub(crate) mod documents;
 mod enums;
 mod everything;
 mod gnostic;

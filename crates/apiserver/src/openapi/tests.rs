@@ -1,23 +1,28 @@
 //! Tests that documents describe every kind in the way that clients need.
 
+use mullion_kinds::ServiceRange;
 use mullion_schema::{Node, Type, TypeId, descriptions};
+use mullion_store::{Store, Window};
 
 use super::*;
-use crate::{ApiServer, Config};
+use crate::{crd::kind::CustomResourceDefinition, registry::Registry};
 
-fn server() -> std::sync::Arc<ApiServer> {
-    ApiServer::new(Config::default())
+/// Returns a registry of the built-in kinds.
+fn registry() -> Registry {
+    let store = Arc::new(Store::new(Window::default()));
+    let builtins = mullion_kinds::builtins(ServiceRange::default(), CustomResourceDefinition);
+    Registry::new(store, builtins, Vec::new())
 }
 
 /// Returns the parsed v3 document of a group and version.
-fn v3_tree(server: &ApiServer, group: &str, version: &str) -> Value {
-    let document = v3(&server.registry().table(), server, group, version).unwrap();
+fn v3_tree(registry: &Registry, group: &str, version: &str) -> Value {
+    let document = v3(&registry.table(), registry, group, version).unwrap();
     serde_json::from_str(&document).unwrap()
 }
 
 /// Returns the parsed v2 document.
-fn v2_tree(server: &ApiServer) -> Value {
-    serde_json::from_slice(&v2(&server.registry().table(), server, None).json).unwrap()
+fn v2_tree(registry: &Registry) -> Value {
+    serde_json::from_slice(&v2(&registry.table(), registry, None).json).unwrap()
 }
 
 /// Checks that every reference in a document leads to a component.
@@ -45,10 +50,10 @@ fn dangling(document: &Value, components: &Value) -> Vec<String> {
 
 #[test]
 fn every_group_has_a_document_without_dangling_references() {
-    let server = server();
-    let table = server.registry().table();
+    let registry = registry();
+    let table = registry.table();
     for row in table.rows() {
-        let document = v3_tree(&server, &row.resource.group, &row.resource.version);
+        let document = v3_tree(&registry, &row.resource.group, &row.resource.version);
         let components = &document["components"]["schemas"];
         assert_eq!(
             dangling(&document, components),
@@ -57,7 +62,7 @@ fn every_group_has_a_document_without_dangling_references() {
             row.resource.group
         );
     }
-    let document = v2_tree(&server);
+    let document = v2_tree(&registry);
     assert_eq!(
         dangling(&document, &document["definitions"]),
         Vec::<String>::new()
@@ -66,8 +71,8 @@ fn every_group_has_a_document_without_dangling_references() {
 
 #[test]
 fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
-    let server = server();
-    let document = v3_tree(&server, "apps", "v1");
+    let registry = registry();
+    let document = v3_tree(&registry, "apps", "v1");
     let kind = json!({"group": "apps", "version": "v1", "kind": "Deployment"});
     let schema = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"];
     assert_eq!(schema["x-kubernetes-group-version-kind"], json!([kind]));
@@ -106,14 +111,14 @@ fn undescribed(components: &Value) -> Vec<String> {
 
 #[test]
 fn every_type_and_field_of_every_document_is_described() {
-    let server = server();
-    let table = server.registry().table();
+    let registry = registry();
+    let table = registry.table();
     for row in table.rows() {
-        let document = v3_tree(&server, &row.resource.group, &row.resource.version);
+        let document = v3_tree(&registry, &row.resource.group, &row.resource.version);
         let components = &document["components"]["schemas"];
         assert_eq!(undescribed(components), Vec::<String>::new());
     }
-    let document = v2_tree(&server);
+    let document = v2_tree(&registry);
     assert_eq!(undescribed(&document["definitions"]), Vec::<String>::new());
 }
 
@@ -151,8 +156,8 @@ fn every_type_and_field_that_only_subresources_take_is_described() {
 
 #[test]
 fn what_is_said_beside_a_reference_is_wrapped_in_version_3_and_stands_beside_it_in_version_2() {
-    let server = server();
-    let document = v3_tree(&server, "", "v1");
+    let registry = registry();
+    let document = v3_tree(&registry, "", "v1");
     let pod = &document["components"]["schemas"]["io.k8s.api.core.v1.Pod"]["properties"];
     assert_eq!(
         pod["spec"]["allOf"],
@@ -163,7 +168,7 @@ fn what_is_said_beside_a_reference_is_wrapped_in_version_3_and_stands_beside_it_
         pod["spec"]["description"],
         descriptions::of_field("api.core.v1.Pod", "spec").unwrap()
     );
-    let document = v2_tree(&server);
+    let document = v2_tree(&registry);
     let pod = &document["definitions"]["io.k8s.api.core.v1.Pod"]["properties"];
     assert_eq!(
         pod["spec"],
@@ -176,8 +181,8 @@ fn what_is_said_beside_a_reference_is_wrapped_in_version_3_and_stands_beside_it_
 
 #[test]
 fn properties_have_the_defaults_closed_sets_and_list_types_that_upstream_gives_them() {
-    let server = server();
-    let document = v3_tree(&server, "", "v1");
+    let registry = registry();
+    let document = v3_tree(&registry, "", "v1");
     let property = |kind: &str, field: &str| {
         let name = format!("io.k8s.api.core.v1.{kind}");
         let mut property = document["components"]["schemas"][name]["properties"][field].clone();
@@ -216,8 +221,8 @@ fn properties_have_the_defaults_closed_sets_and_list_types_that_upstream_gives_t
 
 #[test]
 fn what_fields_say_of_their_owners_and_their_merging_is_told() {
-    let server = server();
-    let document = v2_tree(&server);
+    let registry = registry();
+    let document = v2_tree(&registry);
     let said = |component: &str, field: &str| {
         let component = &document["definitions"][format!("io.k8s.{component}")];
         let mut property = component["properties"][field].clone();

@@ -7,30 +7,29 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_cel::{Object, Type};
 use mullion_kinds::request::Lookup;
-use mullion_schema::{self as schema, Node, Scalar};
+use mullion_schema::{self as schema, Node, Scalar, structural::Schema};
 
 use crate::{
-    crd::{rules::types, structural::Schema},
-    registry::Row,
-    server::ApiServer,
+    crd::rules::types,
+    registry::{Registry, Row},
 };
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Returns the CEL type of a row's objects, or `None` if it is not known.
-pub(super) fn of_kind(server: &ApiServer, row: &Row, name: &str) -> Option<Type> {
+pub(super) fn of_kind(registry: &Registry, row: &Row, name: &str) -> Option<Type> {
     match row.custom {
-        true => of_custom(server, row, name),
+        true => of_custom(registry, row, name),
         false => of_table(&row.resource.schema, name, &mut Vec::new()),
     }
 }
 
 /// Returns the CEL type of a custom resource: the fields of its schema, and the metadata of every object.
-fn of_custom(server: &ApiServer, row: &Row, name: &str) -> Option<Type> {
+fn of_custom(registry: &Registry, row: &Row, name: &str) -> Option<Type> {
     let resource = &row.resource;
     let definition = format!("{}.{}", resource.plural, resource.group);
     let (group, plural) = ("apiextensions.k8s.io", "customresourcedefinitions");
-    let definition = server.find(group, plural, None, &definition)?;
+    let definition = registry.find(group, plural, None, &definition)?;
     let versions = definition["spec"]["versions"].as_array()?;
     let version = versions
         .iter()

@@ -12,7 +12,7 @@ use kube::{
 use mullion_apiserver::{
     ApiServer, Config,
     admission::User,
-    http::subresource::log::{Container, Line, Log, LogSource, Reading},
+    logs::{Container, Line, Log, LogSource, Reading},
 };
 use serde_json::{Value, json};
 

@@ -102,8 +102,8 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "a body |",
         "3 MiB",
-        "http/body.rs",
-        "LIMIT: usize = 3 * 1024 * 1024;",
+        "limits.rs",
+        "BODY_BYTES: usize = 3 * 1024 * 1024;",
     ),
     (
         "an object that is stored",

@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use mullion_apiserver::http::subresource::log::{Container, Line, Log, LogSource, Reading};
+use mullion_apiserver::logs::{Container, Line, Log, LogSource, Reading};
 use mullion_controllers::{Context, kubelet::logs, provisioner::DecisionLog};
 
 /// The labels and the container of the pods whose log is the decision log.

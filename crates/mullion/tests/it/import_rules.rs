@@ -1,5 +1,7 @@
 //! Who may import whom. Two claims rest on this table: the controllers run on any cluster, and the API server is a general one.
 
+mod modules;
+
 use std::{collections::BTreeMap, process::Command};
 
 use serde_json::Value;

@@ -9,7 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
     task::{Context, Poll},
     time::Duration,
 };
@@ -33,7 +33,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{endpoint, trust};
-use crate::server::ApiServer;
+use crate::registry::Registry;
 
 /// The time that an idle connection is kept for its next request.
 const IDLE: Duration = Duration::from_secs(90);
@@ -83,13 +83,13 @@ pub(super) type Pool = legacy::Client<Connector, Full<Bytes>>;
 
 /// The clients in use.
 #[derive(Default)]
-pub(super) struct Clients(Mutex<HashMap<Address, Result<Arc<Pool>, String>>>);
+pub(crate) struct Clients(Mutex<HashMap<Address, Result<Arc<Pool>, String>>>);
 
 impl Clients {
     /// Returns the client of an address, which is created at its first use.
     pub(super) fn of(
         &self,
-        server: &Arc<ApiServer>,
+        registry: &Arc<Registry>,
         address: &Address,
     ) -> Result<Arc<Pool>, String> {
         let mut clients = self
@@ -99,7 +99,7 @@ impl Clients {
         if let Some(client) = clients.get(address) {
             return client.clone();
         }
-        let made = pool(server, address);
+        let made = pool(registry, address);
         // Errors are kept too: a broken caBundle stays broken until the configuration changes, and then the address is another one.
         clients.insert(address.clone(), made.clone());
         made
@@ -115,13 +115,12 @@ impl Clients {
     }
 }
 
-fn pool(server: &Arc<ApiServer>, address: &Address) -> Result<Arc<Pool>, String> {
+fn pool(registry: &Arc<Registry>, address: &Address) -> Result<Arc<Pool>, String> {
     server_name(address.place.server_name())?;
     let connector = Connector {
         tls: Arc::new(trust::client_config(&address.authority)?),
         place: Arc::new(address.place.clone()),
-        // Weak, because the server owns the pools: a strong reference would keep both alive for ever.
-        server: Arc::downgrade(server),
+        registry: registry.clone(),
     };
     let pool = legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -182,7 +181,7 @@ pub(super) struct DialError(String);
 pub(super) struct Connector {
     tls: Arc<ClientConfig>,
     place: Arc<Place>,
-    server: Weak<ApiServer>,
+    registry: Arc<Registry>,
 }
 
 impl Connector {
@@ -222,10 +221,7 @@ impl Connector {
             } if *own == port && host == self.place.server_name() => (namespace, name),
             _ => return endpoint::look_up(host, port).await,
         };
-        match self.server.upgrade() {
-            Some(server) => endpoint::of_service(&*server, own.0, own.1, port).await,
-            None => Err("the API server is shutting down".to_owned()),
-        }
+        endpoint::of_service(&*self.registry, own.0, own.1, port).await
     }
 
     async fn secure(self, host: &str, stream: TcpStream) -> Result<Stream, DialError> {

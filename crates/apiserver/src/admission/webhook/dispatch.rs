@@ -277,8 +277,8 @@ async fn ask(
     let no_client = |why: &str| Failure::Calling(format!("could not get REST client: {why}"));
     let address = hook.address.as_ref().map_err(|why| no_client(why))?;
     let answer = post::post(
-        &subject.server.webhooks().clients,
-        subject.server,
+        subject.clients,
+        subject.registry,
         address,
         &hook.url,
         body,

@@ -92,6 +92,11 @@ impl Webhooks {
         self.awake.store(true, Ordering::Release);
     }
 
+    /// Returns the connections to the webhooks.
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
     /// Returns the current webhooks and policies, or `None` if there are none.
     pub(crate) fn current(&self) -> Option<Arc<Hooks>> {
         if !self.awake.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
 //! A question to a webhook and its answer, as client-go's REST client and Go's HTTP client under it carry them.
 //!
 //! A response of 429 or 5xx with `Retry-After` in seconds is retried at most [`MOST_RETRIES`] times, and redirects are followed as
-//! Go follows them; connections that fail are not tried again. All of it has the time of one call, and an answer [`body::LIMIT`] bytes.
+//! Go follows them; connections that fail are not tried again. All of it has the time of one call, and an answer [`BODY_BYTES`] bytes.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use mullion_kube_text::golang::{quote, url::Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::client::{Address, Clients, Pool, words};
-use crate::{http::body, server::ApiServer};
+use crate::{limits::BODY_BYTES, registry::Registry};
 
 /// The largest number of retries of one call.
 const MOST_RETRIES: usize = 10;
@@ -42,13 +42,13 @@ pub(super) enum CallError {
 /// Posts a review and returns the body of the response. Errors have the text of Go's HTTP client.
 pub(super) async fn post(
     clients: &Clients,
-    server: &Arc<ApiServer>,
+    registry: &Arc<Registry>,
     address: &Address,
     url: &str,
     body: Vec<u8>,
     timeout: Duration,
 ) -> Result<Bytes, CallError> {
-    let client = clients.of(server, address).map_err(CallError::NoClient)?;
+    let client = clients.of(registry, address).map_err(CallError::NoClient)?;
     let call = Call {
         client,
         // A fraction counts as a whole second.
@@ -178,7 +178,7 @@ impl Call {
         let is_text = is_text(response.headers());
         let retry_after = retry_after(status, response.headers());
         // A webhook must not be able to exhaust the server's memory.
-        let body = Limited::new(response.into_body(), body::LIMIT).collect();
+        let body = Limited::new(response.into_body(), BODY_BYTES).collect();
         let unreadable = |why: &str| {
             format!(
                 "unexpected error when reading response body. Please retry. Original error: {why}"
@@ -187,7 +187,7 @@ impl Call {
         let body = match timeout_at(self.deadline, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                return Err(format!("the answer has more than {} bytes", body::LIMIT));
+                return Err(format!("the answer has more than {} bytes", BODY_BYTES));
             }
             Ok(Err(error)) => return Err(unreadable(&words(&*error))),
             Err(_) => return Err(unreadable(TOO_LATE)),

@@ -8,9 +8,12 @@ use serde_json::Value;
 
 use super::subject::{Form, View, Views};
 use crate::{
-    http::{
-        body::{self, retyped::AdmittedType},
-        subresource::scale,
+    object::{
+        scale,
+        type_meta::{
+            Expected,
+            retyped::{self, AdmittedType},
+        },
     },
     registry::Row,
 };
@@ -82,18 +85,18 @@ impl Views<'_> {
         let (schema, defaults) = self.schema(view)?;
         let api_version = shown.text("apiVersion");
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let expected = body::Expected {
+        let expected = Expected {
             group,
             version,
             kind: shown.text("kind"),
             schema: &schema,
             custom: view.row.custom && matches!(self.subject.form, Form::Whole),
         };
-        let (tree, other) = match body::retyped::settle(&expected, tree)? {
+        let (tree, other) = match retyped::settle(&expected, tree)? {
             AdmittedType::Same(tree) => (tree, None),
             AdmittedType::Other(tree) => {
                 let row = self.version_of(view, tree.text("apiVersion"));
-                let row = row.ok_or_else(|| body::retyped::not_served(&expected, &tree))?;
+                let row = row.ok_or_else(|| retyped::not_served(&expected, &tree))?;
                 (tree, Some(row))
             }
         };
@@ -130,7 +133,7 @@ impl Views<'_> {
         }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resource = &view.row.resource;
-        let table = self.subject.server.registry().table();
+        let table = self.subject.registry.table();
         let row = table.find(group, version, &resource.plural)?;
         (row.resource.storage == resource.storage).then(|| row.clone())
     }
@@ -144,7 +147,10 @@ impl Views<'_> {
                 ownership::fold(&mut changed);
                 *object = changed;
             }
-            Form::Scale(paths) => scale::set_replicas(object, paths, &changed),
+            Form::Scale(paths) => {
+                let replicas = changed["spec"]["replicas"].as_i64().unwrap_or(0);
+                scale::set_replicas(object, paths, replicas);
+            }
             Form::Body(_) => *object = changed,
             Form::Options => {}
         }

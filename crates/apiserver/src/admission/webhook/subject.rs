@@ -18,11 +18,15 @@ use mullion_schema::Type;
 use serde_json::Value;
 
 use super::{
+    client::Clients,
     hook::{Matcher, Rule},
     review::{GroupVersionKind, GroupVersionResource, Question},
 };
 use crate::{
-    admission::Operation, http::subresource::scale::Paths, registry::Row, server::ApiServer,
+    admission::Operation,
+    auth::rbac::Authorizer,
+    object::scale::Paths,
+    registry::{Registry, Row},
 };
 
 /// The form in which a write shows its object to webhooks.
@@ -39,7 +43,10 @@ pub(crate) enum Form<'a> {
 
 /// The properties of a write, without its objects.
 pub(crate) struct Subject<'a> {
-    pub(crate) server: &'a Arc<ApiServer>,
+    /// The connections to webhooks.
+    pub(crate) clients: &'a Clients,
+    pub(crate) registry: &'a Arc<Registry>,
+    pub(crate) authorizer: &'a Arc<Authorizer>,
     pub(crate) row: &'a Arc<Row>,
     pub(crate) user: &'a User,
     pub(crate) operation: Operation,
@@ -126,7 +133,7 @@ impl<'a> Views<'a> {
     fn others(&self) -> &[View] {
         self.others.get_or_init(|| {
             let subject = self.subject;
-            let table = subject.server.registry().table();
+            let table = subject.registry.table();
             let same = |row: &&Arc<Row>| {
                 row.resource.storage == subject.row.resource.storage
                     && !Arc::ptr_eq(row, subject.row)
@@ -228,7 +235,7 @@ impl<'a> Views<'a> {
             return Ok(selector.matches(object.and_then(labels)));
         }
         let namespace = subject.namespace;
-        let found = subject.server.find("", "namespaces", None, namespace);
+        let found = subject.registry.find("", "namespaces", None, namespace);
         let found = found.ok_or_else(|| Status::core_not_found("namespaces", namespace))?;
         Ok(selector.matches(labels(&found)))
     }
@@ -313,7 +320,7 @@ impl<'a> Views<'a> {
         let subject = self.subject;
         let resource = &subject.row.resource;
         let asker = AccessQuery::new(
-            subject.server.authorizer().clone(),
+            subject.authorizer.clone(),
             subject.user.clone(),
             Parts {
                 group: resource.group.to_string(),

@@ -1,10 +1,9 @@
 //! Role-based access control: who may do what, from the stored roles and bindings (upstream: plugin/pkg/auth/authorizer/rbac).
 //!
 //! [`index`] finds the roles of a user, [`mullion_kinds::rbac::rule`] says what one of their rules allows, `escalation` beside it keeps writers of roles and bindings
-//! from granting more than they have, [`bootstrap`] brings the default roles. There is no Node authorizer: the simulated kubelets are no
+//! from granting more than they have. The default roles come from [`crate::boot`]. There is no Node authorizer: the simulated kubelets are no
 //! clients of their own, and a `system:node:` user has only the permissions that are bound to it.
 
-pub(crate) mod bootstrap;
 mod index;
 
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -146,7 +145,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::auth::attributes::of_request;
+    use crate::request::attributes::of_request;
 
     fn put(store: &Store, plural: &str, object: &Value) {
         let metadata = &object["metadata"];

@@ -4,13 +4,12 @@
 //! A default in the metadata of a resource is validated as part of an ObjectMeta. Defaults of a map's values are not validated.
 
 use mullion_kube_text::field::{Errors, Path};
-use mullion_schema::decode;
+use mullion_schema::{decode, structural::Schema};
 use serde_json::{Value, json};
 
 use super::{RelaxedRules, below, entries, flag};
 use crate::crd::{
     rules::Rules,
-    structural::Schema,
     validation::{self, embedded},
 };
 

@@ -1,6 +1,6 @@
 //! Validates the schemas of a CustomResourceDefinition: they must be structural, with valid defaults and with rules that compile.
 //!
-//! [`super::structural`] expects a schema that passes these checks. The order of checks and the messages are those of
+//! [`mullion_schema::structural`] expects a schema that passes these checks. The order of checks and the messages are those of
 //! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.
 
 mod costs;
@@ -16,11 +16,12 @@ use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     formats,
 };
+use mullion_schema::structural::Schema;
 use serde_json::{Map, Value};
 
 pub(crate) use relaxed_rules::RelaxedRules;
 
-use super::{rules::field_path, structural::Schema};
+use super::rules::field_path;
 
 /// The Go names of the fields that the root of a schema may have if the version has a status subresource.
 const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::structural::Schema;
 use serde_json::Value;
 
 use super::{RelaxedRules, UNSUPPORTED, below, entries, flag, items, text};
-use crate::crd::{rules::field_path, structural::Schema};
+use crate::crd::rules::field_path;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: &[&str] = &[

@@ -1,13 +1,11 @@
 //! Checks that the rules of a schema compile, and that they use `oldSelf` only where values have a stored counterpart.
 
 use mullion_kube_text::field::{ErrorType, Errors, Path, go_struct};
+use mullion_schema::structural::Schema;
 use serde_json::{Value, json};
 
 use super::{RelaxedRules, below, costs::Costs, entries, items, openapi::SoundSchemas, text};
-use crate::crd::{
-    rules::{Rule, environment, shapes, types},
-    structural::Schema,
-};
+use crate::crd::rules::{Rule, environment, shapes, types};
 
 /// Compiles the rules of every schema that is sound.
 pub(super) fn check(

@@ -1,6 +1,6 @@
 //! Parses the field paths of rules and selectable fields: `.spec.list['a key']`, through properties and maps only.
 
-use crate::crd::structural::Schema;
+use mullion_schema::structural::Schema;
 
 /// A parsed path that leads to a schema.
 pub(crate) struct ResolvedPath<'s> {

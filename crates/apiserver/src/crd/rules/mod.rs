@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 
 use mullion_cel::{Environment, Program, Type};
 use mullion_kube_text::field::{ErrorType, Errors, Path};
+use mullion_schema::structural::Schema;
 use serde_json::Value as Json;
 
 use self::run::Place;
-use super::{correlation::Correlation, structural::Schema};
+use super::correlation::Correlation;
 
 /// The compiled rules of one version.
 #[derive(Debug, Default)]

@@ -5,13 +5,11 @@ use mullion_kube_text::{
     field::{BadValue, ErrorType, Errors, FieldError},
     golang::quote,
 };
+use mullion_schema::structural::Schema;
 use serde_json::Value as Json;
 
 use super::{Node, Rule, values};
-use crate::crd::{
-    correlation::{Before, Correlation},
-    structural::Schema,
-};
+use crate::crd::correlation::{Before, Correlation};
 
 /// The longest text of a messageExpression that is used, in bytes.
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;

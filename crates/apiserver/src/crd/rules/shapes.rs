@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use mullion_cel::Shape;
+use mullion_schema::structural::Schema;
 
 use super::types::escape;
-use crate::crd::structural::Schema;
 
 /// The largest size of a request, in bytes.
 pub(crate) const REQUEST_BYTES: u64 = 3 * 1024 * 1024;

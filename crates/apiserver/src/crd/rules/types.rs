@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_cel::{Object, RESERVED, Type};
-
-use crate::crd::structural::Schema;
+use mullion_schema::structural::Schema;
 
 /// Returns the type of values with a schema, or `None` if rules cannot see them. The root of a resource also has its type and name.
 pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Option<Type> {

@@ -5,10 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_cel::{Key, Map, Value, call, list_by, of_json as plain, set_of};
+use mullion_schema::structural::Schema;
 use serde_json::Value as Json;
 
 use super::types::escape;
-use crate::crd::structural::Schema;
 
 /// Converts a value with its schema. The type and metadata of a resource have no schema.
 pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value {

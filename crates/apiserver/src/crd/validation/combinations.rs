@@ -3,13 +3,11 @@
 //! If every branch of an `anyOf` or `oneOf` fails, the errors of the branch with the most passed checks are reported, as kube-openapi does;
 //! [`super`] counts the checks.
 
+use mullion_schema::structural::Schema;
 use serde_json::Value;
 
 use super::validate;
-use crate::crd::{
-    findings::{FindingKind, Outcome},
-    structural::Schema,
-};
+use crate::crd::findings::{FindingKind, Outcome};
 
 /// Validates a value against a schema's `allOf`, `anyOf`, `oneOf` and `not`.
 pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcome {

@@ -6,11 +6,10 @@ use mullion_kube_text::{
     names::{self, NameRule},
     validation::metadata,
 };
-use mullion_schema::{Type, decode};
+use mullion_schema::{Type, decode, structural::Schema};
 use serde_json::Value;
 
 use super::each_below;
-use crate::crd::structural::Schema;
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use mullion_kube_text::field::{Errors, Path};
+use mullion_schema::structural::Schema;
 use serde_json::{Map, Value};
 
 use super::each_below;
-use crate::crd::structural::Schema;
 
 /// Checks the lists in a value. The path of the whole object is `None`.
 pub(super) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, errors: &mut Errors) {

@@ -2,12 +2,10 @@
 //!
 //! Numbers are compared as doubles, as in kube-openapi; only the range of a format is checked on the integer itself.
 
+use mullion_schema::structural::Schema;
 use serde_json::Value;
 
-use crate::crd::{
-    findings::{FindingKind, Outcome},
-    structural::Schema,
-};
+use crate::crd::findings::{FindingKind, Outcome};
 
 /// Returns whether a number is in the range of a type and format (kube-openapi: `IsValueValidAgainstRange`).
 fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {

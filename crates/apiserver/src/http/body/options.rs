@@ -8,8 +8,10 @@ use mullion_schema::{
 };
 use serde_json::Value;
 
-use super::{MetaError, NO_META, TypeMeta, is_json};
-use crate::http::negotiate::Media;
+use crate::{
+    http::negotiate::Media,
+    object::type_meta::{MetaError, NO_META, TypeMeta, is_json},
+};
 
 const KIND: &str = "DeleteOptions";
 /// The version of options without an apiVersion.

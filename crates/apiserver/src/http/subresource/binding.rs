@@ -23,9 +23,10 @@ use crate::{
     http::{
         body,
         call::Call,
-        metadata, reply,
+        reply,
         write::{self, Admission},
     },
+    object::{metadata, type_meta::Expected},
 };
 
 /// Handles both paths to which a Binding can be posted.
@@ -40,7 +41,7 @@ pub(crate) fn serve<'a>(
 async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let schema = Type::builtin("api.core.v1.Binding")
         .ok_or_else(|| Status::internal("Binding is not in the schema table"))?;
-    let expected = body::Expected {
+    let expected = Expected {
         group: "",
         version: "v1",
         kind: "Binding",

@@ -27,9 +27,10 @@ use crate::{
         body,
         call::{Call, FieldValidation},
         delete::{self, DeleteOptions},
-        metadata, reply,
+        reply,
         write::{self, Admission},
     },
+    object::{metadata, type_meta::Expected},
 };
 
 /// The most evictions that may wait for the disruption controller.
@@ -94,7 +95,7 @@ async fn read(call: &Call, body: Body, validation: FieldValidation) -> Result<Va
     } else {
         "v1"
     };
-    let expected = body::Expected {
+    let expected = Expected {
         group: "policy",
         version,
         kind: "Eviction",
@@ -164,9 +165,10 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
 }
 
 fn budgets_of(call: &Call, pod: &Value) -> Vec<Arc<Value>> {
-    let mut budgets = call
-        .server
-        .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
+    let mut budgets =
+        call.server
+            .registry()
+            .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
     // A selector that does not parse matches nothing, as in kube-apiserver.
     budgets.retain(|budget| {
         let selector = Selector::from_label_selector(&budget["spec"]["selector"]);

@@ -1,14 +1,14 @@
 //! `pods/log`: the log of a container.
 //!
-//! The server itself has no logs; the embedding program provides a [`LogSource`]. The server checks the pod first and refuses, with a
-//! kubelet's messages, containers that cannot have a log yet. It also applies the options of the request to what the source returns, so
-//! that all sources behave alike.
+//! The server itself has no logs; the embedding program provides a [`crate::logs::LogSource`]. The server checks the pod first and
+//! refuses, with a kubelet's messages, containers that cannot have a log yet. It also applies the options of the request to what the
+//! source returns, so that all sources behave alike.
 
 use std::{collections::VecDeque, future::Future, pin::Pin};
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures::{Stream, StreamExt, future, stream};
+use futures::{StreamExt, future, stream};
 use http::{Method, Response};
 use jiff::{SignedDuration, Timestamp};
 use mullion_kube_text::{
@@ -18,46 +18,10 @@ use mullion_kube_text::{
 use mullion_schema::{time, tree::Tree};
 use serde_json::Value;
 
-use crate::http::{call::Call, reply};
-
-/// A source of container logs, provided by the embedding program.
-pub trait LogSource: Send + Sync {
-    /// Returns the log of a container, or `None` if the source has none. The pod is bound and the container has started.
-    fn read<'a>(&'a self, container: Container<'a>) -> Reading<'a>;
-}
-
-/// The future that resolves to a log.
-pub type Reading<'a> = Pin<Box<dyn Future<Output = Option<Log>> + Send + 'a>>;
-
-/// The container whose log is requested.
-#[derive(Clone, Copy, Debug)]
-pub struct Container<'a> {
-    /// The stored pod.
-    pub pod: &'a Value,
-    /// The container's name: a regular, init or ephemeral one.
-    pub name: &'a str,
-    /// Whether the log of the previous run is requested.
-    pub previous: bool,
-    /// Whether the client also waits for lines that are still to be written.
-    pub follow: bool,
-}
-
-/// A container's log.
-pub struct Log {
-    /// The lines written so far, oldest first.
-    pub written: Vec<Line>,
-    /// The lines still to come, for a client that follows; the stream ends when the container does.
-    pub coming: Option<Pin<Box<dyn Stream<Item = Line> + Send>>>,
-}
-
-/// One line of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The time at which the line was written.
-    pub time: Timestamp,
-    /// The text without its line break.
-    pub text: String,
-}
+use crate::{
+    http::{call::Call, reply},
+    logs::{Container, Line, Log},
+};
 
 /// Handles `pods/log`.
 pub(crate) fn serve<'a>(

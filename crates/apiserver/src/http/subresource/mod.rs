@@ -2,10 +2,10 @@
 
 mod binding;
 mod eviction;
-pub mod log;
+mod log;
 mod proxy;
 pub(crate) mod reviews;
-pub(crate) mod scale;
+mod scale;
 pub(crate) mod streams;
 mod token;
 
@@ -17,7 +17,7 @@ use mullion_kinds::{Subresource, SubresourceHandler};
 use mullion_kube_text::status::Status;
 
 use super::{call::Call, get, patch, update, write::Part};
-use crate::registry::Row;
+use crate::{object::scale::Paths, registry::Row};
 
 /// A handler of a named subresource, which checks method, query and body itself.
 pub(crate) type Handler =
@@ -109,7 +109,7 @@ pub(crate) async fn serve(
     match &subresource.handler {
         SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,
         SubresourceHandler::Part(rule) => part(call, Part::Piece(*rule), verb, body).await,
-        handler @ SubresourceHandler::Scale { .. } => match scale::Paths::of(handler) {
+        handler @ SubresourceHandler::Scale { .. } => match Paths::of(handler) {
             Some(paths) => scale::serve(call, &paths, verb, body).await,
             None => Err(Status::no_such_path()),
         },

@@ -29,12 +29,12 @@ use crate::{
     http::{
         body,
         call::Call,
-        metadata,
         negotiate::{Media, SUPPORTED, Shape},
         reply,
         selector::parse_fields,
         write::{self, Admission},
     },
+    object::{metadata, type_meta::Expected},
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -73,7 +73,7 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
         }
         let wanted: Vec<String> = texts(&spec, "audiences");
         let audiences = if wanted.is_empty() {
-            call.server.audiences()
+            call.server.authenticator().audiences()
         } else {
             &wanted
         };
@@ -88,7 +88,12 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
             Value::Object(status) => status,
             _ => Map::new(),
         };
-        let answer = match authenticate_token(&call.server, token.trim(), audiences) {
+        let answer = match authenticate_token(
+            call.server.authenticator(),
+            token.trim(),
+            audiences,
+            call.now,
+        ) {
             Ok(Some(identified)) => json!({
                 "authenticated": true, "user": identified.user.to_user_info(), "audiences": identified.audiences,
             }),
@@ -194,7 +199,7 @@ async fn review(
     let media = body::media(&call.headers)?;
     let options = call.write_options("CreateOptions")?;
     let bytes = body::read(body).await?;
-    let expected = body::Expected::object(&call.row);
+    let expected = Expected::object(&call.row);
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
     metadata::wipe(&mut review);

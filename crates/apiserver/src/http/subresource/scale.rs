@@ -2,52 +2,31 @@
 
 use axum::body::Body;
 use http::Response;
-use mullion_kinds::{Column, SubresourceHandler, print};
+use mullion_kinds::{Column, print};
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
     status::{Details, Status},
-    validation::selector,
 };
 use mullion_schema::{Type, ownership};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::http::{
-    apply, body,
-    call::{Call, FieldValidation},
-    get, metadata,
-    negotiate::Shape,
-    patch::{Patch, PatchKind},
-    reply, table, update,
-    write::{self, Part, Source},
+use crate::{
+    http::{
+        apply, body,
+        call::{Call, FieldValidation},
+        get,
+        negotiate::Shape,
+        patch::{Patch, PatchKind},
+        reply, table, update,
+        write::{self, Part, Source},
+    },
+    object::{
+        metadata,
+        scale::{Paths, replicas, scale_of, set_replicas},
+        type_meta::Expected,
+    },
 };
-
-/// The object's fields that a Scale is derived from.
-#[derive(Clone, Copy)]
-pub(crate) struct Paths<'a> {
-    pub spec: &'a str,
-    pub status: &'a str,
-    pub selector: Option<&'a str>,
-}
-
-impl<'a> Paths<'a> {
-    /// Returns the paths of a Scale's handler, or `None` for another handler.
-    pub(crate) fn of(handler: &'a SubresourceHandler) -> Option<Self> {
-        let SubresourceHandler::Scale {
-            spec_replicas,
-            status_replicas,
-            selector,
-        } = handler
-        else {
-            return None;
-        };
-        Some(Paths {
-            spec: spec_replicas,
-            status: status_replicas,
-            selector: selector.as_deref(),
-        })
-    }
-}
 
 pub(crate) async fn serve(
     call: &Call,
@@ -57,7 +36,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<Body>, Status> {
     let schema = Type::builtin("api.autoscaling.v1.Scale")
         .ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
-    let expected = body::Expected {
+    let expected = Expected {
         group: "autoscaling",
         version: "v1",
         kind: "Scale",
@@ -68,7 +47,7 @@ pub(crate) async fn serve(
         get::refuse_export(call)?;
         let object = call.row.served(&*call.stored()?);
         // kube-apiserver invents no count for a custom resource that has none.
-        if call.row.custom && read(&object, paths.spec).is_none() {
+        if call.row.custom && replicas(&object, paths).is_none() {
             let path = quote(&format!(".{}", paths.spec));
             let why = format!("the spec replicas field {path} does not exist");
             return Err(Status::internal(why));
@@ -155,72 +134,6 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
     reply::encode(call.form.media, 200, &shown, None)
 }
 
-/// Sets the object's replica count to the one that a Scale asks for.
-pub(crate) fn set_replicas(object: &mut Value, paths: &Paths<'_>, scale: &Value) {
-    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-    write_at(object, paths.spec, replicas.into());
-}
-
-/// Derives the Scale of an object.
-pub(crate) fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
-    let mut shown = Map::new();
-    for field in [
-        "name",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-    ] {
-        metadata::keep(&mut shown, &object["metadata"], field);
-    }
-    let mut spec = Map::new();
-    if let Some(replicas) = read(object, paths.spec).filter(|replicas| **replicas != 0) {
-        spec.insert("replicas".into(), replicas.clone());
-    }
-    let mut status = Map::new();
-    status.insert(
-        "replicas".into(),
-        read(object, paths.status)
-            .cloned()
-            .unwrap_or_else(|| 0.into()),
-    );
-    let selector = match paths.selector.and_then(|path| read(object, path)) {
-        Some(Value::String(text)) => text.clone(),
-        // ReplicationControllers have a plain map of labels; the other kinds have a LabelSelector.
-        Some(Value::Object(labels)) if labels.values().all(Value::is_string) => {
-            let mut pairs: Vec<String> = labels
-                .iter()
-                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-                .collect();
-            pairs.sort_unstable();
-            pairs.join(",")
-        }
-        Some(structured) => selector::format_label_selector(structured),
-        None => String::new(),
-    };
-    if !selector.is_empty() {
-        status.insert("selector".into(), selector.into());
-    }
-    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
-}
-
-fn read<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.trim_start_matches('.')
-        .split('.')
-        .try_fold(object, |value, segment| value.get(segment))
-}
-
-fn write_at(object: &mut Value, path: &str, value: Value) {
-    let mut place = object;
-    for segment in path.trim_start_matches('.').split('.') {
-        if !place.is_object() {
-            *place = Value::Object(Map::new());
-        }
-        place = &mut place[segment];
-    }
-    *place = value;
-}
-
 /// The placeholder for the replica count of a custom resource that has none; a change that leaves it in place is refused.
 const UNSET: i64 = i32::MIN as i64;
 
@@ -234,7 +147,7 @@ enum Change {
 
 struct ScaleSource<'a> {
     paths: &'a Paths<'a>,
-    expected: body::Expected<'a>,
+    expected: Expected<'a>,
     change: Change,
     manager: &'a str,
 }
@@ -244,7 +157,7 @@ impl ScaleSource<'_> {
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
         // A patch of the Scale needs a number to start from.
-        if call.row.custom && read(old, self.paths.spec).is_none() {
+        if call.row.custom && replicas(old, self.paths).is_none() {
             before["spec"]["replicas"] = UNSET.into();
         }
         let entries = &old["metadata"]["managedFields"];
@@ -352,7 +265,7 @@ impl Source for ScaleSource<'_> {
             uid if uid == stored_uid => {}
             uid => return Err(of_another(call, uid, stored_uid)),
         }
-        write_at(&mut object, self.paths.spec, replicas.into());
+        set_replicas(&mut object, self.paths, replicas);
         let metadata = metadata::of(&mut object);
         // A Scale without a resourceVersion applies to whatever is stored, even for kinds whose own updates must name a version.
         if call.resource().rules.unconditional_update

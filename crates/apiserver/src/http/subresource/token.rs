@@ -23,7 +23,8 @@ use super::reviews;
 use crate::{
     admission::Operation,
     auth::service_account::{self, Claims, KubernetesClaim, Reference},
-    http::{body, call::Call, metadata, write::Admission},
+    http::{body, call::Call, write::Admission},
+    object::{metadata, type_meta::Expected},
 };
 
 const GROUP: &str = "authentication.k8s.io";
@@ -49,7 +50,7 @@ pub(crate) fn serve<'a>(
 async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let schema = Type::builtin("api.authentication.v1.TokenRequest")
         .ok_or_else(|| Status::internal("TokenRequest is not in the schema table"))?;
-    let expected = body::Expected {
+    let expected = Expected {
         group: GROUP,
         version: "v1",
         kind: KIND,
@@ -86,7 +87,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let spec = &mut request["spec"];
     // A token without audiences is for the API server itself (kube-apiserver: --api-audiences).
     if spec.items("audiences").is_empty() {
-        spec["audiences"] = call.server.audiences().into();
+        spec["audiences"] = call.server.authenticator().audiences().into();
     }
     let place = metadata::of(&mut request);
     for (field, value) in [
@@ -103,7 +104,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     admission.judge(&call.name, &mut request, None).await?;
     // After admission, which may have shortened the lifetime or changed the audiences.
     let claims = claims(call, &request["spec"], &account)?;
-    let token = service_account::issue(&call.server, &claims)
+    let token = service_account::issue(call.server.authenticator(), &claims)
         .map_err(|error| Status::internal(error.to_string()))?;
     // The client sees the lifetime that it asked for, even where the token lives longer, so that it renews the token in time.
     let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(0);
@@ -167,7 +168,7 @@ fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> 
     let mut seconds = spec["expirationSeconds"].as_i64().unwrap_or(0);
     let is_for_server = audiences
         .iter()
-        .all(|audience| call.server.audiences().contains(audience));
+        .all(|audience| call.server.authenticator().audiences().contains(audience));
     // This lifetime marks the token of a pod's volume, whose client may be too old to reload it.
     if bound.pod.is_some() && seconds == RENEWED_SECONDS && is_for_server {
         bound.warn_after = Some(now + seconds);
@@ -177,7 +178,7 @@ fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> 
         audiences,
         expires: now + seconds,
         issued: now,
-        issuer: call.server.issuer().to_owned(),
+        issuer: call.server.authenticator().issuer().to_owned(),
         id: uuid::Uuid::new_v4().to_string(),
         not_before: now,
         subject: username(&bound.namespace, &bound.account.name),
@@ -202,7 +203,7 @@ fn bind(call: &Call, reference: &Value, bound: &mut KubernetesClaim) -> Result<(
         }
     };
     metadata::check_key(name)?;
-    let find = |plural, namespace, name| call.server.find("", plural, namespace, name);
+    let find = |plural, namespace, name| call.server.registry().find("", plural, namespace, name);
     let object =
         find(plural, namespace, name).ok_or_else(|| Status::core_not_found(plural, name))?;
     let found = Reference::to(&object);

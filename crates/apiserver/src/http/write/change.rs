@@ -26,9 +26,10 @@ use crate::{
     admission::Operation,
     http::{
         call::{Call, WriteOptions},
-        list, metadata,
+        list,
         reply::Outcome,
     },
+    object::metadata,
 };
 
 /// The fields that a write of the status reads.

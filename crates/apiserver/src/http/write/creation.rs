@@ -17,9 +17,9 @@ use crate::{
     admission::Operation,
     http::{
         call::{Call, WriteOptions},
-        metadata,
         reply::Outcome,
     },
+    object::metadata,
 };
 
 /// How many generated names are tried before the request is refused.

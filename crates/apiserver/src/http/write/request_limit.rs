@@ -9,7 +9,7 @@ use mullion_schema::proto;
 use mullion_store::{Change, Draft, Key};
 use serde_json::Value;
 
-use crate::{http::metadata, registry::Row};
+use crate::{object::metadata, registry::Row};
 
 /// etcd: `DefaultMaxRequestBytes`.
 const MAX_REQUEST_BYTES: usize = 3 << 19;

@@ -20,16 +20,16 @@ fn operations(document: &Value) -> Vec<(&str, &str, &Value, &[Value])> {
 }
 
 /// Returns all v3 documents by name, and the v2 document.
-fn documents(server: &ApiServer) -> Vec<(String, Dialect, Value)> {
-    let table = server.registry().table();
+fn documents(registry: &Registry) -> Vec<(String, Dialect, Value)> {
+    let table = registry.table();
     let parsed = |text: &str| serde_json::from_str(text).unwrap();
-    let mut documents = vec![(String::new(), Dialect::V2, v2_tree(server))];
-    for (name, text) in v3_non_resource(&table, server) {
+    let mut documents = vec![(String::new(), Dialect::V2, v2_tree(registry))];
+    for (name, text) in v3_non_resource(&table, registry) {
         documents.push((name, Dialect::V3, parsed(&text)));
     }
     for (name, resources) in subjects(&table) {
         let (group, version) = (&resources[0].group, &resources[0].version);
-        let text = v3(&table, server, group, version).unwrap();
+        let text = v3(&table, registry, group, version).unwrap();
         documents.push((name, Dialect::V3, parsed(&text)));
     }
     documents
@@ -37,7 +37,7 @@ fn documents(server: &ApiServer) -> Vec<(String, Dialect, Value)> {
 
 #[test]
 fn no_two_operations_of_a_document_have_one_name_and_all_parameters_of_paths_are_declared() {
-    for (document, _, tree) in documents(&server()) {
+    for (document, _, tree) in documents(&registry()) {
         let mut names = BTreeSet::new();
         for (path, method, operation, common) in operations(&tree) {
             let name = operation["operationId"].as_str().unwrap();
@@ -58,7 +58,7 @@ fn no_two_operations_of_a_document_have_one_name_and_all_parameters_of_paths_are
 
 #[test]
 fn every_reference_of_every_document_leads_to_a_component() {
-    for (document, dialect, tree) in documents(&server()) {
+    for (document, dialect, tree) in documents(&registry()) {
         let components = match dialect {
             Dialect::V2 => &tree["definitions"],
             Dialect::V3 => &tree["components"]["schemas"],
@@ -89,8 +89,8 @@ fn beside_references(value: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn version_2_has_no_defaults_and_nothing_but_texts_and_markers_beside_references() {
-    let server = server();
-    let tree = v2_tree(&server);
+    let registry = registry();
+    let tree = v2_tree(&registry);
     let mut found = BTreeSet::new();
     beside_references(&tree, &mut found);
     let strange = found.iter().filter(|name| {
@@ -124,8 +124,8 @@ fn place_of(verb: &str, one: &str, all: &str) -> (&'static str, String) {
 
 #[test]
 fn the_operations_of_every_kind_are_those_of_the_verbs_it_is_served_with() {
-    let server = server();
-    let tree = v2_tree(&server);
+    let registry = registry();
+    let tree = v2_tree(&registry);
     let told: BTreeSet<(String, String)> = operations(&tree)
         .into_iter()
         .filter(|(path, ..)| !path.contains("/watch/"))
@@ -137,7 +137,7 @@ fn the_operations_of_every_kind_are_those_of_the_verbs_it_is_served_with() {
         .map(|(path, method, ..)| (path.to_owned(), method.to_owned()))
         .collect();
     let mut served = BTreeSet::new();
-    for row in server.registry().table().rows() {
+    for row in registry.table().rows() {
         let resource = &row.resource;
         let base = match &*resource.group {
             "" => format!("/api/{}", resource.version),
@@ -173,7 +173,7 @@ fn the_operations_of_every_kind_are_those_of_the_verbs_it_is_served_with() {
 
 #[test]
 fn patches_of_built_in_kinds_may_be_strategic_and_their_answers_are_three() {
-    for (document, dialect, tree) in documents(&server()) {
+    for (document, dialect, tree) in documents(&registry()) {
         let patches = operations(&tree).into_iter();
         let patches =
             patches.filter(|(_, _, operation, _)| operation["x-kubernetes-action"] == "patch");
@@ -223,8 +223,8 @@ fn bare(value: &Value) -> Value {
 /// The expected values are those in `api/openapi-spec/swagger.json` of 1.36.
 #[test]
 fn whole_operations_are_as_recorded() {
-    let server = server();
-    let tree = v2_tree(&server);
+    let registry = registry();
+    let tree = v2_tree(&registry);
     let at = |path: &str| bare(&tree["paths"][path]);
     let query = |name: &str, kind: &str| json!({"name": name, "in": "query", "type": kind, "uniqueItems": true});
     let in_path = |name: &str| json!({"name": name, "in": "path", "type": "string", "uniqueItems": true, "required": true});
@@ -320,7 +320,7 @@ fn whole_operations_are_as_recorded() {
 
 #[test]
 fn what_no_resource_serves_has_documents_of_its_own() {
-    let documents = documents(&server());
+    let documents = documents(&registry());
     let operation = |name: &str, path: &str| {
         let (_, _, tree) = documents.iter().find(|(known, ..)| known == name).unwrap();
         assert_eq!(
@@ -361,7 +361,7 @@ fn what_no_resource_serves_has_documents_of_its_own() {
 
 #[test]
 fn types_of_requests_and_answers_have_their_kinds() {
-    let tree = v2_tree(&server());
+    let tree = v2_tree(&registry());
     let kinds = |name: &str| {
         tree["definitions"][format!("io.k8s.{name}")]["x-kubernetes-group-version-kind"].clone()
     };

@@ -11,7 +11,7 @@ use mullion_api::ami::Os;
 use mullion_apiserver::{
     ApiServer, Config,
     admission::User,
-    http::subresource::log::{Container, Line, Log, LogSource, Reading},
+    logs::{Container, Line, Log, LogSource, Reading},
 };
 use serde_json::{Value, json};
 

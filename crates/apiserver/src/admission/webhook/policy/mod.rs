@@ -226,7 +226,7 @@ fn namespace_of(subject: &Subject<'_>) -> cel::Value {
         return cel::Value::Null;
     }
     let found = subject
-        .server
+        .registry
         .find("", "namespaces", None, subject.namespace);
     found.map_or(cel::Value::Null, |found| cel::of_json(&found))
 }
@@ -241,7 +241,7 @@ impl Kind {
 
     /// Returns the registry row of the parameter kind, or `None` if the kind is not served.
     fn row(&self, subject: &Subject<'_>) -> Option<Arc<Row>> {
-        let table = subject.server.registry().table();
+        let table = subject.registry.table();
         let mut rows = table.rows().iter();
         let row = rows.find(|row| {
             row.resource.kind == self.name && row.resource.api_version() == self.api_version
@@ -300,12 +300,12 @@ impl Params {
         let (group, plural) = (&resource.group, &resource.plural);
         let found: Vec<Value> = match &self.selector {
             Some(selector) => {
-                let all = subject.server.list(group, plural, namespace).into_iter();
+                let all = subject.registry.list(group, plural, namespace).into_iter();
                 let chosen = all.filter(|param| selector.matches(param["metadata"].get("labels")));
                 chosen.map(|param| (*param).clone()).collect()
             }
             None => {
-                let param = subject.server.find(group, plural, namespace, &self.name);
+                let param = subject.registry.find(group, plural, namespace, &self.name);
                 param.into_iter().map(|param| (*param).clone()).collect()
             }
         };

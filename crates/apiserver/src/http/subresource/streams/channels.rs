@@ -21,7 +21,7 @@ use super::{
     Connection, sentence_of_ports,
     session::{LAST_WORDS, SessionError, WRITE},
 };
-use crate::http::query::Query;
+use crate::request::query::Query;
 
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;

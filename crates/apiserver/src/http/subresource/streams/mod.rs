@@ -28,20 +28,18 @@ use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::{
-    channels::{Codec, Socket},
-    upgrade::RequestedProtocol,
-};
+use self::channels::{Codec, Socket};
 pub(crate) use self::{
     channels::{accept, close},
     session::SessionError,
-    upgrade::{is_websocket, websocket as agree_to_websocket},
+    upgrade::websocket as agree_to_websocket,
 };
 use super::log::container_name;
 use crate::{
+    connections::ActivityGuard,
     http::{call::Call, negotiate::Media, reply, write},
     limits,
-    listen::ActivityGuard,
+    request::upgrade::RequestedProtocol,
 };
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).

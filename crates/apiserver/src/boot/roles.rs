@@ -20,11 +20,7 @@ use mullion_schema::{
 use mullion_store::{Change, EventType, Key, Object};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    http::{metadata, write},
-    registry::Row,
-    server::ApiServer,
-};
+use crate::{http::write, object::metadata, registry::Row, state::ApiServer};
 
 const TABLE: &str = include_str!("default-roles.txt");
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";

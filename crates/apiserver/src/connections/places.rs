@@ -17,7 +17,7 @@ use crate::limits::{ConnectionLimits, Limits};
 
 /// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The TLS handshake is not finished.
     Handshake,
     /// The client has no certificate of `system:masters`.
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 /// The connections of a listener.
-pub(super) struct Places {
+pub(crate) struct Places {
     limits: ConnectionLimits,
     /// How long a request may take.
     request: Duration,
@@ -48,7 +48,7 @@ struct Holder {
 }
 
 /// The place of a connection among those of its kind, until it is dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Arc<Places>,
     number: u64,
     kind: Kind,
@@ -56,7 +56,7 @@ pub(super) struct Place {
 }
 
 impl Places {
-    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Places {
             limits: limits.connections.clone(),
             request: limits.request,
@@ -65,7 +65,7 @@ impl Places {
     }
 
     /// Gives a place to a newly accepted connection. If too many handshakes are pending, the oldest is closed.
-    pub(super) fn begin(self: &Arc<Self>) -> Place {
+    pub(crate) fn begin(self: &Arc<Self>) -> Place {
         let mut taken = self.taken();
         let number = taken.next;
         taken.next += 1;
@@ -111,7 +111,7 @@ impl Holder {
 impl Place {
     /// Moves the connection to its kind once the handshake has shown the client. Returns false if all connections of that kind are in
     /// use.
-    pub(super) fn settle(&mut self, kind: Kind) -> bool {
+    pub(crate) fn settle(&mut self, kind: Kind) -> bool {
         let most = self.places.most(kind);
         let mut taken = self.places.taken();
         // Removed first, so that a refused connection holds no place of either kind.
@@ -140,7 +140,7 @@ impl Place {
     }
 
     /// Waits until the connection must close: it has been idle for too long, or another connection needs its place.
-    pub(super) async fn over(&self) {
+    pub(crate) async fn over(&self) {
         let limits = &self.places.limits;
         let first = match self.kind {
             Kind::Handshake => limits.handshake,
@@ -162,7 +162,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::ActivityGuard;
+    use crate::connections::ActivityGuard;
 
     fn places() -> Arc<Places> {
         Places::new(&Limits {

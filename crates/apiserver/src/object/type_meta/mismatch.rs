@@ -8,14 +8,10 @@ use mullion_kube_text::{
     golang::quote,
     status::Status,
 };
-use mullion_schema::{
-    Type,
-    decode::{self, DecodeError},
-};
+use mullion_schema::Type;
 use serde_json::Value;
 
-use super::{Expected, text};
-use crate::http::{negotiate::Media, reply};
+use super::{Expected, internal_package, text};
 
 /// Versions that are no longer served but that kube-apiserver still decodes (`pkg/apis/*/install`): the apiVersion, the package of the
 /// internal kinds, and the kinds.
@@ -107,12 +103,12 @@ fn package_of<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
     // kube-apiserver serves these groups with separate schemes.
     if matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
         let known = Type::builtin_kind(api_version, kind);
-        return known.map(|_| reply::internal_package(group));
+        return known.map(|_| internal_package(group));
     }
     let is_known = Type::builtin_kind(api_version, kind).is_some()
         || (api_version == "v1" && matches!(kind, "List" | "Status"))
         || (OPTIONS.contains(&kind) && has_kinds(api_version));
-    is_known.then(|| reply::internal_package(group))
+    is_known.then(|| internal_package(group))
 }
 
 /// Returns whether any kind exists in that version.
@@ -122,22 +118,22 @@ fn has_kinds(api_version: &str) -> bool {
 }
 
 /// A body's kind or version, where it is not the expected one.
-pub(super) struct Mismatch {
-    pub(super) kind: String,
-    pub(super) api_version: String,
-    pub(super) version: String,
-    pub(super) why: String,
+pub(crate) struct Mismatch {
+    pub(crate) kind: String,
+    pub(crate) api_version: String,
+    pub(crate) version: String,
+    pub(crate) why: String,
     /// Whether the body has another version of the expected kind.
-    pub(super) is_convertible: bool,
+    pub(crate) is_convertible: bool,
 }
 
 impl Mismatch {
-    pub(super) fn find(expected: &Expected<'_>, object: &Value) -> Option<Self> {
+    pub(crate) fn find(expected: &Expected<'_>, object: &Value) -> Option<Self> {
         let (api_version, kind) = (text(object, "apiVersion"), text(object, "kind"));
         Mismatch::of(expected, api_version, kind)
     }
 
-    pub(super) fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
+    pub(crate) fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
         let wanted = expected.api_version();
         // Only built-in kinds have defaults for their type; a custom resource must name its own.
         let given = if api_version.is_empty() && !expected.custom {
@@ -155,7 +151,7 @@ impl Mismatch {
             return None;
         }
         let version = given.rsplit('/').next().unwrap_or_default();
-        let package = reply::internal_package(expected.group);
+        let package = internal_package(expected.group);
         let known = package_of(given, kind).filter(|_| !expected.custom);
         let is_convertible = known == Some(package) && kind == expected.kind;
         let why = if expected.custom || is_convertible {
@@ -183,19 +179,13 @@ impl Mismatch {
         })
     }
 
-    /// Returns the decoding error of a body in the version that it names, if there is one.
-    pub(super) fn misread(&self, media: Media, body: &[u8]) -> Option<DecodeError> {
-        let found =
-            Type::builtin_kind(&self.api_version, &self.kind).filter(|_| self.is_convertible)?;
-        let read = match media {
-            Media::Yaml => decode::yaml(&found, body),
-            _ => decode::json(&found, body),
-        };
-        read.err()
+    /// Returns the type that the body names, if it is another version of the expected kind.
+    pub(crate) fn named_type(&self) -> Option<Type> {
+        Type::builtin_kind(&self.api_version, &self.kind).filter(|_| self.is_convertible)
     }
 
     /// Returns the error for a custom resource, which is decoded whatever its kind is and validated afterwards.
-    pub(super) fn invalid(&self, expected: &Expected<'_>, object: &Value) -> Status {
+    pub(crate) fn invalid(&self, expected: &Expected<'_>, object: &Value) -> Status {
         let mut errors = Errors::default();
         let wanted = expected.api_version();
         if self.kind != expected.kind {
@@ -222,7 +212,7 @@ impl Mismatch {
         )
     }
 
-    pub(super) fn refusal(&self, expected: &Expected<'_>, object: &Value) -> Status {
+    pub(crate) fn refusal(&self, expected: &Expected<'_>, object: &Value) -> Status {
         if expected.custom && self.api_version == expected.api_version() {
             self.invalid(expected, object)
         } else if expected.custom || self.is_convertible {

@@ -4,7 +4,7 @@ use http::Method;
 use mullion_kinds::request::attributes::{Attributes, Resource, Target};
 use mullion_kube_text::names;
 
-use crate::http::query::Query;
+use crate::request::query::Query;
 
 /// Returns what a request does.
 pub(crate) fn of_request<'a>(

@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use mullion_kinds::request::{
-    User,
-    attributes::{Attributes, Resource, Target},
+use mullion_kinds::{
+    flowcontrol::GROUP,
+    request::{
+        User,
+        attributes::{Attributes, Resource, Target},
+    },
 };
 use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Key, Store};
 use serde_json::Value;
-
-use super::collections_of;
 
 const ALL: &str = "*";
 const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -90,7 +91,7 @@ struct PathRule {
 impl Flows {
     /// Creates the parsed view of a store's schemas.
     pub(crate) fn new(store: &Store) -> Self {
-        let [schemas, levels] = collections_of(store);
+        let [schemas, levels] = collections(store);
         Flows {
             schemas,
             levels,
@@ -250,6 +251,12 @@ impl ResourceRule {
     }
 }
 
+/// Returns the collections of FlowSchemas and of priority levels.
+pub(crate) fn collections(store: &Store) -> [Arc<Collection>; 2] {
+    ["flowschemas", "prioritylevelconfigurations"]
+        .map(|plural| store.collection(&format!("{plural}.{GROUP}")))
+}
+
 fn texts(rule: &Value, field: &str) -> Vec<String> {
     let items = rule.items(field).iter();
     items
@@ -278,10 +285,24 @@ fn covers(url: &str, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use jiff::Timestamp;
+    use mullion_kinds::flowcontrol;
+    use mullion_store::{Change, Draft, EventType, Window};
     use serde_json::json;
 
     use super::*;
-    use crate::auth::attributes::of_request;
+    use crate::request::attributes::of_request;
+
+    fn put(collection: &Arc<Collection>, mut object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        object["metadata"]["uid"] = format!("uid-of-{name}").into();
+        let draft = Draft::new(EventType::Added, &object, Box::default(), 1);
+        let change = Change::Create(Key::new(None, &name), draft);
+        let committed = collection.commit(change, Timestamp::UNIX_EPOCH);
+        let committed = committed.now_or_never().expect("memory does not wait");
+        committed.expect("the name is free");
+    }
 
     fn user(name: &str, groups: &[&str]) -> User {
         User {
@@ -325,16 +346,24 @@ mod tests {
         assert!(!get("/a") && !get("/bc") && !get("/"));
     }
 
-    #[tokio::test]
-    async fn finding_a_schema_takes_no_memory() {
-        let server = crate::ApiServer::new(crate::Config::default());
+    #[test]
+    fn finding_a_schema_takes_no_memory() {
+        let store = Store::new(Window::default());
+        let [schemas, levels] = collections(&store);
+        for level in flowcontrol::levels() {
+            put(&levels, level);
+        }
+        for schema in flowcontrol::schemas() {
+            put(&schemas, schema);
+        }
+        let flows = Flows::new(&store);
         let jane = user("jane", &["developers", "system:authenticated"]);
         let path = "/api/v1/namespaces/default/configmaps/x";
         let attributes = of_request(&http::Method::GET, path, None);
-        let found = server.flows().of(&jane, &attributes);
+        let found = flows.of(&jane, &attributes);
         assert!(found.is_some());
         let counted = allocation_counter::measure(|| {
-            assert_eq!(server.flows().of(&jane, &attributes), found);
+            assert_eq!(flows.of(&jane, &attributes), found);
         });
         assert_eq!(counted.count_total, 0);
     }

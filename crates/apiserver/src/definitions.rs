@@ -15,11 +15,14 @@ use mullion_schema::time;
 use mullion_store::{Cursor, EventType};
 use serde_json::{Value, json};
 
-use super::{CLEANUP_FINALIZER, resource};
 use crate::{
-    crd::kind::{Approval, is_established},
+    crd::{
+        CLEANUP_FINALIZER,
+        kind::{Approval, is_established},
+        resource,
+    },
     own::send,
-    server::ApiServer,
+    state::ApiServer,
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -84,7 +84,7 @@ pub(crate) struct ActivityGuard {
 }
 
 impl ActivityGuard {
-    pub(super) fn new(place: &Arc<Place>) -> Self {
+    pub(crate) fn new(place: &Arc<Place>) -> Self {
         let activity = place.activity();
         activity.speak();
         activity.requests.fetch_add(1, Relaxed);
