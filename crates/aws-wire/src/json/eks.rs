@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::respond;
 use crate::{Endpoint, endpoint::Blocked, refusal::Refusal};
 
-/// What paths of EKS begin with.
+/// The prefix of EKS's paths.
 pub(crate) const PATH: &str = "/clusters/";
 
-/// Answers a request.
+/// Describes the cluster that a path names.
 pub(crate) fn answer(
     endpoint: &Endpoint,
     method: &Method,
@@ -20,11 +20,12 @@ pub(crate) fn answer(
     request_id: &str,
 ) -> Response<Body> {
     let name = path.strip_prefix(PATH).unwrap_or_default();
-    match act(endpoint, method, name) {
+    match describe_cluster(endpoint, method, name) {
         Ok(value) => respond(StatusCode::OK, "application/json", &value, request_id),
         Err(refusal) => {
             let value = json!({ "message": refusal.message });
             let mut response = respond(refusal.status, "application/json", &value, request_id);
+            // EKS has a REST protocol, in which the code of an error is a header and not part of the body.
             if let Ok(code) = HeaderValue::from_str(&refusal.code) {
                 response.headers_mut().insert("x-amzn-errortype", code);
             }
@@ -33,7 +34,7 @@ pub(crate) fn answer(
     }
 }
 
-fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
+fn describe_cluster(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
     if *method != Method::GET || name.is_empty() || name.contains('/') {
         let text = format!("{method} {PATH}{name} is not served by the simulated AWS endpoint.");
         return Err(Refusal::with(
