@@ -1,6 +1,6 @@
-//! Faults from outside of the process: `POST /mullion/faults` with JSON, for tests of programs in other languages.
+//! Lets other processes inject faults: `POST /mullion/faults` with JSON, for tests in other languages.
 //!
-//! Invariant: a request that cannot be understood changes nothing.
+//! Invariant: an invalid request changes nothing.
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
@@ -21,19 +21,19 @@ pub(crate) const PATH: &str = "/mullion/faults";
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Change {
-    /// Actions that are refused from now on, `ec2:CreateFleet`.
+    /// The actions to deny from now on, such as `ec2:CreateFleet`.
     deny: Vec<String>,
-    /// Actions that are not refused any more.
+    /// The actions to allow again.
     allow: Vec<String>,
-    /// How many of the next calls of an action are too many.
+    /// The number of next calls to throttle, by action.
     throttle: BTreeMap<String, u32>,
-    /// Calls of an action that are taken a second; `null` takes all.
+    /// The allowed calls per second, by action; `null` removes the limit.
     rate: BTreeMap<String, Option<NonZeroU32>>,
-    /// What is sold out, `m5.large/us-west-2a/spot`.
+    /// The offerings that are sold out from now on, such as `m5.large/us-west-2a/spot`.
     exhaust: Vec<String>,
-    /// What is no longer sold out.
+    /// The offerings that are available again.
     replenish: Vec<String>,
-    /// What goes wrong with calls about addresses, `throttle=10%,lag=5s`.
+    /// The faults of calls about addresses, such as `throttle=10%,lag=5s`.
     addresses: Option<String>,
     /// Faults to cause.
     cause: Vec<Named>,
@@ -44,13 +44,13 @@ struct Change {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Named {
-    /// As `mullion fault` calls it, `spot-interruption`.
+    /// The name of the fault in `mullion fault`, such as `spot-interruption`.
     fault: String,
-    /// To what it happens.
+    /// The target of the fault.
     target: String,
 }
 
-/// Answers a request.
+/// Handles a request.
 pub(crate) fn answer(
     endpoint: &Endpoint,
     method: &Method,
@@ -58,7 +58,7 @@ pub(crate) fn answer(
     request_id: &str,
 ) -> Response<Body> {
     let done = match *method == Method::POST {
-        true => act(endpoint, body),
+        true => apply(endpoint, body),
         false => Err(format!("{PATH} takes POST, not {method}")),
     };
     let (status, value) = match done {
@@ -68,7 +68,8 @@ pub(crate) fn answer(
     respond(status, "application/json", &value, request_id)
 }
 
-fn act(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, String> {
+fn apply(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, String> {
+    // Everything is parsed and looked up before the first fault changes.
     let change: Change = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let patterns = |texts: &[String]| {
         let read = |text: &String| text.parse::<CapacityPattern>();

@@ -1,4 +1,4 @@
-//! The endpoint of all services: which service a request is for, and what it holds beside the simulated EC2.
+//! The endpoint of all services: finds the service of a request, and holds the state that the simulated EC2 does not have.
 
 use std::{
     fmt, io,
@@ -25,7 +25,7 @@ use crate::{
     sts,
 };
 
-/// The bytes of a request at most.
+/// The maximum size of a request in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A simulated EC2 as clients of AWS reach it. Cheap to clone; all clones are one endpoint.
@@ -59,7 +59,7 @@ pub async fn serve(listener: TcpListener, endpoint: Endpoint) -> io::Result<()> 
 }
 
 impl Endpoint {
-    /// An endpoint of this EC2, with no launch template and no fault.
+    /// Creates an endpoint of this EC2, without launch templates and faults.
     pub fn new(ec2: SimulatedEc2, settings: Settings) -> Self {
         let state = EndpointState::new(ec2.config().seed);
         Self {
@@ -73,46 +73,46 @@ impl Endpoint {
         }
     }
 
-    /// The simulated EC2 that answers.
+    /// Returns the simulated EC2.
     pub fn ec2(&self) -> &SimulatedEc2 {
         &self.inner.ec2
     }
 
-    /// What goes wrong with calls.
+    /// Returns the faults of calls.
     pub fn faults(&self) -> &Faults {
         &self.inner.faults
     }
 
-    /// What it was made from.
+    /// Returns the settings of the endpoint.
     pub fn settings(&self) -> &Settings {
         &self.inner.settings
     }
 
-    /// The service that answers requests of all AWS services.
+    /// Returns a router that handles requests for all AWS services.
     pub fn router(&self) -> Router {
         Router::new().fallback(handle).with_state(self.clone())
     }
 
     pub(crate) fn profiles(&self) -> MutexGuard<'_, Profiles> {
-        // A panic while the lock was held left at worst a profile that nobody was told of.
+        // After a panic while the lock was held, at worst a profile exists that no client knows of.
         let profiles = &self.inner.profiles;
         profiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is an IAM role of this name.
+    /// Returns whether an IAM role has this name.
     pub(crate) fn has_role(&self, name: &str) -> bool {
         let cluster = &self.inner.ec2.config().cluster;
         name == format!("KarpenterNodeRole-{cluster}")
             || self.inner.settings.roles.iter().any(|own| own == name)
     }
 
-    /// Name of the queue of messages about instances.
+    /// Returns the name of the queue of messages about instances.
     pub(crate) fn queue(&self) -> &str {
         let cluster = &self.inner.ec2.config().cluster;
         self.inner.settings.queue.as_ref().unwrap_or(cluster)
     }
 
-    /// ARN of whoever calls: signatures are not verified, so all are one user.
+    /// Returns the ARN of the caller. Signatures are not verified, so all callers are one user.
     pub(crate) fn caller(&self) -> String {
         format!(
             "arn:aws:iam::{}:user/mullion",
@@ -120,7 +120,7 @@ impl Endpoint {
         )
     }
 
-    /// Lets a call through unless a fault is in its way.
+    /// Returns an error if a fault throttles or denies a call.
     pub(crate) fn admit(&self, service: &str, action: &str) -> Result<(), Blocked> {
         let action = format!("{service}:{action}");
         if self.inner.faults.throttles(&action) {
@@ -142,7 +142,7 @@ impl Endpoint {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, EndpointState> {
-        // A panic while the lock was held left at worst a template or a token that nobody was told of.
+        // After a panic while the lock was held, at worst a template or a token exists that no client knows of.
         self.inner
             .state
             .lock()
@@ -150,17 +150,17 @@ impl Endpoint {
     }
 }
 
-/// Why a call is not let through.
+/// The reason for which a call is refused before its action runs.
 pub(crate) enum Blocked {
-    /// There are too many.
+    /// There were too many calls.
     Throttled,
-    /// The caller may not make it, for this reason.
+    /// The caller has no permission; the text says why.
     Denied(String),
 }
 
 async fn handle(State(endpoint): State<Endpoint>, request: Request<Body>) -> Response<Body> {
     let request_id = endpoint.state().ids.request();
-    // What was asked is done to its end, whether the client waits for the answer or not.
+    // In a task of its own: a client that hangs up must not cancel a launch halfway.
     let done = tokio::spawn(answer(endpoint, request, request_id.clone()));
     done.await.unwrap_or_else(|error| {
         tracing::error!("a request to the simulated AWS endpoint was not answered: {error}");
@@ -170,7 +170,7 @@ async fn handle(State(endpoint): State<Endpoint>, request: Request<Body>) -> Res
     })
 }
 
-/// Finds the service that a request is for, and lets it answer.
+/// Passes a request to its service and returns the response.
 async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) -> Response<Body> {
     let (head, body) = request.into_parts();
     let body = match to_bytes(body, MOST_BYTES).await {
@@ -184,7 +184,7 @@ async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) 
     if head.uri.path() == control::PATH {
         return control::answer(&endpoint, &head.method, &body, &request_id);
     }
-    // Who asks this service has no credentials yet.
+    // Before the check of signatures: instances ask this service for credentials, so they cannot sign yet.
     if head.uri.path().starts_with(imds::PATH) {
         return imds::answer(&endpoint, &head.method, head.uri.path(), &head.headers);
     }
@@ -205,7 +205,8 @@ async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) 
     if head.uri.path().starts_with(arc::PATH) {
         return arc::answer(&endpoint, &head.method, head.uri.path(), &request_id).await;
     }
-    // A GET has its parameters in its URL.
+    // All services of the Query protocol share this endpoint, as with AWS_ENDPOINT_URL; the Version parameter tells them apart. A GET has its
+    // parameters in its URL.
     let form = match head.method {
         Method::GET => head.uri.query().unwrap_or_default().as_bytes(),
         _ => &body[..],
@@ -219,7 +220,7 @@ async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) 
     }
 }
 
-/// Parts of a signature that stands in a URL.
+/// The parameters of a signature in a URL (a presigned request).
 const SIGNATURE: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -230,7 +231,7 @@ const SIGNATURE: [&str; 7] = [
     "X-Amz-Signature",
 ];
 
-/// Whether somebody has signed the request; by whom is not asked.
+/// Returns whether the request is signed; the signature is not verified.
 fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
     headers.contains_key(header::AUTHORIZATION)
         || query.is_some_and(|query| query.contains("X-Amz-Signature="))

@@ -1,6 +1,6 @@
-//! What goes wrong with calls: throttling and denials, by the name of the action.
+//! Injects faults into calls: throttling and denials, by the name of the action.
 //!
-//! Invariant: a call that is refused here has changed nothing. Shortages of capacity and addresses are the simulated EC2's own faults.
+//! Invariant: a call that is refused here has no effect. Shortages of capacity and addresses are faults of the simulated EC2.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Any action.
+/// The name that stands for every action.
 const ANY: &str = "*";
 
 /// Faults of calls. An action is written as in IAM policies, `ec2:CreateFleet`; `*` means all.
@@ -26,18 +26,18 @@ struct State {
     rates: BTreeMap<String, Bucket>,
 }
 
-/// Calls that may be made now: as many a second as at once.
+/// A token bucket of calls; its burst is one second's worth.
 #[derive(Debug)]
 struct Bucket {
-    a_second: f64,
+    per_second: f64,
     left: f64,
     filled: Instant,
 }
 
 impl Bucket {
     fn takes_one(&mut self, now: Instant) -> bool {
-        let gained = self.a_second * now.duration_since(self.filled).as_secs_f64();
-        self.left = self.a_second.min(self.left + gained);
+        let gained = self.per_second * now.duration_since(self.filled).as_secs_f64();
+        self.left = self.per_second.min(self.left + gained);
         self.filled = now;
         let taken = self.left >= 1.0;
         if taken {
@@ -48,31 +48,31 @@ impl Bucket {
 }
 
 impl Faults {
-    /// Refuses an action from now on, as IAM does where no policy allows it.
+    /// Refuses an action from now on, as IAM does without a policy that allows it.
     pub fn deny(&self, action: &str) {
         self.lock().denied.insert(action.to_owned());
     }
 
-    /// Takes [`Faults::deny`] back.
+    /// Ends the effect of [`Faults::deny`] for an action.
     pub fn allow(&self, action: &str) {
         self.lock().denied.remove(action);
     }
 
-    /// Refuses the next `calls` calls of an action because there are too many of them.
+    /// Throttles the next `calls` calls of an action.
     pub fn throttle(&self, action: &str, calls: u32) {
         self.lock().throttled.insert(action.to_owned(), calls);
     }
 
-    /// Refuses calls of an action beyond this number a second; `None` takes all. With `*` all actions share the number.
+    /// Throttles the calls of an action beyond this number per second; `None` ends the limit. With `*` all actions share one limit.
     pub fn limit(&self, action: &str, calls_a_second: Option<NonZeroU32>) {
         let rates = &mut self.lock().rates;
         match calls_a_second {
             None => drop(rates.remove(action)),
             Some(calls) => {
-                let a_second = f64::from(calls.get());
+                let per_second = f64::from(calls.get());
                 let bucket = Bucket {
-                    a_second,
-                    left: a_second,
+                    per_second,
+                    left: per_second,
                     filled: Instant::now(),
                 };
                 rates.insert(action.to_owned(), bucket);
@@ -85,7 +85,7 @@ impl Faults {
         [action, ANY].iter().any(|own| state.denied.contains(*own))
     }
 
-    /// Whether this call is one too many; counts it.
+    /// Counts a call, and returns whether it must be throttled.
     pub(crate) fn throttles(&self, action: &str) -> bool {
         let state = &mut *self.lock();
         let now = Instant::now();
@@ -105,7 +105,7 @@ impl Faults {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held left at worst a fault not counted.
+        // After a panic while the lock was held, at worst one call was not counted.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

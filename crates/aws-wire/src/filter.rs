@@ -1,4 +1,4 @@
-//! Filters of describing calls: each names what it looks at and which values do; all must match.
+//! Evaluates the filters of Describe calls. As in EC2, an object must match every filter, and matches a filter if it has one of its values.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use mullion_cloud::pattern::is_like;
 
 use crate::{query::ParamScope, refusal::Refusal};
 
-/// EC2 takes so many values of one filter.
+/// The maximum number of values of one filter in EC2.
 const MOST_VALUES: usize = 200;
 
 /// One filter.
@@ -43,10 +43,10 @@ impl Filters {
         Ok(Self(filters))
     }
 
-    /// Returns whether all filters match something with these tags; `find` looks up all but tags.
+    /// Returns whether all filters match an object with these tags. `find` returns the object's values for the other filters.
     ///
     /// # Errors
-    /// A filter that there is not.
+    /// A filter has an unknown name.
     pub(crate) fn match_all(
         &self,
         tags: &BTreeMap<String, String>,
@@ -73,7 +73,7 @@ impl Filters {
     }
 }
 
-/// Returns the one value that something has.
+/// Returns the value of an object that has exactly one for a filter.
 pub(crate) fn one(value: impl ToString) -> FilterValues {
     Some(vec![value.to_string()])
 }

@@ -1,6 +1,6 @@
-//! IAM (API version 2010-05-08): the instance profiles that Karpenter makes for roles of nodes, and those roles.
+//! IAM (API version 2010-05-08): the instance profiles that Karpenter creates for the roles of nodes, and those roles.
 //!
-//! Invariant: a profile has one role at most, and goes only without one.
+//! Invariant: a profile has at most one role, and can be deleted only without a role.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use crate::{
     Endpoint,
-    ec2::{Ids, respond, time},
+    ec2::{IdGenerator, respond, time},
     endpoint::Blocked,
     query::{ParamScope, Params},
     refusal::Refusal,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 const NAMESPACE: &str = "https://iam.amazonaws.com/doc/2010-05-08/";
-/// The version by which a request is known to be for IAM.
+/// The API version that identifies a request for IAM.
 pub(crate) const VERSION: &str = "2010-05-08";
 
 /// All instance profiles by name.
@@ -43,7 +43,7 @@ struct Call<'a> {
     request_id: &'a str,
 }
 
-/// Answers a request.
+/// Runs the action of a request and returns the response.
 pub(crate) fn answer(endpoint: &Endpoint, params: &Params, request_id: &str) -> Response<Body> {
     let call = Call {
         endpoint,
@@ -51,7 +51,7 @@ pub(crate) fn answer(endpoint: &Endpoint, params: &Params, request_id: &str) -> 
         action: params.root().text("Action").unwrap_or_default(),
         request_id,
     };
-    match call.act() {
+    match call.run_action() {
         Ok(xml) => respond(StatusCode::OK, xml),
         Err(refusal) => refuse(&refusal, NAMESPACE, request_id),
     }
@@ -89,7 +89,7 @@ fn conflict(code: &str, message: String) -> Refusal {
 }
 
 impl Call<'_> {
-    fn act(&self) -> Result<Vec<u8>, Refusal> {
+    fn run_action(&self) -> Result<Vec<u8>, Refusal> {
         admit(self.endpoint, "iam", self.action)?;
         match self.action {
             "AddRoleToInstanceProfile" => self.add_role(),
@@ -178,7 +178,7 @@ impl Call<'_> {
             ));
         }
         profiles.0.remove(&name);
-        Ok(self.done())
+        Ok(self.empty_response())
     }
 
     fn add_role(&self) -> Result<Vec<u8>, Refusal> {
@@ -194,7 +194,7 @@ impl Call<'_> {
             ));
         }
         profile.role = Some(role);
-        Ok(self.done())
+        Ok(self.empty_response())
     }
 
     fn remove_role(&self) -> Result<Vec<u8>, Refusal> {
@@ -209,7 +209,7 @@ impl Call<'_> {
             )));
         }
         profile.role = None;
-        Ok(self.done())
+        Ok(self.empty_response())
     }
 
     fn tag(&self) -> Result<Vec<u8>, Refusal> {
@@ -217,7 +217,7 @@ impl Call<'_> {
         let tags = tags(&self.params.root())?;
         self.params.complete()?;
         self.endpoint.profiles().find(&name)?.tags.extend(tags);
-        Ok(self.done())
+        Ok(self.empty_response())
     }
 
     fn list(&self) -> Result<Vec<u8>, Refusal> {
@@ -233,6 +233,7 @@ impl Call<'_> {
                 "MaxItems must be a number from 1 to 1000",
             )
         })?;
+        // A marker is the last name of the page before, so it stays valid when profiles are created and deleted.
         let after = root.text("Marker").unwrap_or_default();
         self.params.complete()?;
         let profiles = &self.endpoint.profiles().0;
@@ -287,10 +288,10 @@ impl Call<'_> {
     fn write_role(&self, xml: &mut Xml, name: &str) {
         let account = &self.endpoint.settings().account_id;
         xml.leaf("RoleName", name);
-        xml.leaf("RoleId", Ids::of_name("AROA", name));
+        xml.leaf("RoleId", IdGenerator::of_name("AROA", name));
         xml.leaf("Arn", format!("arn:aws:iam::{account}:role/{name}"));
         xml.leaf("Path", "/");
-        // Roles were there before the endpoint.
+        // Roles exist before the endpoint starts, so their date is a fixed one in the past.
         xml.leaf("CreateDate", "2025-01-01T00:00:00Z");
     }
 
@@ -302,13 +303,13 @@ impl Call<'_> {
         })
     }
 
-    fn done(&self) -> Vec<u8> {
+    fn empty_response(&self) -> Vec<u8> {
         let root = format!("{}Response", self.action);
         Xml::document(&root, Some(NAMESPACE), |xml| metadata(xml, self.request_id))
     }
 }
 
-/// Writes what closes an answer of the Query protocol.
+/// Writes the element that ends a response of the Query protocol.
 pub(crate) fn metadata(xml: &mut Xml, request_id: &str) {
     xml.node("ResponseMetadata", |xml| xml.leaf("RequestId", request_id));
 }

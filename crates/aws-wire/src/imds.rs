@@ -14,14 +14,14 @@ use crate::Endpoint;
 /// What paths of the service begin with.
 pub(crate) const PATH: &str = "/latest/";
 
-/// The header that says for how many seconds a token is to be good.
+/// The header with the lifetime of a token in seconds.
 const LIFETIME: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 /// The header that carries a token.
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 /// The longest lifetime of a token, six hours.
 const LONGEST_LIFETIME: u32 = 21_600;
 
-/// Answers a request. Any token that is not empty is good.
+/// Handles a request. Any token that is not empty is accepted.
 pub(crate) fn answer(
     endpoint: &Endpoint,
     method: &Method,
@@ -35,6 +35,7 @@ pub(crate) fn answer(
     if *method != Method::GET {
         return respond(StatusCode::METHOD_NOT_ALLOWED, String::new());
     }
+    // Only version 2 of the metadata service is served, which requires a token.
     if headers.get(TOKEN).is_none_or(HeaderValue::is_empty) {
         return respond(StatusCode::UNAUTHORIZED, String::new());
     }
@@ -53,7 +54,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Hands out a token for as long as the request wants one.
+/// Returns a token with the lifetime that the request asks for.
 fn token(headers: &HeaderMap) -> Response<Body> {
     let lifetime = headers.get(LIFETIME);
     let seconds = lifetime.and_then(|value| value.to_str().ok()?.parse::<u32>().ok());

@@ -1,6 +1,6 @@
 //! A simulated EC2 behind the wire protocols of AWS, so that programs made for AWS can be tried without an account.
 //!
-//! The door is [`Endpoint`]: it holds a [`SimulatedEc2`](mullion_cloud::sim::SimulatedEc2) and what an account has beside instances, and
+//! Start with [`Endpoint`]: it holds a [`SimulatedEc2`](mullion_cloud::sim::SimulatedEc2) and the rest of an account, and
 //! answers requests of any AWS client. [`serve`] does so on a listener, [`Endpoint::router`] without a socket:
 //!
 //! ```
@@ -29,7 +29,7 @@
 //!
 //! All services answer at one address, as `AWS_ENDPOINT_URL` wants it: EC2, IAM and STS by the Query protocol (told apart by `Version`), SSM,
 //! SQS and the Price List by JSON (by `X-Amz-Target`), EKS by REST (by path), and the instance metadata service without a signature. What is not served is refused with the service's own error for
-//! an unknown action or parameter, so that nothing is taken for done that is not. Signatures are not verified: any credentials do.
+//! an unknown action or parameter, so that no client believes that an ignored request took effect. Signatures are not verified: any credentials do.
 //!
 //! Other processes steer faults by `POST /mullion/faults` with JSON such as `{"exhaust": ["m5.large"], "deny": ["ec2:CreateFleet"],
 //! "throttle": {"ec2:DescribeInstances": 2}, "cause": [{"fault": "spot-interruption", "target": "i-..."}]}`.

@@ -1,7 +1,7 @@
-//! Answers in pages: `MaxResults`, `NextToken`.
+//! Divides results into pages: `MaxResults`, `NextToken`.
 //!
-//! Invariant: things are in the order of their keys, and a token names the last key of a page; so what is there all the time is listed once,
-//! whatever comes and goes between two pages.
+//! Invariant: results are in the order of their keys, and a token contains the last key of a page. So an object that exists all the time is listed
+//! exactly once, whatever objects are created and deleted between two pages.
 
 use std::ops::RangeInclusive;
 
@@ -9,10 +9,10 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
 use crate::{query::ParamScope, refusal::Refusal, xml::Xml};
 
-/// Things on one page at most, whatever is asked for.
+/// The maximum number of results on one page.
 const MOST: usize = 1000;
 
-/// What a request wants to see.
+/// The page that a request asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     most: usize,
@@ -21,10 +21,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Reads how many things a page has, and after which it begins. `default` is their number where the request gives none.
+    /// Reads the size of the page and the key after which it begins. `default` is the size if the request has no `MaxResults`.
     ///
     /// # Errors
-    /// A number outside `allowed`, or a token that is none of these.
+    /// A number outside `allowed`, or a token that no page had.
     pub(crate) fn read(
         request: &ParamScope<'_>,
         allowed: RangeInclusive<i64>,
@@ -56,7 +56,7 @@ impl Page {
         })
     }
 
-    /// Refuses a limit where things are named.
+    /// Refuses `MaxResults` in a request that names objects by id, as EC2 does.
     ///
     /// # Errors
     /// `InvalidParameterCombination`.
@@ -70,7 +70,7 @@ impl Page {
         }
     }
 
-    /// Takes the page out of all things. Returns it with the token of the next one.
+    /// Returns the requested page of all results, and the token of the next page.
     pub(crate) fn take<T>(
         &self,
         mut all: Vec<T>,

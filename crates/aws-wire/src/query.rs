@@ -1,6 +1,7 @@
 //! The parameters of a request of the Query protocol: `Filter.1.Name=...&Filter.1.Value.1=...`.
 //!
-//! Invariant: a parameter that an action does not read is refused ([`Params::complete`]), so that no client takes for done what is not.
+//! Invariant: a parameter that an action does not read is refused ([`Params::complete`]), so that no client believes that an ignored parameter
+//! took effect.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +41,7 @@ impl Params {
         }
     }
 
-    /// Returns all parameters but those by which a request is told from its repetition, as one text.
+    /// Returns all parameters except `ClientToken` as one text. Requests that share a token must have the same text.
     pub(crate) fn fingerprint(&self) -> String {
         let all = self.all.iter();
         let all = all.filter(|(name, _)| *name != "ClientToken");
@@ -48,10 +49,10 @@ impl Params {
             .collect()
     }
 
-    /// Ends the reading of a request.
+    /// Checks that every parameter was read.
     ///
     /// # Errors
-    /// `UnknownParameter` for a parameter that was not read; `DryRunOperation` where the caller only wants to know whether it may.
+    /// `UnknownParameter` for a parameter that was not read; `DryRunOperation` if the request is a dry run.
     pub(crate) fn complete(&self) -> Result<(), Refusal> {
         let root = self.root();
         root.accept(&["Action", "Version"]);
@@ -64,6 +65,7 @@ impl Params {
                 format!("The parameter {name} is not recognized"),
             ));
         }
+        // EC2 answers a dry run with an error even if the request would have succeeded; clients look at the code.
         match dry {
             true => Err(Refusal::with(
                 StatusCode::PRECONDITION_FAILED,
@@ -91,7 +93,7 @@ impl<'a> ParamScope<'a> {
         }
     }
 
-    /// Whether anything stands here.
+    /// Returns whether the request has this parameter or any below it.
     pub(crate) fn is_given(&self) -> bool {
         let below = format!("{}.", self.prefix);
         let mut all = self.params.all.range(self.prefix.clone()..);
@@ -99,7 +101,7 @@ impl<'a> ParamScope<'a> {
             .is_some_and(|(name, _)| *name == self.prefix || name.starts_with(&below))
     }
 
-    /// Returns a value that is not empty.
+    /// Returns a value; an empty one counts as absent.
     pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         let full = self.full(name);
         let value = self.params.all.get(&full)?;
@@ -129,7 +131,7 @@ impl<'a> ParamScope<'a> {
         })
     }
 
-    /// Returns a number that may be broken.
+    /// Returns a number that may have a fraction.
     pub(crate) fn decimal(&self, name: &str) -> Result<Option<f64>, Refusal> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -143,7 +145,7 @@ impl<'a> ParamScope<'a> {
         })
     }
 
-    /// Returns a truth value.
+    /// Returns a boolean.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
         match self.text(name) {
             None => Ok(None),
@@ -171,7 +173,7 @@ impl<'a> ParamScope<'a> {
         numbers.iter().map(|number| list.at(number)).collect()
     }
 
-    /// Takes parameters, and all below them, as read although they change nothing here.
+    /// Marks parameters, and all below them, as read although they have no effect here.
     pub(crate) fn accept(&self, names: &[&str]) {
         for name in names {
             let own = self.full(name);
@@ -188,6 +190,7 @@ impl<'a> ParamScope<'a> {
         let all = self.params.all.range(below.clone()..);
         let all = all.map_while(|(name, _)| name.strip_prefix(&below));
         let first = |name: &str| name.split('.').next()?.parse::<u32>().ok();
+        // Sorted as numbers, because the parameters are sorted as texts, where `Value.10` comes before `Value.2`.
         let numbers: BTreeSet<_> = all.filter_map(first).collect();
         numbers.iter().map(ToString::to_string).collect()
     }

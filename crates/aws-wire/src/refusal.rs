@@ -1,4 +1,4 @@
-//! Why a request is refused: status, code and message, before a service writes them in its own form.
+//! The error response of a request: status, code and message, before each service writes them in the form of its protocol.
 
 use axum::http::StatusCode;
 use mullion_cloud::{AddressError, CloudError};
@@ -12,7 +12,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A request that is wrong.
+    /// Creates the refusal of a wrong request, with status 400.
     pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         Self::with(StatusCode::BAD_REQUEST, code, message)
     }
@@ -25,12 +25,12 @@ impl Refusal {
         }
     }
 
-    /// A value that a parameter cannot have.
+    /// Creates the refusal of an invalid value of a parameter.
     pub(crate) fn value(message: impl Into<String>) -> Self {
         Self::new("InvalidParameterValue", message)
     }
 
-    /// A parameter that has to be there.
+    /// Creates the refusal of a request without a required parameter.
     pub(crate) fn missing(name: &str) -> Self {
         Self::new(
             "MissingParameter",
@@ -38,15 +38,17 @@ impl Refusal {
         )
     }
 
-    /// Too many calls of EC2's.
+    /// Creates the refusal with which EC2 throttles calls.
     pub(crate) fn too_many() -> Self {
+        // EC2 throttles with status 503; the other services here use 400 or 429.
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::with(status, "RequestLimitExceeded", "Request limit exceeded.")
     }
 
-    /// An error whose text begins with EC2's code.
+    /// Creates the refusal for an error whose text begins with EC2's code.
     fn from_text(text: &str) -> Self {
         let (code, message) = text.split_once(": ").unwrap_or(("InternalError", text));
+        // EC2 counts missing capacity among the server errors, so that SDKs retry the call.
         let status = match code {
             "InsufficientInstanceCapacity" | "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
@@ -63,7 +65,7 @@ impl From<CloudError> for Refusal {
                 Self::with(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", why)
             }
             CloudError::InsufficientCapacity(refused) => {
-                // The last option is what EC2 tells of.
+                // EC2's error is about the last option that it tried.
                 let last = refused.last().map(ToString::to_string);
                 Self::from_text(&last.unwrap_or_default())
             }

@@ -1,25 +1,25 @@
-//! What an endpoint starts from.
+//! The settings of an endpoint.
 
 use std::time::Duration;
 
 use mullion_api::account;
 
-/// What the account of an endpoint has beside the simulated EC2.
+/// The properties of the endpoint's account that the simulated EC2 does not have.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Id of the account.
+    /// The id of the account.
     pub account_id: String,
-    /// How long a new instance is not described, at the simulated EC2's speed 1 (EC2 is eventually consistent).
+    /// How long Describe calls hide a new instance, at the simulated EC2's speed 1 (EC2 is eventually consistent).
     pub unseen_for: Duration,
-    /// URL of the cluster's API server, as EKS describes it.
+    /// The URL of the cluster's API server, as EKS describes it.
     pub cluster_endpoint: String,
-    /// Certificate authority of that server in base64, as EKS describes it.
+    /// The certificate authority of that server in base64, as EKS describes it.
     pub cluster_authority: String,
-    /// Addresses of services, as EKS describes them.
+    /// The address range of Services, as EKS describes it.
     pub service_cidr: String,
-    /// Name of the queue of messages about instances; where it is `None`, that of the cluster (Karpenter's guides set it so).
+    /// The name of the queue of messages about instances; `None` means the name of the cluster, as in Karpenter's guides.
     pub queue: Option<String>,
-    /// IAM roles that instance profiles may have, beside `KarpenterNodeRole-` with the cluster's name.
+    /// The IAM roles that instance profiles may have, besides `KarpenterNodeRole-` with the cluster's name.
     pub roles: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! STS (API version 2011-06-15): who the caller is.
+//! STS (API version 2011-06-15): GetCallerIdentity.
 
 use axum::{
     body::Body,
@@ -15,18 +15,22 @@ use crate::{
 };
 
 const NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
-/// The version by which a request is known to be for STS.
+/// The API version that identifies a request for STS.
 pub(crate) const VERSION: &str = "2011-06-15";
 
-/// Answers a request.
+/// Runs the action of a request and returns the response.
 pub(crate) fn answer(endpoint: &Endpoint, params: &Params, request_id: &str) -> Response<Body> {
-    match act(endpoint, params, request_id) {
+    match caller_identity(endpoint, params, request_id) {
         Ok(xml) => respond(StatusCode::OK, xml),
         Err(refusal) => refuse(&refusal, NAMESPACE, request_id),
     }
 }
 
-fn act(endpoint: &Endpoint, params: &Params, request_id: &str) -> Result<Vec<u8>, Refusal> {
+fn caller_identity(
+    endpoint: &Endpoint,
+    params: &Params,
+    request_id: &str,
+) -> Result<Vec<u8>, Refusal> {
     let action = params.root().text("Action").unwrap_or_default();
     admit(endpoint, "sts", action)?;
     if action != "GetCallerIdentity" {

@@ -1,4 +1,4 @@
-//! The XML of an answer.
+//! Writes the XML of a response.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use quick_xml::{
 
 const INFALLIBLE: &str = "writing to memory does not fail";
 
-/// An answer that is being written.
+/// A response that is being written.
 pub(crate) struct Xml {
     writer: Writer<Vec<u8>>,
 }
 
 impl Xml {
-    /// Writes a whole answer, whose root element is in a namespace where there is one.
+    /// Writes a whole response; its root element gets the namespace, if there is one.
     pub(crate) fn document(
         root: &str,
         namespace: Option<&str>,
@@ -32,12 +32,12 @@ impl Xml {
         xml.writer.into_inner()
     }
 
-    /// Writes an element with other elements in it.
+    /// Writes an element that contains other elements.
     pub(crate) fn node(&mut self, name: &str, content: impl FnOnce(&mut Self)) {
         self.within(BytesStart::new(name), content);
     }
 
-    /// Writes an element with a text.
+    /// Writes an element that contains a text.
     pub(crate) fn leaf(&mut self, name: &str, value: impl fmt::Display) {
         let text = value.to_string();
         self.within(BytesStart::new(name), |xml| {
@@ -45,7 +45,7 @@ impl Xml {
         });
     }
 
-    /// Writes an element with a text if there is one.
+    /// Writes an element that contains a text, unless the text is absent.
     pub(crate) fn maybe(&mut self, name: &str, value: Option<impl fmt::Display>) {
         if let Some(value) = value {
             self.leaf(name, value);

@@ -27,7 +27,7 @@ pub struct Clock {
 /// A wall clock, and its lead over tokio's time.
 struct WallClock {
     read: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    ahead: Mutex<SignedDuration>,
+    offset: Mutex<SignedDuration>,
 }
 
 impl fmt::Debug for WallClock {
@@ -56,7 +56,7 @@ impl Clock {
             start: Arc::new((wall(), Instant::now())),
             wall: Some(Arc::new(WallClock {
                 read: Box::new(wall),
-                ahead: Mutex::default(),
+                offset: Mutex::default(),
             })),
         }
     }
@@ -86,7 +86,7 @@ impl Clock {
     /// Returns the time of the wall clock, and its jump since the last call, if there was one.
     fn observe(&self, wall: &WallClock) -> (Timestamp, Option<SignedDuration>) {
         // The lock is held while both clocks are read, so that no other thread sees the same jump.
-        let mut ahead = wall.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ahead = wall.offset.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.steady();
         let now = (wall.read)();
         let after = self.steady();

@@ -23,7 +23,7 @@ impl NodeTemplate {
         let is_old_arm = instance_type.family() == "a1";
         self.interfaces.iter().all(has_place)
             && efa_only.count() as u64 <= instance_type.efa_interfaces
-            && (!self.nests_virtual_machines || nests(instance_type))
+            && (!self.nests_virtual_machines || supports_nested_virtualization(instance_type))
             && (!self.tracks_connections || instance_type.hypervisor == "nitro")
             // AL2023 needs an ARMv8.2 processor.
             && !(is_old_arm && self.family == AmiFamily::AmazonLinux2023)
@@ -53,7 +53,7 @@ fn is_efa_only(interface: &NetworkInterface) -> bool {
 }
 
 /// Returns whether virtual machines of a type can run virtual machines: EC2's Intel types of generation 8 can.
-fn nests(instance_type: &InstanceType) -> bool {
+fn supports_nested_virtualization(instance_type: &InstanceType) -> bool {
     let parts = instance_type.parts();
     parts.generation == Some(8)
         && matches!(parts.category, Some("c" | "m" | "r"))

@@ -38,7 +38,7 @@ struct Refusal {
 }
 
 impl Refusal {
-    fn rests(&self, now: Instant) -> bool {
+    fn is_in_force(&self, now: Instant) -> bool {
         now < self.until
     }
 
@@ -55,7 +55,7 @@ impl Refusals {
         let lasts = match last {
             None => UNAVAILABLE_FOR,
             // Launches that were under way do not double the time, but each starts it anew.
-            Some(last) if last.rests(now) => last.lasts,
+            Some(last) if last.is_in_force(now) => last.lasts,
             Some(last) => (last.lasts * 2).min(LONGEST_UNAVAILABLE),
         };
         let until = now + lasts;
@@ -64,16 +64,16 @@ impl Refusals {
     }
 
     /// Returns whether an offering is unavailable because of a refusal.
-    pub fn rests(&self, option: &LaunchOption, now: Instant) -> bool {
+    pub fn is_unavailable(&self, option: &LaunchOption, now: Instant) -> bool {
         let refusal = self.known.get(option);
-        refusal.is_some_and(|refusal| refusal.rests(now))
+        refusal.is_some_and(|refusal| refusal.is_in_force(now))
     }
 
     /// Returns the launches into a placement group that are unavailable because of a refusal.
     pub fn of_group(&self, group: &str, now: Instant) -> Vec<LaunchOption> {
         let known = self.known.iter().filter(|(option, refusal)| {
             let placement = option.placement.as_ref();
-            placement.is_some_and(|own| *own.group == *group) && refusal.rests(now)
+            placement.is_some_and(|own| *own.group == *group) && refusal.is_in_force(now)
         });
         known.map(|(option, _)| option.clone()).collect()
     }
@@ -108,8 +108,8 @@ impl Refusals {
                     placement: None,
                 };
                 if let Some(refusal) = self.known.get(&option) {
-                    offering.available = !refusal.rests(now);
-                    offering.on_trial = !refusal.rests(now);
+                    offering.available = !refusal.is_in_force(now);
+                    offering.on_trial = !refusal.is_in_force(now);
                 }
             }
         }

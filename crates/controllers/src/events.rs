@@ -33,7 +33,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Clock, context::whole_seconds, unread};
+use crate::{Clock, context::whole_seconds, discarded_response};
 use correlator::{COMBINED, Correlator, Verdict};
 
 /// The most events that wait for the writer; more are dropped. This is enough for all events of 2,500 pods that
@@ -330,7 +330,7 @@ impl Writer {
                 let patch = Patch::Merge(patch);
                 let patch =
                     Request::new(&*collection).patch(&name, &PatchParams::default(), &patch);
-                match unread::send(&self.client, patch).await {
+                match discarded_response::send(&self.client, patch).await {
                     // The event expired or was deleted with its namespace, so a new one is written.
                     Err(kube::Error::Api(status)) if status.code == 404 => {
                         let new = event(&occurrence, &namespace, name, message, count);
@@ -349,7 +349,7 @@ impl Writer {
     async fn create(&self, collection: &str, event: &Event) -> Result<(), kube::Error> {
         let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
         let request = Request::new(collection).create(&PostParams::default(), body);
-        unread::send(&self.client, request).await
+        discarded_response::send(&self.client, request).await
     }
 
     /// Returns `<object>.<hexadecimal nanoseconds>`, which is unique even if the clock stands still.

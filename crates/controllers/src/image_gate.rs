@@ -52,13 +52,13 @@ const REMAKING: [(&str, &str); 4] = [
 ];
 
 /// Asks registries again about images for which they have not answered.
-pub trait AskAgain: Send + Sync {
+pub trait RegistryRetry: Send + Sync {
     /// Starts to ask about these images with these pull secrets, without waiting for the answers.
-    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]);
+    fn retry_lookups(&self, images: &[ImageRef], secrets: &[Arc<Value>]);
 }
 
 /// Starts the controller. It places pods by `rule`, which uses the answers of `registries`.
-pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn AskAgain>) {
+pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn RegistryRetry>) {
     let backoff = Backoff {
         max: PERIOD,
         ..Backoff::default()
@@ -99,7 +99,7 @@ struct Gate {
     recorder: Recorder,
     queue: Queue<Key>,
     rule: PlaceByImage,
-    registries: Arc<dyn AskAgain>,
+    registries: Arc<dyn RegistryRetry>,
     /// The time of the last deletion of an owner's pod, by the owner's UID.
     deleted: Mutex<FxHashMap<String, Instant>>,
 }
@@ -194,7 +194,7 @@ impl Gate {
             return self.release(pods, pod, Verdict::default()).await;
         }
         let spec = &object["spec"];
-        self.registries.ask_again(&images_of(spec), secrets);
+        self.registries.retry_lookups(&images_of(spec), secrets);
         self.queue.add_after(Key::of(pod), rest.min(PERIOD));
         Ok(())
     }

@@ -21,7 +21,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, Resource, runtime::watcher};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Informer, informer::IndexFn, resource_claims::of_pod};
+use crate::{Informer, informer::IndexFn, resource_claims::pod_claims};
 use lean_pod::LeanPod;
 
 /// The index of pods by `spec.nodeName`; pods without a node are under the empty string.
@@ -134,8 +134,8 @@ impl Informers {
                 &[
                     (BY_NODE, pod_node as IndexFn<Pod>),
                     (BY_CONTROLLER, controller_uid),
-                    (BY_RESOURCE_CLAIM, of_pod::file_by_claim),
-                    (BY_RESOURCE_CLAIM_TEMPLATE, of_pod::file_by_template),
+                    (BY_RESOURCE_CLAIM, pod_claims::file_by_claim),
+                    (BY_RESOURCE_CLAIM_TEMPLATE, pod_claims::file_by_template),
                 ],
                 tasks.clone(),
                 shutdown.clone(),

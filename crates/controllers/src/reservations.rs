@@ -90,7 +90,7 @@ async fn give_up_expiring(karpenter: &KarpenterContext) -> Result<(), Error> {
         karpenter.delete_claim(&name).await?;
         karpenter
             .log
-            .pass_over(
+            .reconciliation_of(
                 "capacityreservation.expiration",
                 ("karpenter.sh", "NodeClaim"),
                 &name,
@@ -146,7 +146,7 @@ async fn demote(karpenter: &KarpenterContext) -> Result<(), Error> {
         let names: Vec<Value> = updated.iter().map(|name| json!({ "name": name })).collect();
         karpenter
             .log
-            .pass("capacityreservation.capacitytype")
+            .reconciliation("capacityreservation.capacitytype")
             .with("NodeClaims", names)
             .debug("updated capacity type for nodeclaims");
     }

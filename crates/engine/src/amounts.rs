@@ -8,12 +8,12 @@ const ROUNDED: [(i64, i64); 2] = [(1 << 40, GIBIBYTE), (16 << 20, MEBIBYTE)];
 
 /// Formats an available amount, rounded down. `cpu` is in thousandths, all other resources in whole units.
 pub(crate) fn at_most(resource: &str, amount: i64) -> String {
-    said(resource, rounded_down(resource, amount))
+    format_amount(resource, rounded_down(resource, amount))
 }
 
 /// Formats a requested amount, rounded up.
 pub(crate) fn at_least(resource: &str, amount: i64) -> String {
-    said(resource, rounded_up(resource, amount))
+    format_amount(resource, rounded_up(resource, amount))
 }
 
 /// Formats the difference between a requested and an available amount, both rounded as [`at_least`] and
@@ -22,7 +22,7 @@ pub(crate) fn between(resource: &str, asked: i64, there: i64) -> String {
     // Users see all three numbers, so the difference is computed from the rounded ones: then the subtraction
     // comes out.
     let difference = rounded_up(resource, asked).saturating_sub(rounded_down(resource, there));
-    said(resource, difference)
+    format_amount(resource, difference)
 }
 
 /// Returns the unit to whose multiples an amount is rounded.
@@ -47,7 +47,7 @@ fn rounded_up(resource: &str, amount: i64) -> i64 {
 }
 
 /// Formats an amount in the largest unit that divides it evenly.
-fn said(resource: &str, amount: i64) -> String {
+fn format_amount(resource: &str, amount: i64) -> String {
     let units: &[(i64, &str)] = match resource {
         "cpu" => &[(1_000, ""), (1, "m")],
         name if is_bytes(name) => &[

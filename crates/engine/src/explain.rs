@@ -345,7 +345,7 @@ impl Cluster {
                 remaining,
             } => format!(
                 "limit reached: {} {resource} left",
-                change::said(resource, *remaining)
+                change::format_quantity(resource, *remaining)
             ),
             PoolReason::TooLarge { resource } => {
                 format!("{resource}: more than any type offers beside its DaemonSets")

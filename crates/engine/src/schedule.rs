@@ -59,7 +59,7 @@ impl Cluster {
         // Also asked of conflicts, because a claim that was lost since the promise refuses the pod everywhere.
         if let Some(node) = promised
             && self.conflict(class).is_none()
-            && self.takes(class, &key, node)
+            && self.is_feasible_with_nominated(class, &key, node)
         {
             return Ok(Decision::Node(node));
         }
@@ -161,11 +161,11 @@ impl Cluster {
 
     /// Returns every node with its refusal, sorted by name, for a pod that fits nowhere.
     pub fn refusals(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
-        self.refusals_among(None, class, key)
+        self.refusals_of_nodes(None, class, key)
     }
 
     /// Returns the refusals like [`Cluster::refusals`], of the given nodes only.
-    pub(crate) fn refusals_among(
+    pub(crate) fn refusals_of_nodes(
         &mut self,
         nodes: Option<Vec<NodeId>>,
         class: PodClassId,
@@ -208,7 +208,7 @@ impl Cluster {
         let is_usual = self.rules(own.shape.profile).order().is_none();
         // Boards choose a node even if the preferred node affinity has an error, which must end the attempt instead.
         if own.shape.preference_error.is_some() || (has_volumes && !is_usual) {
-            return self.schedule_by_asking_all(class, key, seed);
+            return self.schedule_checking_every_node(class, key, seed);
         }
         let mut held = self.held_otherwise(class, key);
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
@@ -233,7 +233,7 @@ impl Cluster {
                 _ => break,
             }
         }
-        self.schedule_by_asking_all(class, key, seed)
+        self.schedule_checking_every_node(class, key, seed)
     }
 
     /// Returns the existing nodes among those that a pod names; `None` if it names none.
@@ -249,7 +249,7 @@ impl Cluster {
     }
 
     /// Schedules like [`Cluster::schedule_key`], but checks every node instead of using boards.
-    pub(crate) fn schedule_by_asking_all(
+    pub(crate) fn schedule_checking_every_node(
         &mut self,
         class: PodClassId,
         key: &str,
@@ -437,7 +437,7 @@ impl Cluster {
         if question.is_about_room_only() {
             return question.check_with_nominated(node, pods);
         }
-        self.in_thought(class, node, |own| {
+        self.with_trial(class, node, |own| {
             pods.iter().for_each(|pod| own.try_on(*pod, node, false));
             let refusal = own.question(class).check(node);
             pods.iter().for_each(|pod| own.take_off(*pod, node, false));

@@ -25,11 +25,12 @@ pub(crate) struct Site<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirement {
     key: Symbol,
-    test: Test,
+    test: ValueTest,
 }
 
+/// The condition on the value of a label, by the operators of node selectors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Test {
+enum ValueTest {
     In(Box<[Symbol]>),
     NotIn(Box<[Symbol]>),
     Exists,
@@ -46,7 +47,7 @@ impl Requirement {
 
     /// Returns how labels differ from a requirement of a single value; `None` for other requirements.
     fn mismatch(&self, labels: &LabelSet) -> Option<LabelMismatch> {
-        let Test::In(values) = &self.test else {
+        let ValueTest::In(values) = &self.test else {
             return None;
         };
         let [wanted] = **values else { return None };
@@ -76,16 +77,16 @@ impl Requirement {
             _ => None,
         };
         let test = match operator {
-            Operator::In => Test::In(set(values)?),
-            Operator::NotIn => Test::NotIn(set(values)?),
-            Operator::Exists if values.is_empty() => Test::Exists,
-            Operator::DoesNotExist if values.is_empty() => Test::Absent,
+            Operator::In => ValueTest::In(set(values)?),
+            Operator::NotIn => ValueTest::NotIn(set(values)?),
+            Operator::Exists if values.is_empty() => ValueTest::Exists,
+            Operator::DoesNotExist if values.is_empty() => ValueTest::Absent,
             Operator::Exists | Operator::DoesNotExist => return None,
-            Operator::Gt => Test::Above(number()?),
-            Operator::Lt => Test::Below(number()?),
+            Operator::Gt => ValueTest::Above(number()?),
+            Operator::Lt => ValueTest::Below(number()?),
             // Values are integers, so `>= n` is `> n - 1`.
-            Operator::Gte => Test::Above(number()?.checked_sub(1)?),
-            Operator::Lte => Test::Below(number()?.checked_add(1)?),
+            Operator::Gte => ValueTest::Above(number()?.checked_sub(1)?),
+            Operator::Lte => ValueTest::Below(number()?.checked_add(1)?),
         };
         Some(Requirement {
             key: names.intern(key),
@@ -97,7 +98,7 @@ impl Requirement {
     pub(crate) fn equals(key: Symbol, value: Symbol) -> Self {
         Requirement {
             key,
-            test: Test::In(Box::from([value])),
+            test: ValueTest::In(Box::from([value])),
         }
     }
 
@@ -111,12 +112,12 @@ impl Requirement {
         // Labels are compared as integers; one that is no integer satisfies neither `Gt` nor `Lt`.
         let number = || value.and_then(|value| names.text(value).parse::<i64>().ok());
         match &self.test {
-            Test::In(values) => value.is_some_and(|value| values.contains(&value)),
-            Test::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
-            Test::Exists => value.is_some(),
-            Test::Absent => value.is_none(),
-            Test::Above(bound) => number().is_some_and(|number| number > *bound),
-            Test::Below(bound) => number().is_some_and(|number| number < *bound),
+            ValueTest::In(values) => value.is_some_and(|value| values.contains(&value)),
+            ValueTest::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
+            ValueTest::Exists => value.is_some(),
+            ValueTest::Absent => value.is_none(),
+            ValueTest::Above(bound) => number().is_some_and(|number| number > *bound),
+            ValueTest::Below(bound) => number().is_some_and(|number| number < *bound),
         }
     }
 }

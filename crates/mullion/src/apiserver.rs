@@ -22,7 +22,7 @@ use crate::{
     failure::{Failure, file_error},
     kubeconfig::{self, Target},
     open_files, out,
-    up::{self, plan::Port},
+    up::{self, plan::PortChoice},
 };
 
 /// The name of the cluster, the user and the context in the kubeconfig.
@@ -64,9 +64,9 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     let now = Timestamp::now();
     let store = keep::open(directory.as_deref(), false, now)?;
     let port = match (args.port, keep::port(store.notes())) {
-        (Some(port), _) => Port::Exactly(port),
-        (None, Some(port)) => Port::Again(port),
-        (None, None) => Port::Usual,
+        (Some(port), _) => PortChoice::Exactly(port),
+        (None, Some(port)) => PortChoice::Again(port),
+        (None, None) => PortChoice::Usual,
     };
     let (listener, address) = port.bind().await?;
     keep::set_port(store.notes(), address.port());
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         directory: directory.clone(),
         started: now,
         log: None,
-        access: kubeconfig::alone(&leads_to),
+        access: kubeconfig::for_cluster(&leads_to),
     });
     let stop = CancellationToken::new();
     let serving = tokio::spawn({

@@ -28,7 +28,7 @@ use crate::{
     kubeconfig, memory, out,
     up::{
         cluster::Cluster,
-        plan::{self, Plan, Port},
+        plan::{self, Plan, PortChoice},
     },
 };
 
@@ -100,7 +100,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         file: None,
         config: String::new(),
         default_pools: false,
-        port: Port::Exactly(0),
+        port: PortChoice::Exactly(0),
         kubeconfig: None,
         speed: Speed::INSTANT,
         exhausted: Vec::new(),
@@ -127,7 +127,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
 async fn client(cluster: &Cluster) -> Result<Client, Failure> {
     let failed = |why: String| Failure::run(format!("no client for the cluster: {why}"));
     let server = format!("https://{}", cluster.address);
-    let config = kubeconfig::alone(&kubeconfig::Cluster {
+    let config = kubeconfig::for_cluster(&kubeconfig::Cluster {
         name: "bench",
         server: &server,
         directory: None,

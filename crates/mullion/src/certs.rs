@@ -24,12 +24,12 @@ pub(crate) struct Authority {
 /// The PEM texts that a server and its administrator need.
 pub(crate) struct Certs {
     pub(crate) ca: String,
-    pub(crate) server: Pair,
-    pub(crate) admin: Pair,
+    pub(crate) server: CertificatePair,
+    pub(crate) admin: CertificatePair,
 }
 
 /// A certificate and its private key, in PEM.
-pub(crate) struct Pair {
+pub(crate) struct CertificatePair {
     pub(crate) cert: String,
     pub(crate) key: String,
 }
@@ -55,13 +55,18 @@ impl Authority {
     }
 
     /// Signs a certificate for a webhook server with these names or addresses, valid from yesterday for 90 days.
-    pub(crate) fn webhook(&self, now: Timestamp, names: &[String]) -> Result<Pair, rcgen::Error> {
+    pub(crate) fn webhook(
+        &self,
+        now: Timestamp,
+        names: &[String],
+    ) -> Result<CertificatePair, rcgen::Error> {
         let today = date(now);
         let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
         let mut server = params(today, "mullion-webhook", 90.days());
         for_usage(&mut server, usage);
         for name in names {
+            // TLS clients compare an IP address only with the addresses in a certificate, never with its DNS names.
             server.subject_alt_names.push(match name.parse() {
                 Ok(address) => SanType::IpAddress(address),
                 Err(_) => SanType::DnsName(name.as_str().try_into()?),
@@ -88,6 +93,7 @@ impl Authority {
         for address in loopback.into_iter().chain(addresses) {
             server.subject_alt_names.push(SanType::IpAddress(address));
         }
+        // Programs in pods reach the API server by the names of the Service `kubernetes`.
         for name in [
             "localhost",
             "kubernetes",
@@ -136,10 +142,13 @@ fn date(now: Timestamp) -> Date {
     now.to_zoned(TimeZone::UTC).date()
 }
 
-fn signed(params: CertificateParams, ca: &Issuer<'_, KeyPair>) -> Result<Pair, rcgen::Error> {
+fn signed(
+    params: CertificateParams,
+    ca: &Issuer<'_, KeyPair>,
+) -> Result<CertificatePair, rcgen::Error> {
     let key = KeyPair::generate()?;
     let cert = params.signed_by(&key, ca)?;
-    Ok(Pair {
+    Ok(CertificatePair {
         cert: cert.pem(),
         key: key.serialize_pem(),
     })
@@ -175,6 +184,7 @@ fn params(today: Date, common_name: &str, valid_for: Span) -> CertificateParams 
         rcgen::date_time_ymd(i32::from(date.year()), date.month() as u8, date.day() as u8)
     };
     let mut params = CertificateParams::default();
+    // Since yesterday, so that machines whose clocks are behind accept a certificate that was just issued.
     params.not_before = date(today.saturating_sub(1.day()));
     params.not_after = date(today.saturating_add(valid_for));
     params

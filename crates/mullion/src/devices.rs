@@ -7,12 +7,12 @@ use mullion_kinds::devices::{Attribute, Device, Selector};
 
 /// Evaluates expressions as the API server checks them.
 #[derive(Debug, Default)]
-pub(crate) struct Judge {
+pub(crate) struct CelEvaluator {
     /// The last expression, because the engine evaluates the same one for slice after slice.
     last: Mutex<Option<(String, Arc<Selector>)>>,
 }
 
-impl Judge {
+impl CelEvaluator {
     fn compiled(&self, expression: &str) -> Result<Arc<Selector>, String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, selector)) = &*last
@@ -26,7 +26,7 @@ impl Judge {
     }
 }
 
-impl DeviceJudge for Judge {
+impl DeviceJudge for CelEvaluator {
     fn judge(
         &self,
         expression: &str,
@@ -77,8 +77,9 @@ mod tests {
             { "name": "b", "attributes": { "model": { "string": "t4" } }, "capacity": { "memory": { "value": "16Gi" } } },
         ]);
         let devices: Vec<DeviceSpec> = serde_json::from_value(devices).expect("devices");
-        let says =
-            |expression: &str| Judge::default().judge(expression, "gpu.example.com", &devices);
+        let says = |expression: &str| {
+            CelEvaluator::default().judge(expression, "gpu.example.com", &devices)
+        };
         let large = r#"device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))"#;
         assert_eq!(says(large), Ok(vec![Ok(true), Ok(false)]));
         let model = r#"device.attributes["gpu.example.com"].model == "t4""#;

@@ -48,6 +48,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         fs::create_dir_all(directory)?;
     }
     let part = temporary_name(path)?;
+    // Private until the old mode is known, because the content may be a key.
     let written = private(&part)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| match fs::metadata(path) {

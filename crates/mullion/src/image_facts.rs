@@ -14,7 +14,7 @@ use mullion_controllers::{
         ClusterReader,
         placement::{Facts, Taint, taints},
     },
-    image_gate::AskAgain,
+    image_gate::RegistryRetry,
 };
 use mullion_engine::images::{ImageRef, Runs};
 use mullion_images::{ImageLookup, Keyring, Registries};
@@ -110,8 +110,8 @@ impl Facts for ImageFacts {
     }
 }
 
-impl AskAgain for ImageFacts {
-    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]) {
+impl RegistryRetry for ImageFacts {
+    fn retry_lookups(&self, images: &[ImageRef], secrets: &[Arc<Value>]) {
         let keyring = Keyring::of(secrets);
         for image in images.iter().take(MOST_IMAGES) {
             self.registries.ask_again(image, &keyring);

@@ -17,7 +17,7 @@ use mullion_cloud::{
 };
 use mullion_controllers::{
     Context, ipam,
-    kubelet::{self, pulls::Knowledge},
+    kubelet::{self, pulls::ImageSources},
 };
 use mullion_images::{Registries, Settings, SystemDial};
 use tokio::time::timeout;
@@ -139,7 +139,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     let registries = Registries::new(settings, Arc::new(SystemDial::default()));
     let options = kubelet::driver::Options {
         pace: args.speed.into(),
-        images: Knowledge {
+        images: ImageSources {
             table,
             contents: Some(Arc::new(PullRegistries(registries))),
         },

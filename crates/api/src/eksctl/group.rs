@@ -207,6 +207,7 @@ fn instance_types(group: &Field<'_>) -> Result<Vec<String>, ConfigError> {
         None => None,
     };
     let listed = lists.concat();
+    // eksctl has the type `mixed` for groups whose types are listed in `instancesDistribution`.
     match (single, listed.is_empty()) {
         (Some((kind, _)), true) if kind != "mixed" => Ok(vec![kind]),
         (Some((kind, field)), false) if kind != "mixed" => Err(field

@@ -208,6 +208,7 @@ impl Cluster {
                 cluster.node_groups.push(group);
             }
         }
+        // Twenty groups with the same ignored field are reported as one path.
         cluster.ignored = once_each(ignored);
         Ok(cluster)
     }
@@ -245,6 +246,7 @@ fn identity_mappings(document: &Value) -> Vec<IdentityMapping> {
     items
         .into_iter()
         .flatten()
+        // The ARN of a user has `:user/` here, and a mapping of an account has no ARN at all.
         .filter(|item| {
             item["arn"]
                 .as_str()
@@ -294,7 +296,7 @@ fn read_version(text: &str) -> Option<KubernetesVersion> {
     KubernetesVersion::from_minor(minor)
 }
 
-/// Replaces list indices by `[]`, and keeps the first of each path.
+/// Replaces list indices by `[]`, and removes repeated paths.
 fn once_each(paths: Vec<String>) -> Vec<String> {
     let mut seen = Vec::new();
     for path in paths {

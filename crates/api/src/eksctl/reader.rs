@@ -82,6 +82,7 @@ impl<'a> Field<'a> {
 
     /// Refuses everything except a ClusterConfig of the supported version.
     pub(super) fn check_kind(&self) -> Result<(), ConfigError> {
+        // A Kubernetes manifest is the most likely mistake, and for one the hint is another than for a wrong version.
         let text = |name| self.get(name).and_then(|field| field.string().ok());
         let elsewhere = text("apiVersion").is_none_or(|version| !version.starts_with("eksctl.io/"));
         if let Some(other) = text("kind").filter(|kind| elsewhere && kind != "ClusterConfig") {
@@ -221,6 +222,7 @@ impl<'a> Field<'a> {
         if REGIONS.contains(&text.as_str()) {
             return Ok(text);
         }
+        // A name with a typo is most likely one of the same part of the world: `eu-nort-1`.
         let part = text.split('-').next();
         let near = REGIONS.iter().filter(|name| name.split('-').next() == part);
         let near: Vec<_> = near.copied().collect();
@@ -252,6 +254,7 @@ impl<'a> Field<'a> {
         let mut zones = Vec::new();
         for field in self.items(name)? {
             let zone = field.string()?;
+            // Ordinary zones are the region and one letter. Names of local zones (`us-west-2-lax-1a`) are longer; they are not simulated.
             let letter = zone.strip_prefix(region).unwrap_or_default();
             if !matches!(letter.as_bytes(), [b'a'..=b'f']) {
                 return Err(field
@@ -297,6 +300,7 @@ fn unknown_field(path: String, name: &str, used: &[&str], unused: &[&str]) -> Co
         .map(|known| (distance(name, known), *known))
         .min();
     match near {
+        // One typo, and one more for every four letters; names further away are a coincidence.
         Some((steps, known)) if steps <= 1 + name.len() / 4 => {
             error.hint(format!("did you mean {known}?"))
         }

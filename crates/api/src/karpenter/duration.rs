@@ -66,6 +66,7 @@ impl fmt::Display for NillableDuration {
 
 impl Serialize for NillableDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // The original text, because `90m` that comes back as `1h30m0s` would look like a change of the spec.
         serializer.serialize_str(&self.text)
     }
 }

@@ -60,12 +60,14 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for ResourceList {
 
 impl<'de> Deserialize<'de> for ResourceList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The schemas say `x-kubernetes-int-or-string`: whole numbers and texts are the only forms that the API server stores.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum IntOrString {
             Int(i64),
             Text(String),
         }
+        // Go programs write a nil map as `null`.
         let raw = Option::<BTreeMap<String, IntOrString>>::deserialize(deserializer)?;
         Ok(raw
             .unwrap_or_default()

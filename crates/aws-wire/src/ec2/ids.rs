@@ -1,15 +1,15 @@
-//! Ids of what the endpoint makes.
+//! Generates the ids of objects that the endpoint creates.
 //!
-//! Invariant: they follow from the seed and the order of calls, so that a history repeats.
+//! Invariant: ids depend only on the seed and the order of calls, so a repeated run gives the same ids.
 
-/// A sequence of ids (SplitMix64).
-pub(crate) struct Ids {
+/// Generates ids from a pseudo-random sequence (SplitMix64).
+pub(crate) struct IdGenerator {
     state: u64,
 }
 
-impl Ids {
+impl IdGenerator {
     pub(crate) fn new(seed: u64) -> Self {
-        // Another sequence than that of the simulated EC2 of the same seed.
+        // Inverted, because the simulated EC2 has a sequence from the same seed and the two must not repeat each other's ids.
         Self { state: !seed }
     }
 
@@ -21,17 +21,17 @@ impl Ids {
         z ^ (z >> 31)
     }
 
-    /// An id such as `lt-0123456789abcdef0`.
+    /// Returns an id such as `lt-0123456789abcdef0`.
     pub(crate) fn resource(&mut self, prefix: &str) -> String {
         format!("{prefix}-0{:016x}", self.next())
     }
 
-    /// An id of IAM's such as `AIPA0123456789ABCDEF0`.
+    /// Returns an id of IAM such as `AIPA0123456789ABCDEF0`.
     pub(crate) fn principal(&mut self, prefix: &str) -> String {
         format!("{prefix}0{:016X}", self.next())
     }
 
-    /// The id of IAM's that something of a name has always had.
+    /// Returns the id of an IAM object that exists from the start; it depends only on the object's name.
     pub(crate) fn of_name(prefix: &str, name: &str) -> String {
         let seed = name.bytes().fold(0_u64, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(u64::from(byte))
@@ -39,7 +39,7 @@ impl Ids {
         Self::new(seed).principal(prefix)
     }
 
-    /// An id in the form of a UUID.
+    /// Returns an id in the form of a UUID.
     pub(crate) fn request(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         format!(

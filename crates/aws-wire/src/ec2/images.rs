@@ -1,4 +1,4 @@
-//! Machine images: those that nodes of EKS boot, as their makers publish them.
+//! DescribeImages: the machine images that EKS nodes boot, as their publishers name them.
 
 use jiff::{
     Span,
@@ -69,13 +69,13 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }))
 }
 
-/// Who publishes an image.
+/// Returns the publisher of an image.
 struct Owner<'a> {
     id: &'a str,
     alias: Option<&'static str>,
 }
 
-/// The accounts from which images of a family come.
+/// Returns the accounts that publish images of a family.
 fn owner<'a>(call: &Call<'a>, family: AmiFamily) -> Owner<'a> {
     let (id, alias) = match family {
         AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 => ("602401143452", Some("amazon")),
@@ -96,7 +96,7 @@ fn platform(image: &NodeImage) -> Option<&'static str> {
     (image.os() == Os::Windows).then_some("windows")
 }
 
-/// When an image was published: each release a month after the one before.
+/// Returns when an image was published: each release a month after the one before.
 fn created(image: &NodeImage) -> String {
     const FIRST: Date = date(2025, 3, 17);
     let months = Span::new().try_months(image.release).unwrap_or_default();

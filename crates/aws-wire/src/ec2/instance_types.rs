@@ -1,4 +1,4 @@
-//! Instance types and where they are sold, as the catalogue has them. What the catalogue leaves open is left out.
+//! DescribeInstanceTypes and DescribeInstanceTypeOfferings, from the catalogue. Properties that the catalogue does not know are left out.
 
 use std::{collections::BTreeMap, sync::Arc};
 

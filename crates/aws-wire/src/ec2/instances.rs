@@ -1,4 +1,4 @@
-//! Describing and terminating instances.
+//! DescribeInstances and TerminateInstances.
 //!
 //! Invariant: an instance that was launched a moment ago is not described yet, as in EC2, which is eventually consistent.
 
@@ -94,7 +94,7 @@ impl Call<'_> {
         self.state().launched.get(id).cloned()
     }
 
-    /// All instances that describing calls show by now.
+    /// Returns the instances that Describe calls show by now.
     pub(super) fn seen(&self) -> Vec<Arc<Instance>> {
         let now = Instant::now();
         let all = self.ec2().instances();
@@ -111,10 +111,10 @@ impl Call<'_> {
         all.into_iter().filter(is_seen).collect()
     }
 
-    /// The instances of these ids.
+    /// Returns the instances with these ids.
     ///
     /// # Errors
-    /// `InvalidInstanceID.NotFound` for all that do not exist, or are not seen yet.
+    /// `InvalidInstanceID.NotFound` for ids that do not exist or are not shown yet.
     pub(super) fn named(&self, ids: &[&str]) -> Result<Vec<Arc<Instance>>, Refusal> {
         let is_id = |id: &str| {
             let digits = id.strip_prefix("i-").unwrap_or_default();
@@ -155,7 +155,7 @@ impl Call<'_> {
         }
     }
 
-    /// The ARN of an instance profile that a launch names by name or ARN.
+    /// Returns the ARN of an instance profile that a launch gives by name or by ARN.
     pub(super) fn profile_arn(&self, profile: &str) -> String {
         match profile.starts_with("arn:") {
             true => profile.to_owned(),
@@ -231,7 +231,7 @@ fn look_up(
     }
 }
 
-/// EC2's number of a state.
+/// Returns EC2's code of a state.
 fn state_code(state: InstanceState) -> u8 {
     match state {
         InstanceState::Pending => 0,
@@ -251,7 +251,7 @@ fn platform(own: &Instance) -> Option<&'static str> {
     (own.os() == Os::Windows).then_some("windows")
 }
 
-/// How an instance is paid for, which EC2 does not tell of plain on-demand ones.
+/// Returns the purchasing option of an instance; EC2 leaves it out for ordinary on-demand instances.
 fn special_lifecycle(own: &Instance) -> Option<&'static str> {
     let name = lifecycle(own.capacity_type, own.reservation.as_ref());
     Some(name).filter(|name| *name != "on-demand")
@@ -265,7 +265,7 @@ pub(super) fn interface_id(id: &InstanceId) -> String {
     id.0.replacen("i-", "eni-", 1)
 }
 
-/// The address of an instance's interface on the link: locally administered, with digits of the id.
+/// Returns the MAC address of an instance's interface: a locally administered one with digits of the id.
 pub(super) fn mac_address(id: &InstanceId) -> String {
     let digits: Vec<char> = id.0.chars().rev().take(10).collect();
     let pairs = digits.chunks(2).rev();

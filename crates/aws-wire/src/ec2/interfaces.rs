@@ -1,4 +1,4 @@
-//! Network interfaces, and the addresses and prefixes on them. Each instance has one, which is its primary.
+//! Network interfaces, and the addresses and prefixes on them. Each instance has only its primary interface.
 
 use std::net::Ipv4Addr;
 
@@ -124,7 +124,7 @@ pub(super) async fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }))
 }
 
-/// AssignPrivateIpAddresses, by number.
+/// AssignPrivateIpAddresses, for a number of addresses or prefixes that EC2 chooses.
 pub(super) async fn assign(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let root = call.root();
     let interface = interface(&root)?;

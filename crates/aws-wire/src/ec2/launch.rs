@@ -18,21 +18,21 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{Call, Name, instances::interface_id, launch_templates::tags_for, user_data::Kubelet};
 use crate::{query::ParamScope, refusal::Refusal};
 
-/// How many client tokens are remembered.
+/// The number of client tokens that are remembered.
 const MOST_TOKENS: usize = 20_000;
-/// Bytes of user data at most, before base64.
+/// The maximum size of user data in bytes, before base64.
 const MOST_USER_DATA: usize = 16 * 1024;
 
 /// The facts about a launch that the instance does not have.
 #[derive(Clone, Debug)]
 pub(super) struct LaunchRecord {
-    /// When describing calls begin to show it.
+    /// When Describe calls begin to show the instance.
     pub(super) seen_at: Instant,
     pub(super) client_token: String,
     pub(super) profile: Option<String>,
 }
 
-/// What a launch template says, as far as it changes anything here.
+/// The settings of a launch template that have an effect here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaunchSpec {
     pub(super) image: Option<String>,
@@ -47,10 +47,10 @@ pub(super) struct LaunchSpec {
     /// In base64.
     pub(super) user_data: Option<String>,
     pub(super) is_spot: bool,
-    /// The capacity reservation that it draws on.
+    /// The capacity reservation that the instance uses.
     pub(super) reservation: Option<String>,
     pub(super) tags: BTreeMap<String, String>,
-    /// Prefixes that the interface gets with the launch.
+    /// The number of prefixes that the interface gets at launch.
     prefixes: u32,
 }
 
@@ -172,8 +172,8 @@ impl LaunchSpec {
         Ok(())
     }
 
-    /// Returns these settings, and those of a template where there are none.
-    pub(super) fn over(self, template: &Self) -> Self {
+    /// Returns these settings, completed by those of a template.
+    pub(super) fn with_defaults_of(self, template: &Self) -> Self {
         let either = |own: Option<String>, other: &Option<String>| own.or_else(|| other.clone());
         let mut tags = template.tags.clone();
         tags.extend(self.tags);
@@ -240,14 +240,15 @@ impl LaunchSpec {
         }
     }
 
-    /// Does what is left to do for an instance that was bought: it is not described for a while, and gets its prefixes. Without them it is
-    /// terminated.
-    pub(super) async fn settle(
+    /// Completes the launch of an instance that was bought: hides it from Describe calls for a while, and assigns its prefixes. If they cannot be
+    /// assigned, the instance is terminated.
+    pub(super) async fn finish_launch(
         &self,
         call: &Call<'_>,
         instance: &Instance,
         client_token: &str,
     ) -> Result<(), Refusal> {
+        // EC2 is eventually consistent: a new instance is missing in descriptions at first, and clients have to cope with that.
         let unseen = call.endpoint.settings().unseen_for;
         let launched = LaunchRecord {
             seen_at: Instant::now() + call.ec2().config().speed.scale(unseen),
@@ -268,7 +269,7 @@ impl LaunchSpec {
         given.map(drop).map_err(Refusal::from)
     }
 
-    /// The volume that pods' files are on: at the family's root device, else the only one, else the family's default.
+    /// Returns the size of the volume with the pods' files: that of the family's root device, else of the only volume, else the family's default.
     fn root_volume_gib(&self, image: &NodeImage) -> u64 {
         let device = root_device(image);
         let only = match self.volumes.len() {
@@ -280,11 +281,12 @@ impl LaunchSpec {
     }
 }
 
-/// The device of the volume that pods' files are on.
+/// Returns the device of the volume with the pods' files.
 pub(super) fn root_device(image: &NodeImage) -> &'static str {
     use mullion_api::ami::AmiFamily;
     match image.family {
         AmiFamily::Windows(..) => "/dev/sda1",
+        // Bottlerocket has its read-only system on /dev/xvda and containers on a second volume.
         AmiFamily::Bottlerocket => "/dev/xvdb",
         _ => "/dev/xvda",
     }
@@ -318,7 +320,7 @@ pub(super) fn image(images: &[NodeImage], id: &str) -> Result<NodeImage, Refusal
     })
 }
 
-/// EC2's name of an architecture.
+/// Returns EC2's name of an architecture.
 pub(super) fn architecture(arch: Arch) -> &'static str {
     match arch {
         Arch::Amd64 => "x86_64",
@@ -350,7 +352,7 @@ pub(super) fn unsupported(name: &str, image: &NodeImage, capacity_type: Capacity
     Refusal::new("Unsupported", text)
 }
 
-/// EC2's name of a way to pay for an instance.
+/// Returns EC2's name of a purchasing option.
 pub(super) fn lifecycle(
     capacity_type: CapacityType,
     reservation: Option<&Reservation>,
@@ -367,7 +369,7 @@ pub(super) fn lifecycle(
     }
 }
 
-/// The refusal of a client token that came with another request.
+/// Returns the refusal of a client token that another request has used.
 pub(super) fn mismatch() -> Refusal {
     Refusal::new(
         "IdempotentParameterMismatch",
@@ -375,11 +377,11 @@ pub(super) fn mismatch() -> Refusal {
     )
 }
 
-/// The answers to requests with client tokens.
+/// The results of requests with client tokens.
 ///
-/// Invariant: of requests with one token one acts at a time, and what it answered is answered again.
+/// Invariant: of the requests with one token only one runs at a time, and the others return its result.
 #[derive(Default)]
-pub(crate) struct Tokens {
+pub(crate) struct ClientTokens {
     all: HashMap<String, Arc<Mutex<Option<IdempotentResult>>>>,
     order: VecDeque<String>,
 }
@@ -392,8 +394,8 @@ pub(super) struct IdempotentResult {
     pub(super) xml: Vec<u8>,
 }
 
-impl Tokens {
-    /// Returns the place of a token.
+impl ClientTokens {
+    /// Returns the place for the result of the requests with a token.
     pub(super) fn of(&mut self, token: &str) -> Arc<Mutex<Option<IdempotentResult>>> {
         if !self.all.contains_key(token) {
             self.order.push_back(token.to_owned());

@@ -1,4 +1,4 @@
-//! Launch templates: what an instance is launched with. Each has one version; Karpenter makes a new template for a change.
+//! Launch templates. Each has one version, because Karpenter creates a new template for every change.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct LaunchTemplate {
     created: Timestamp,
     tags: BTreeMap<String, String>,
     pub(super) spec: LaunchSpec,
-    /// The client token that made it and the request's parameters.
+    /// The client token and the parameters of the request that created the template.
     token: Option<(String, String)>,
 }
 

@@ -28,7 +28,7 @@ use axum::{
 };
 use mullion_cloud::{InstanceId, sim::SimulatedEc2};
 
-pub(crate) use ids::Ids;
+pub(crate) use ids::IdGenerator;
 pub(crate) use launch_templates::time;
 pub(crate) use prices::usd;
 
@@ -39,33 +39,33 @@ use crate::{
     refusal::Refusal,
     xml::Xml,
 };
-use launch::{LaunchRecord, Tokens};
+use launch::{ClientTokens, LaunchRecord};
 use launch_templates::LaunchTemplate;
 
-/// The namespace of answers.
+/// The XML namespace of responses.
 const NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 const VERSION: &str = "2016-11-15";
 
 /// The state of the endpoint that the simulated EC2 does not have.
 pub(crate) struct EndpointState {
-    pub(crate) ids: Ids,
+    pub(crate) ids: IdGenerator,
     templates: Vec<LaunchTemplate>,
     launched: HashMap<InstanceId, LaunchRecord>,
-    tokens: Tokens,
+    tokens: ClientTokens,
 }
 
 impl EndpointState {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            ids: Ids::new(seed),
+            ids: IdGenerator::new(seed),
             templates: Vec::new(),
             launched: HashMap::new(),
-            tokens: Tokens::default(),
+            tokens: ClientTokens::default(),
         }
     }
 }
 
-/// One request.
+/// One request and the endpoint that handles it.
 struct Call<'a> {
     endpoint: &'a Endpoint,
     params: &'a Params,
@@ -90,7 +90,7 @@ impl<'a> Call<'a> {
         &self.endpoint.settings().account_id
     }
 
-    /// Ends the reading of the request.
+    /// Checks that every parameter of the request was read.
     fn complete(&self) -> Result<(), Refusal> {
         self.params.complete()
     }
@@ -103,7 +103,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Refuses a call that is one too many or that the caller may not make.
+    /// Refuses a call that is throttled or that the caller may not make.
     fn admit(&self) -> Result<(), Refusal> {
         if self.ec2().throttles() {
             return Err(Refusal::too_many());
@@ -116,7 +116,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Answers a request.
+/// Runs the action of a request and returns the response.
 pub(crate) async fn answer(
     endpoint: &Endpoint,
     params: &Params,
@@ -130,7 +130,7 @@ pub(crate) async fn answer(
         request_id,
     };
     let done = match root.text("Version") {
-        Some(VERSION) => act(&call).await,
+        Some(VERSION) => run_action(&call).await,
         other => Err(Refusal::new(
             "InvalidAction",
             format!(
@@ -146,7 +146,7 @@ pub(crate) async fn answer(
     }
 }
 
-async fn act(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
+async fn run_action(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     if call.action.is_empty() {
         return Err(Refusal::new(
             "MissingAction",
@@ -192,6 +192,9 @@ fn unauthorized(why: &str) -> Refusal {
 }
 
 /// Writes a refusal as EC2 does.
+///
+/// EC2 is older than the Query protocol of the other services: its root element is `Response`, its errors are a list, and the id of the request
+/// is spelt `RequestID`. SDKs parse it separately.
 pub(crate) fn refuse(refusal: &Refusal, request_id: &str) -> Response<Body> {
     let xml = Xml::document("Response", None, |xml| {
         xml.node("Errors", |xml| {
@@ -221,5 +224,5 @@ fn write_tags<'t>(xml: &mut Xml, tags: impl IntoIterator<Item = (&'t String, &'t
     });
 }
 
-/// A name that many share.
+/// A name of which clones share the text.
 type Name = Arc<str>;

@@ -1,4 +1,4 @@
-//! Subnets and security groups.
+//! DescribeSubnets and DescribeSecurityGroups.
 
 use super::{Call, write_tags};
 use crate::{

@@ -1,4 +1,4 @@
-//! Zones, placement groups, capacity reservations and the checks of instances.
+//! Describe calls for zones, placement groups, capacity reservations and the status checks of instances.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub(super) fn describe_zones(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }))
 }
 
-/// DescribePlacementGroups: there are none.
+/// DescribePlacementGroups: no placement group exists.
 pub(super) fn describe_groups(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let root = call.root();
     let names = [root.list("GroupName"), root.list("GroupId")].concat();
@@ -224,7 +224,7 @@ pub(super) async fn describe_status(call: &Call<'_>) -> Result<Vec<u8>, Refusal>
     }))
 }
 
-/// EC2's code of maintenance that stops an instance.
+/// EC2's code of the scheduled event that stops an instance.
 const EVENT: &str = "instance-stop";
 
 fn status(

@@ -1,4 +1,4 @@
-//! DescribeSpotPriceHistory: what spot capacity costs, which never changes here.
+//! DescribeSpotPriceHistory: the spot prices of the catalogue, which never change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Names of products; with ` (Amazon VPC)` behind it each is the same one.
+/// The names of products. Each also exists with the suffix ` (Amazon VPC)`, which means the same.
 const PRODUCTS: [(&str, Os); 2] = [("Linux/UNIX", Os::Linux), ("Windows", Os::Windows)];
 const IN_VPC: &str = " (Amazon VPC)";
 
@@ -100,7 +100,7 @@ pub(super) async fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }))
 }
 
-/// Dollars as EC2 writes them, with six decimals.
+/// Formats a price in dollars as EC2 does, with six decimals.
 pub(crate) fn usd(price: Price) -> String {
     format!("{}.{:06}", price.0 / 1_000_000, price.0 % 1_000_000)
 }

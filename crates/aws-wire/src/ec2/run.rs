@@ -1,4 +1,4 @@
-//! RunInstances: as many instances as can be had of one type in one place.
+//! RunInstances: launches up to `MaxCount` instances of one type.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// Instances of one request at most.
+/// The maximum number of instances of one request.
 const MOST: i64 = 1000;
 
 /// RunInstances.
@@ -33,7 +33,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         check_version(template, version)?;
         template_tags.push(("aws:ec2launchtemplate:id".to_owned(), template.id.clone()));
         template_tags.push(("aws:ec2launchtemplate:version".to_owned(), "1".to_owned()));
-        spec = spec.over(&template.spec);
+        spec = spec.with_defaults_of(&template.spec);
     }
     let count = |name: &str| -> Result<u64, Refusal> {
         let number = root.number(name)?.ok_or_else(|| Refusal::missing(name))?;
@@ -53,12 +53,14 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         return Ok(answer(call, &instances));
     };
     let place = call.state().tokens.of(&format!("run/{token}"));
+    // Held until the instances are bought, so that a retry that arrives meanwhile gets the same ones.
     let mut place = place.lock().await;
     let fingerprint = call.params.fingerprint();
     if let Some(before) = &*place {
         if before.fingerprint != fingerprint {
             return Err(launch::mismatch());
         }
+        // A repeated request shows the instances as they are now, while a fleet's response is repeated literally.
         let ids = before.instances.iter();
         let instances: Vec<_> = ids.filter_map(|id| call.ec2().instance(id)).collect();
         return Ok(answer(call, &instances));
@@ -153,7 +155,7 @@ impl RunRequest {
         })
     }
 
-    /// Buys as many as can be had, or none where they are too few.
+    /// Buys up to `most` instances, or none if fewer than `least` are available.
     async fn buy(
         &self,
         call: &Call<'_>,
@@ -173,7 +175,7 @@ impl RunRequest {
             });
             let settled = match call.ec2().launch(order).await {
                 Ok(Launch { instance, .. }) => {
-                    let settled = self.spec.settle(call, &instance, token).await;
+                    let settled = self.spec.finish_launch(call, &instance, token).await;
                     settled.map(|()| instance)
                 }
                 Err(error) => Err(error.into()),

@@ -7,7 +7,7 @@ use mullion_cloud::InstanceId;
 use super::{Call, launch_templates::tags_of};
 use crate::refusal::Refusal;
 
-/// CreateTags, of instances and launch templates; other things keep the tags that they have.
+/// CreateTags, for instances and launch templates; tags of other resources cannot be changed.
 pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let root = call.root();
     let ids = root.list("ResourceId");
@@ -24,6 +24,7 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let instances = call.named(&instances)?;
     let has_room = |own: &BTreeMap<String, String>| {
         let mut all: Vec<_> = own.keys().chain(tags.keys()).collect();
+        // AWS's own tags do not count towards the limit.
         all.retain(|key| !key.starts_with("aws:"));
         all.sort();
         all.dedup();
@@ -36,6 +37,7 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         ));
     }
     let mut state = call.state();
+    // All ids are checked before a tag is changed, so that a refused request changes nothing.
     for id in &others {
         state.template_tags(id)?;
     }

@@ -1,4 +1,5 @@
-//! What user data makes of a kubelet: the labels and taints that its node registers with, and the settings that change what it offers.
+//! Reads a kubelet's settings from user data: the labels and taints with which its node registers, and the settings that change its allocatable
+//! resources.
 //!
 //! User data is not run. It is read as the images of EKS read it: nodeadm's NodeConfig, Bottlerocket's settings, and arguments of the kubelet
 //! wherever a script has them (`--node-labels`, `--register-with-taints`, `--max-pods` and reservations). What is in no such form changes nothing.
@@ -15,11 +16,11 @@ use mullion_cloud::{KubeletSettings, NodeTemplate, Registration};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// What user data says of a kubelet.
+/// A kubelet's settings in user data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Kubelet {
     pub(super) registration: Registration,
-    /// In the words of the kubelet's configuration file.
+    /// The settings by their names in the kubelet's configuration file.
     settings: Map<String, Value>,
 }
 
@@ -68,14 +69,14 @@ struct BottlerocketKubernetes {
     eviction_hard: BTreeMap<String, String>,
 }
 
-/// The arguments of the kubelet that are maps of the configuration file, each with what stands between key and value.
+/// The arguments of the kubelet that are maps in the configuration file, each with the separator of key and value.
 const MAPS: [(&str, &str, char); 4] = [
     ("--kube-reserved", "kubeReserved", '='),
     ("--system-reserved", "systemReserved", '='),
     ("--eviction-hard", "evictionHard", '<'),
     ("--eviction-soft", "evictionSoft", '<'),
 ];
-/// Those that are numbers.
+/// The arguments of the kubelet that are numbers in the configuration file.
 const NUMBERS: [(&str, &str); 2] = [
     ("--max-pods", "maxPods"),
     ("--pods-per-core", "podsPerCore"),
@@ -97,7 +98,7 @@ impl Kubelet {
         kubelet
     }
 
-    /// Returns the settings, those that cannot be read left out.
+    /// Returns the settings without those that cannot be read.
     pub(super) fn settings(&self) -> KubeletSettings {
         let config = serde_json::from_value(Value::Object(self.settings.clone()));
         let config: KubeletConfiguration = config.unwrap_or_default();

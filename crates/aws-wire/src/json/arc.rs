@@ -26,10 +26,17 @@ pub(crate) async fn answer(
     request_id: &str,
 ) -> Response<Body> {
     let resource = path.strip_prefix(PATH).unwrap_or_default();
-    respond_by_path(act(endpoint, method, resource).await, request_id)
+    respond_by_path(
+        managed_resource(endpoint, method, resource).await,
+        request_id,
+    )
 }
 
-async fn act(endpoint: &Endpoint, method: &Method, resource: &str) -> Result<Value, Refusal> {
+async fn managed_resource(
+    endpoint: &Endpoint,
+    method: &Method,
+    resource: &str,
+) -> Result<Value, Refusal> {
     if *method != Method::GET {
         let text = format!("{method} {PATH} is not served by the simulated AWS endpoint.");
         return Err(Refusal::with(

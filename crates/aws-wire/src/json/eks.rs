@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::{admit_by_path, respond_by_path};
 use crate::{Endpoint, refusal::Refusal};
 
-/// What paths of EKS begin with.
+/// The prefix of EKS's paths.
 pub(crate) const PATH: &str = "/clusters/";
 
-/// Answers a request.
+/// Describes the cluster that a path names.
 pub(crate) fn answer(
     endpoint: &Endpoint,
     method: &Method,
@@ -20,7 +20,7 @@ pub(crate) fn answer(
     request_id: &str,
 ) -> Response<Body> {
     let name = path.strip_prefix(PATH).unwrap_or_default();
-    respond_by_path(act(endpoint, method, name), request_id)
+    respond_by_path(describe_cluster(endpoint, method, name), request_id)
 }
 
 /// Returns the ARN of the cluster.
@@ -34,7 +34,7 @@ pub(super) fn arn(endpoint: &Endpoint) -> String {
     format!("arn:aws:eks:{region}:{account}:cluster/{name}")
 }
 
-fn act(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
+fn describe_cluster(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
     if *method != Method::GET || name.is_empty() || name.contains('/') {
         let text = format!("{method} {PATH}{name} is not served by the simulated AWS endpoint.");
         return Err(Refusal::with(

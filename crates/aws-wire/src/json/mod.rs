@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{Endpoint, endpoint::Blocked, refusal::Refusal};
 
-/// What a request is for: `AmazonSSM.GetParameter`.
+/// Runs the action of a request and returns the response. `target` names service and action, as in `AmazonSSM.GetParameter`.
 pub(crate) async fn answer(
     endpoint: &Endpoint,
     target: &str,
@@ -24,18 +24,19 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let (service, action) = target.split_once('.').unwrap_or((target, ""));
     let (version, done) = match service {
-        "AmazonSSM" => ("1.1", ssm::act(endpoint, action, body)),
-        "AmazonSQS" => ("1.0", sqs::act(endpoint, action, body).await),
-        "AWSPriceListService" => ("1.1", pricing::act(endpoint, action, body)),
+        "AmazonSSM" => ("1.1", ssm::run_action(endpoint, action, body)),
+        "AmazonSQS" => ("1.0", sqs::run_action(endpoint, action, body).await),
+        "AWSPriceListService" => ("1.1", pricing::run_action(endpoint, action, body)),
         _ => ("1.1", Err(unknown(target))),
     };
     let kind = format!("application/x-amz-json-{version}");
     match done {
         Ok(value) => respond(StatusCode::OK, &kind, &value, request_id),
         Err(refusal) => {
+            // The JSON protocol has the code of an error in `__type`.
             let value = json!({ "__type": refusal.code, "message": refusal.message });
             let mut response = respond(refusal.status, &kind, &value, request_id);
-            // Clients of SQS that know its older protocol find the code here.
+            // SQS used the Query protocol before JSON, and SDKs still report its error codes of that time, which they find here.
             if service == "AmazonSQS" && refusal.code.ends_with("QueueDoesNotExist") {
                 let old = "AWS.SimpleQueueService.NonExistentQueue;Sender";
                 let old = HeaderValue::from_static(old);
@@ -76,6 +77,7 @@ fn respond_by_path(done: Result<Value, Refusal>, request_id: &str) -> Response<B
         Err(refusal) => {
             let value = json!({ "message": refusal.message });
             let mut response = respond(refusal.status, KIND, &value, request_id);
+            // Services with a REST protocol have the code of an error in a header, not in the body.
             if let Ok(code) = HeaderValue::from_str(&refusal.code) {
                 response.headers_mut().insert("x-amzn-errortype", code);
             }
@@ -100,13 +102,13 @@ fn admit_by_path(endpoint: &Endpoint, service: &str, action: &str) -> Result<(),
         })
 }
 
-/// The refusal of an action that a service does not have.
+/// Returns the refusal of an action that is not simulated.
 fn unknown(action: &str) -> Refusal {
     let text = format!("The action {action} is not served by the simulated AWS endpoint.");
     Refusal::new("UnknownOperationException", text)
 }
 
-/// Refuses calls as services of the JSON protocol do.
+/// Refuses a throttled or denied call as services of the JSON protocol do.
 fn admit(endpoint: &Endpoint, service: &str, action: &str) -> Result<(), Refusal> {
     endpoint
         .admit(service, action)
@@ -116,7 +118,7 @@ fn admit(endpoint: &Endpoint, service: &str, action: &str) -> Result<(), Refusal
         })
 }
 
-/// Reads a request; fields that are not known are refused.
+/// Reads a request. Unknown fields are refused, like unread parameters of the Query protocol.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body)

@@ -1,4 +1,4 @@
-//! The Price List: what instances cost on demand, as the catalogue has it.
+//! The Price List service: the on-demand prices of instances, taken from the catalogue.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use mullion_api::ami::Os;
@@ -33,7 +33,7 @@ struct Filter {
     value: String,
 }
 
-pub(super) fn act(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn run_action(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Value, Refusal> {
     admit(endpoint, "pricing", action)?;
     if action != "GetProducts" {
         return Err(unknown(&format!("pricing:{action}")));
@@ -96,7 +96,7 @@ pub(super) fn act(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Valu
     Ok(answer)
 }
 
-/// What a product is found by.
+/// Returns the attributes by which filters find a product.
 fn attributes(own: &InstanceType, os: Os, region: &str) -> Vec<(&'static str, String)> {
     let (family, tenancy) = match own.bare_metal {
         true => ("Compute Instance (bare metal)", "Dedicated"),

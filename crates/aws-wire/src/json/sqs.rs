@@ -1,4 +1,4 @@
-//! SQS: the queue of messages about instances, in the form in which EventBridge sends them.
+//! SQS: the queue of messages about instances. The messages have the form in which EventBridge puts them into a queue.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{admit, read, unknown};
 use crate::{Endpoint, refusal::Refusal};
 
-/// How long a received message is hidden: what Karpenter asks for, and all that the simulated queue does.
+/// How long a received message is hidden from other receivers. The simulated queue has only this time, which Karpenter asks for.
 const HIDDEN_SECONDS: i64 = 20;
 
 #[derive(Deserialize)]
@@ -45,7 +45,11 @@ struct DeleteMessage {
     receipt_handle: String,
 }
 
-pub(super) async fn act(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub(super) async fn run_action(
+    endpoint: &Endpoint,
+    action: &str,
+    body: &[u8],
+) -> Result<Value, Refusal> {
     admit(endpoint, "sqs", action)?;
     match action {
         "GetQueueUrl" => queue_url(endpoint, &read(body)?),
@@ -109,12 +113,14 @@ async fn receive(endpoint: &Endpoint, request: ReceiveMessage) -> Result<Value, 
     }
     let most = usize::try_from(most).unwrap_or(1);
     let wait = Duration::from_secs(wait.unsigned_abs());
+    // With a wait of 0 messages that are in the queue are received all the same: `timeout` polls once before it looks at the time.
     let received = timeout(wait, endpoint.ec2().receive_at_most(most)).await;
     let received = match received {
         Ok(received) => received?,
         Err(_) => Vec::new(),
     };
     let all: Vec<_> = received.iter().map(|own| message(endpoint, own)).collect();
+    // SQS leaves `Messages` out if there are none.
     Ok(match all.is_empty() {
         true => json!({}),
         false => json!({ "Messages": all }),
@@ -147,6 +153,7 @@ fn message(endpoint: &Endpoint, own: &Message) -> Value {
     json!({
         "MessageId": format!("00000000-0000-4000-8000-{:012x}", own.receipt),
         "ReceiptHandle": BASE64_URL_SAFE_NO_PAD.encode(receipt),
+        // SDKs verify this digest and fail if it is wrong.
         "MD5OfBody": digest,
         "Body": body,
         "Attributes": { "SentTimestamp": own.sent_at.as_millisecond().to_string() },

@@ -14,7 +14,7 @@ struct GetParameter {
     _with_decryption: bool,
 }
 
-pub(super) fn act(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn run_action(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Value, Refusal> {
     admit(endpoint, "ssm", action)?;
     if action != "GetParameter" {
         return Err(unknown(&format!("ssm:{action}")));

@@ -110,7 +110,7 @@ impl NodeProfiles {
 
     /// Returns the template with the memory that simulated nodes really have. The template's own memory overhead is an
     /// estimate.
-    pub fn really(&self, template: &NodeTemplate) -> NodeTemplate {
+    pub fn with_actual_memory(&self, template: &NodeTemplate) -> NodeTemplate {
         let kept = self
             .about(template.family)
             .map_or_else(KeptMemory::default, |profile| profile.memory);
@@ -166,7 +166,7 @@ mod tests {
     fn nodes_have_the_memory_of_their_profile_whatever_their_template_assumes() {
         let mut assumed = NodeTemplate::new(CORE, KubernetesVersion::NEWEST);
         assumed.memory_overhead = MemoryOverhead::of_fraction(0.02).expect("a part");
-        let real = NodeProfiles::default().really(&assumed);
+        let real = NodeProfiles::default().with_actual_memory(&assumed);
         assert_eq!(real.memory_overhead, MemoryOverhead::default());
         assert_eq!(real.kubelet.kube_reserved.memory_bytes, None);
         let known = NodeProfile {
@@ -177,12 +177,12 @@ mod tests {
             ..profile(Images::Of(Os::Windows))
         };
         let profiles = NodeProfiles(vec![known]);
-        let mut real = profiles.really(&assumed);
+        let mut real = profiles.with_actual_memory(&assumed);
         assert_eq!(real.memory_overhead.of_mib(1000), 10);
         assert_eq!(real.kubelet.kube_reserved.memory_bytes, Some(1 << 30));
         // A setting of the node takes precedence, because it is passed to its kubelet.
         real.kubelet.kube_reserved.memory_bytes = Some(5);
-        let told = profiles.really(&real).kubelet.kube_reserved;
+        let told = profiles.with_actual_memory(&real).kubelet.kube_reserved;
         assert_eq!(told.memory_bytes, Some(5));
     }
 

@@ -131,8 +131,8 @@ impl Faults {
     }
 
     /// Returns whether an option is unavailable because of a recent refusal.
-    pub(super) fn rests(&self, option: &LaunchOption) -> bool {
-        self.refused.rests(option, Instant::now())
+    pub(super) fn is_unavailable(&self, option: &LaunchOption) -> bool {
+        self.refused.is_unavailable(option, Instant::now())
     }
 
     /// Returns the launches into a placement group that were refused lately.

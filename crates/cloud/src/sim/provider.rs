@@ -488,7 +488,7 @@ impl SimulatedEc2 {
             .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
         // The template has Karpenter's estimate of the memory overhead, but the node reports its real memory.
-        let real = config.node_profiles.really(template);
+        let real = config.node_profiles.with_actual_memory(template);
         let resources = allocatable::of(instance_type, &real);
         let security_groups = match request.security_groups.as_slice() {
             [] => vec![Arc::clone(state.network.node_group())],

@@ -38,13 +38,13 @@ impl SimulatedEc2 {
             reservations.generation += 1;
             reservations.generation
         };
-        self.settle();
+        self.release_ended();
         self.await_ends(generation);
     }
 
     /// Takes ended and deleted reservations from their instances: an instance becomes an on-demand one, or is terminated if it ran in a
     /// capacity block.
-    fn settle(&self) {
+    fn release_ended(&self) {
         let now = self.inner.clock.now();
         let (mut lost, mut reclaimed): (Vec<InstanceId>, Vec<InstanceId>) = Default::default();
         {
@@ -84,7 +84,7 @@ impl SimulatedEc2 {
         self.inner.changed.send_modify(|_| {});
     }
 
-    /// Calls `settle` whenever a reservation ends, until the reservations are replaced.
+    /// Calls `release_ended` whenever a reservation ends, until the reservations are replaced.
     fn await_ends(&self, generation: u64) {
         let weak = Arc::downgrade(&self.inner);
         tokio::spawn(async move {
@@ -105,7 +105,7 @@ impl SimulatedEc2 {
                 let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
                 sleep(wait).await;
                 let Some(inner) = weak.upgrade() else { return };
-                SimulatedEc2 { inner }.settle();
+                SimulatedEc2 { inner }.release_ended();
             }
         });
     }
@@ -205,7 +205,7 @@ impl State {
             reservation: Some(own.reservation.id.to_string()),
             placement: None,
         };
-        match self.faults.rests(&option) {
+        match self.faults.is_unavailable(&option) {
             true => 0,
             false => self.free_of(own, now),
         }

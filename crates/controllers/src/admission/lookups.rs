@@ -90,7 +90,7 @@ const fn kind(
 
 /// One lookup of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Question {
+enum Lookup {
     Find {
         kind: usize,
         namespace: String,
@@ -111,7 +111,7 @@ enum Question {
 }
 
 #[derive(Clone, Debug)]
-enum Answer {
+enum LookupResult {
     Found(Option<Arc<Value>>),
     Listed(Vec<Arc<Value>>),
     Permitted(Permission),
@@ -121,7 +121,7 @@ enum Answer {
 #[derive(Clone)]
 pub struct Lookups {
     context: Context,
-    kept: Arc<Mutex<FxHashMap<Question, (Instant, Answer)>>>,
+    kept: Arc<Mutex<FxHashMap<Lookup, (Instant, LookupResult)>>>,
 }
 
 impl Lookups {
@@ -171,9 +171,9 @@ impl Lookups {
         Err(kube::Error::Service(why.into()))
     }
 
-    async fn read(&self, question: &Question) -> kube::Result<Answer> {
+    async fn read(&self, question: &Lookup) -> kube::Result<LookupResult> {
         let answer = match question {
-            Question::Find {
+            Lookup::Find {
                 kind,
                 namespace,
                 name,
@@ -181,16 +181,16 @@ impl Lookups {
                 // A kind that is not served also gives 404, but without a Status.
                 let found = self.api(&KINDS[*kind], namespace).get(name).await;
                 let found = api_error::ignore_not_found(found)?;
-                Answer::Found(found.map(as_value).transpose()?)
+                LookupResult::Found(found.map(as_value).transpose()?)
             }
-            Question::List { kind, namespace } => {
+            Lookup::List { kind, namespace } => {
                 let api = self.api(&KINDS[*kind], namespace);
                 // A cluster without Karpenter does not serve its kinds.
                 let all = api_error::ignore_not_found(api.list(&ListParams::default()).await)?;
                 let all = all.into_iter().flat_map(|list| list.items).map(as_value);
-                Answer::Listed(all.collect::<kube::Result<_>>()?)
+                LookupResult::Listed(all.collect::<kube::Result<_>>()?)
             }
-            Question::May {
+            Lookup::May {
                 namespace,
                 account,
                 verb,
@@ -225,7 +225,7 @@ impl Lookups {
                     Api::namespaced(self.context.client.clone(), namespace);
                 let answer = api.create(&PostParams::default(), &review).await?;
                 let status = answer.status.unwrap_or_default();
-                Answer::Permitted(Permission {
+                LookupResult::Permitted(Permission {
                     allowed: status.allowed,
                     reason: status.reason.unwrap_or_default(),
                 })
@@ -251,18 +251,18 @@ impl Lookups {
         }
     }
 
-    fn kept(&self, question: &Question) -> Option<Answer> {
+    fn kept(&self, question: &Lookup) -> Option<LookupResult> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (until, answer) = kept.get(question)?;
         (*until > Instant::now()).then(|| answer.clone())
     }
 }
 
-impl Question {
+impl Lookup {
     fn is_kept(&self) -> bool {
         match self {
-            Question::Find { kind, .. } | Question::List { kind, .. } => KINDS[*kind].is_kept,
-            Question::May { .. } => false,
+            Lookup::Find { kind, .. } | Lookup::List { kind, .. } => KINDS[*kind].is_kept,
+            Lookup::May { .. } => false,
         }
     }
 }
@@ -275,12 +275,12 @@ fn as_value(object: impl serde::Serialize) -> kube::Result<Arc<Value>> {
 /// One call of a rule: answers lookups from what was read so far, and records those that are missing.
 struct Round<'a> {
     lookups: &'a Lookups,
-    answers: &'a FxHashMap<Question, Answer>,
-    missing: RefCell<Vec<Question>>,
+    answers: &'a FxHashMap<Lookup, LookupResult>,
+    missing: RefCell<Vec<Lookup>>,
 }
 
 impl Round<'_> {
-    fn answer(&self, question: Question) -> Option<Answer> {
+    fn answer(&self, question: Lookup) -> Option<LookupResult> {
         let answer = self.answers.get(&question).cloned();
         let answer = answer.or_else(|| self.lookups.kept(&question));
         if answer.is_none() {
@@ -320,13 +320,13 @@ impl ClusterReader for Round<'_> {
             return as_value(&*node).ok();
         }
         // A node that the informer does not show yet is read, because a new pod may already name it.
-        let question = Question::Find {
+        let question = Lookup::Find {
             kind: place(group, plural),
             namespace: namespace.unwrap_or_default().to_owned(),
             name: name.to_owned(),
         };
         match self.answer(question) {
-            Some(Answer::Found(found)) => found,
+            Some(LookupResult::Found(found)) => found,
             _ => None,
         }
     }
@@ -339,18 +339,18 @@ impl ClusterReader for Round<'_> {
                 .filter_map(|node| as_value(&**node).ok())
                 .collect();
         }
-        let question = Question::List {
+        let question = Lookup::List {
             kind: place(group, plural),
             namespace: namespace.unwrap_or_default().to_owned(),
         };
         match self.answer(question) {
-            Some(Answer::Listed(all)) => all,
+            Some(LookupResult::Listed(all)) => all,
             _ => Vec::new(),
         }
     }
 
     fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission {
-        let question = Question::May {
+        let question = Lookup::May {
             namespace: account.namespace.to_owned(),
             account: account.name.to_owned(),
             verb: access.verb.to_owned(),
@@ -359,7 +359,7 @@ impl ClusterReader for Round<'_> {
             name: access.name.to_owned(),
         };
         match self.answer(question) {
-            Some(Answer::Permitted(permission)) => permission,
+            Some(LookupResult::Permitted(permission)) => permission,
             _ => Permission::default(),
         }
     }

@@ -13,13 +13,13 @@ use k8s_openapi::api::autoscaling::v2::{
 /// (`--horizontal-pod-autoscaler-downscale-stabilization`).
 const DOWNSCALE_STABILIZATION: SignedDuration = SignedDuration::from_mins(5);
 
-/// The past recommendations (`wishes`) of one autoscaler, and its past scale events with the number of replicas added
-/// (`grown`) or removed (`shrunk`).
+/// The past recommendations of one autoscaler, and its past scale events with the number of replicas that each added or
+/// removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct History {
-    wishes: Vec<(Timestamp, i32)>,
-    grown: Vec<(Timestamp, i32)>,
-    shrunk: Vec<(Timestamp, i32)>,
+    recommendations: Vec<(Timestamp, i32)>,
+    scale_ups: Vec<(Timestamp, i32)>,
+    scale_downs: Vec<(Timestamp, i32)>,
 }
 
 /// The replica bounds and the `behavior` of an autoscaler's spec.
@@ -38,9 +38,9 @@ pub(super) type ConditionText = (&'static str, &'static str);
 pub(super) struct Outcome {
     pub(super) replicas: i32,
     /// Reason and message of the condition AbleToScale.
-    pub(super) able: ConditionText,
+    pub(super) able_to_scale: ConditionText,
     /// Status, reason and message of the condition ScalingLimited.
-    pub(super) limited: (bool, ConditionText),
+    pub(super) scaling_limited: (bool, ConditionText),
 }
 
 const READY: ConditionText = ("ReadyForNewScale", "recommended size matches current size");
@@ -76,34 +76,38 @@ const TOO_FAST_DOWN: ConditionText = (
 impl History {
     /// Records the current replicas as the first recommendation, so that a new autoscaler does not scale down at once.
     pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
-        if self.wishes.is_empty() {
-            self.wishes.push((now, current));
+        if self.recommendations.is_empty() {
+            self.recommendations.push((now, current));
         }
     }
 
-    /// Applies stabilization, policies and bounds to the recommended `wish`, and records it as a recommendation made at
+    /// Applies stabilization, policies and bounds to the `recommended` replica count, and records it as a recommendation made at
     /// `now`.
     pub(super) fn judge(
         &mut self,
         bounds: &Bounds<'_>,
         current: i32,
-        wish: i32,
+        recommended: i32,
         now: Timestamp,
     ) -> Outcome {
-        let (stable, able) = match bounds.behavior {
-            None => self.stabilize(wish, now),
-            Some(behavior) => self.stabilize_by(behavior, current, wish, now),
+        let (stable, able_to_scale) = match bounds.behavior {
+            None => self.stabilize(recommended, now),
+            Some(behavior) => self.stabilize_by(behavior, current, recommended, now),
         };
         // The condition tells of stabilization only if stabilization changed the number.
-        let able = if stable == wish { READY } else { able };
+        let able_to_scale = if stable == recommended {
+            READY
+        } else {
+            able_to_scale
+        };
         let (replicas, why) = match bounds.behavior {
             None => within(bounds, current, stable),
             Some(behavior) => self.within_rates(bounds, behavior, current, stable, now),
         };
         Outcome {
             replicas,
-            able,
-            limited: (replicas != stable, why),
+            able_to_scale,
+            scaling_limited: (replicas != stable, why),
         }
     }
 
@@ -119,8 +123,8 @@ impl History {
             return;
         };
         let (events, rules) = match to > from {
-            true => (&mut self.grown, &behavior.scale_up),
-            false => (&mut self.shrunk, &behavior.scale_down),
+            true => (&mut self.scale_ups, &behavior.scale_up),
+            false => (&mut self.scale_downs, &behavior.scale_down),
         };
         // Events older than the longest policy period can no longer count.
         let longest = policies(rules.as_ref())
@@ -131,14 +135,21 @@ impl History {
         events.push((now, (to - from).abs()));
     }
 
-    /// Returns the highest recommendation of the default downscale window, `wish` included.
-    fn stabilize(&mut self, wish: i32, now: Timestamp) -> (i32, ConditionText) {
+    /// Returns the highest recommendation of the default downscale window, `recommended` included.
+    fn stabilize(&mut self, recommended: i32, now: Timestamp) -> (i32, ConditionText) {
         let oldest = before(now, DOWNSCALE_STABILIZATION);
-        self.wishes.retain(|(at, _)| *at >= oldest);
-        let highest = self.wishes.iter().map(|(_, wish)| *wish).max();
+        self.recommendations.retain(|(at, _)| *at >= oldest);
+        let highest = self
+            .recommendations
+            .iter()
+            .map(|(_, recommended)| *recommended)
+            .max();
         // Recorded as wished, not as limited: the window is over what the metrics said.
-        self.wishes.push((now, wish));
-        (wish.max(highest.unwrap_or(wish)), DOWN_STABILIZED)
+        self.recommendations.push((now, recommended));
+        (
+            recommended.max(highest.unwrap_or(recommended)),
+            DOWN_STABILIZED,
+        )
     }
 
     /// Applies the stabilization windows of `behavior`: the current number is raised only to the lowest recommendation of the
@@ -147,7 +158,7 @@ impl History {
         &mut self,
         behavior: &HorizontalPodAutoscalerBehavior,
         current: i32,
-        wish: i32,
+        recommended: i32,
         now: Timestamp,
     ) -> (i32, ConditionText) {
         let window = |rules: &Option<HPAScalingRules>| {
@@ -163,16 +174,23 @@ impl History {
             window(&behavior.scale_down).unwrap_or(DOWNSCALE_STABILIZATION),
         );
         let last = |since: Timestamp| {
-            let wishes = self.wishes.iter().filter(move |(at, _)| *at > since);
-            wishes.map(|(_, wish)| *wish)
+            let recommendations = self
+                .recommendations
+                .iter()
+                .filter(move |(at, _)| *at > since);
+            recommendations.map(|(_, recommended)| *recommended)
         };
-        let lowest = last(up).min().map_or(wish, |lowest| lowest.min(wish));
-        let highest = last(down).max().map_or(wish, |highest| highest.max(wish));
+        let lowest = last(up)
+            .min()
+            .map_or(recommended, |lowest| lowest.min(recommended));
+        let highest = last(down)
+            .max()
+            .map_or(recommended, |highest| highest.max(recommended));
         let stable = current.max(lowest).min(highest);
         // Only recommendations within the longer of the two windows can still count.
-        self.wishes.retain(|(at, _)| *at >= up.min(down));
-        self.wishes.push((now, wish));
-        let why = match wish >= current {
+        self.recommendations.retain(|(at, _)| *at >= up.min(down));
+        self.recommendations.push((now, recommended));
+        let why = match recommended >= current {
             true => UP_STABILIZED,
             false => DOWN_STABILIZED,
         };
@@ -184,11 +202,11 @@ impl History {
         bounds: &Bounds<'_>,
         behavior: &HorizontalPodAutoscalerBehavior,
         current: i32,
-        wish: i32,
+        recommended: i32,
         now: Timestamp,
     ) -> (i32, ConditionText) {
         // The narrower of the policies' limit and the bound applies, and determines the reason.
-        if wish > current {
+        if recommended > current {
             let limit = self
                 .highest(behavior.scale_up.as_ref(), current, now)
                 .max(current);
@@ -196,10 +214,10 @@ impl History {
                 true => (limit, TOO_FAST_UP),
                 false => (bounds.max, TOO_MANY),
             };
-            if wish > most {
+            if recommended > most {
                 return (most, why);
             }
-        } else if wish < current {
+        } else if recommended < current {
             let limit = self
                 .lowest(behavior.scale_down.as_ref(), current, now)
                 .min(current);
@@ -207,11 +225,11 @@ impl History {
                 true => (limit, TOO_FAST_DOWN),
                 false => (bounds.min, TOO_FEW),
             };
-            if wish < fewest {
+            if recommended < fewest {
                 return (fewest, why);
             }
         }
-        (wish, WITHIN)
+        (recommended, WITHIN)
     }
 
     /// Returns the highest replica count that the scale-up policies allow now.
@@ -260,24 +278,24 @@ impl History {
             let events = events.iter().filter(|(at, _)| *at > since);
             events.map(|(_, change)| *change).sum()
         };
-        current - changed(&self.grown) + changed(&self.shrunk)
+        current - changed(&self.scale_ups) + changed(&self.scale_downs)
     }
 }
 
-/// Limits `wish` for an autoscaler without `behavior`: it at most doubles the replicas, or goes up to four, whichever is
+/// Limits `recommended` for an autoscaler without `behavior`: it at most doubles the replicas, or goes up to four, whichever is
 /// more.
-fn within(bounds: &Bounds<'_>, current: i32, wish: i32) -> (i32, ConditionText) {
+fn within(bounds: &Bounds<'_>, current: i32, recommended: i32) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = match bounds.max > limit {
         true => (limit, TOO_FAST_UP),
         false => (bounds.max, TOO_MANY),
     };
-    if wish < bounds.min {
+    if recommended < bounds.min {
         (bounds.min, TOO_FEW)
-    } else if wish > most {
+    } else if recommended > most {
         (most, why)
     } else {
-        (wish, WITHIN)
+        (recommended, WITHIN)
     }
 }
 

@@ -20,7 +20,7 @@ use k8s_openapi::{
 use kube::Client;
 use mullion_engine::model::Quantity;
 
-use super::replicas::{Proposal, Question, Sample, Samples, Tolerances};
+use super::replicas::{MetricInputs, Proposal, Sample, Samples, Tolerances};
 use crate::{
     api_error,
     metrics::{self, PodMetrics},
@@ -42,7 +42,7 @@ pub(super) struct Target<'a> {
 }
 
 /// The replica count that one metric asks for.
-pub(super) struct Wish {
+pub(super) struct Recommendation {
     pub(super) replicas: i32,
     /// The metric's name in events and conditions, as `cpu resource utilization (percentage of request)`.
     pub(super) name: String,
@@ -61,7 +61,7 @@ pub(super) struct Failure {
 }
 
 /// Reads one metric and computes the replicas that it asks for.
-pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, Failure> {
+pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Recommendation, Failure> {
     match spec.type_.as_str() {
         "Resource" => {
             let source = spec.resource.as_ref().ok_or_else(|| unknown(spec))?;
@@ -74,7 +74,7 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, 
                 ),
                 message,
             })?;
-            Ok(Wish {
+            Ok(Recommendation {
                 replicas,
                 name,
                 status: MetricStatus {
@@ -99,7 +99,7 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, 
                 in_all: format!("failed to get {container} container metric value: {message}"),
                 message,
             })?;
-            Ok(Wish {
+            Ok(Recommendation {
                 replicas,
                 name: named,
                 status: MetricStatus {
@@ -124,7 +124,7 @@ async fn resource(
     container: Option<&str>,
     wanted: &MetricTarget,
 ) -> Result<(i32, String, MetricValueStatus), String> {
-    let question = Question {
+    let question = MetricInputs {
         current: target.current,
         pods: target.pods,
         resource: name,

@@ -32,7 +32,7 @@ use kube::{
 
 use self::{
     limits::{Bounds, History},
-    metric::{Failure, Wish},
+    metric::{Failure, Recommendation},
     replicas::Tolerances,
     target::Target,
 };
@@ -272,18 +272,18 @@ impl Controller {
             return Ok(plan(bounds.min, reason));
         }
         let asked = self.ask(key, autoscaler, spec, target, evaluation).await;
-        let (wish, metric, trouble) = asked.inspect_err(|why| {
+        let (recommended, metric, trouble) = asked.inspect_err(|why| {
             self.recorder
                 .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
         })?;
-        let reason = match wish.cmp(&current) {
+        let reason = match recommended.cmp(&current) {
             Ordering::Greater => format!("{metric} above target"),
             Ordering::Less => "All metrics below target".to_owned(),
             Ordering::Equal => String::new(),
         };
-        let outcome = history.judge(&bounds, current, wish, self.context.clock.steady());
-        self.set_condition(evaluation, "AbleToScale", true, outcome.able);
-        let (limited, why) = outcome.limited;
+        let outcome = history.judge(&bounds, current, recommended, self.context.clock.steady());
+        self.set_condition(evaluation, "AbleToScale", true, outcome.able_to_scale);
+        let (limited, why) = outcome.scaling_limited;
         self.set_condition(evaluation, "ScalingLimited", limited, why);
         Ok(Plan {
             wanted: outcome.replicas,
@@ -314,17 +314,17 @@ impl Controller {
             now: self.context.clock.now(),
         };
         let metrics = spec.metrics.as_deref().unwrap_or_default();
-        let (mut best, mut first, mut failed): (Option<Wish>, Option<Failure>, usize) =
+        let (mut best, mut first, mut failed): (Option<Recommendation>, Option<Failure>, usize) =
             (None, None, 0);
         for one in metrics {
             match metric::ask(&target, one).await {
-                Ok(wish) => {
-                    evaluation.measured.push(wish.status.clone());
+                Ok(recommended) => {
+                    evaluation.measured.push(recommended.status.clone());
                     if best
                         .as_ref()
-                        .is_none_or(|best| wish.replicas > best.replicas)
+                        .is_none_or(|best| recommended.replicas > best.replicas)
                     {
-                        best = Some(wish);
+                        best = Some(recommended);
                     }
                 }
                 Err(failure) => {

@@ -52,7 +52,7 @@ pub(super) struct Sample {
 pub(super) type Samples = BTreeMap<String, Sample>;
 
 /// The inputs of the computation for one metric of one autoscaler.
-pub(super) struct Question<'a> {
+pub(super) struct MetricInputs<'a> {
     /// The target's `spec.replicas`.
     pub(super) current: i32,
     /// The pods that the target selects.
@@ -98,13 +98,13 @@ pub(super) enum Missing {
 
 /// Usage as a ratio to its target.
 #[derive(Clone, Copy)]
-struct Reading {
+struct UsageRatio {
     ratio: f64,
     utilization: Option<i32>,
     average_milli: i64,
 }
 
-impl Question<'_> {
+impl MetricInputs<'_> {
     /// Returns the replicas with which pods use `target` percent of their requests on average.
     pub(super) fn by_utilization(
         &self,
@@ -154,7 +154,7 @@ impl Question<'_> {
         &self,
         mut samples: Samples,
         groups: &Groups,
-        read: &dyn Fn(&Samples) -> Result<Reading, Missing>,
+        read: &dyn Fn(&Samples) -> Result<UsageRatio, Missing>,
         most: &dyn Fn(&str) -> i64,
     ) -> Result<Proposal, Missing> {
         let first = read(&samples)?;
@@ -270,7 +270,7 @@ struct Groups {
 }
 
 impl Groups {
-    fn of(question: &Question<'_>, samples: &Samples) -> Self {
+    fn of(question: &MetricInputs<'_>, samples: &Samples) -> Self {
         let mut groups = Self::default();
         for pod in question.pods {
             let name = pod.name_any();
@@ -339,7 +339,7 @@ fn utilization(
     samples: &Samples,
     requests: &BTreeMap<String, i64>,
     target: i32,
-) -> Result<Reading, Missing> {
+) -> Result<UsageRatio, Missing> {
     let known = samples
         .iter()
         .filter_map(|(pod, sample)| Some((sample.milli, *requests.get(pod)?)));
@@ -353,19 +353,19 @@ fn utilization(
         return Err(Missing::Requests);
     }
     let utilization = i32::try_from(scaled(used, 100, requested)).unwrap_or(i32::MAX);
-    Ok(Reading {
+    Ok(UsageRatio {
         ratio: f64::from(utilization) / f64::from(target),
         utilization: Some(utilization),
         average_milli: used / pods,
     })
 }
 
-fn average(samples: &Samples, target_milli: i64) -> Reading {
+fn average(samples: &Samples, target_milli: i64) -> UsageRatio {
     let used = samples
         .values()
         .fold(0_i64, |sum, sample| sum.saturating_add(sample.milli));
     let pods = i64::try_from(samples.len()).unwrap_or(i64::MAX).max(1);
-    Reading {
+    UsageRatio {
         ratio: (used / pods) as f64 / target_milli as f64,
         utilization: None,
         average_milli: used / pods,

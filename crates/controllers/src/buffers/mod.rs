@@ -26,7 +26,7 @@ use mullion_api::capacity_buffer::{CapacityBuffer, CapacityBufferStatus};
 use serde_json::json;
 
 pub(crate) use chunk::buffer_of;
-pub(crate) use status::Placed;
+pub(crate) use status::ChunkPlacement;
 
 use crate::{Queue, api_error, provisioner::KarpenterContext};
 
@@ -271,13 +271,16 @@ fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origi
 }
 
 /// Writes into the status of each buffer where a plan places its chunks.
-pub(crate) async fn write_placements(karpenter: &KarpenterContext, placed: &BTreeMap<Key, Placed>) {
+pub(crate) async fn write_placements(
+    karpenter: &KarpenterContext,
+    placed: &BTreeMap<Key, ChunkPlacement>,
+) {
     if !karpenter.options.gates.capacity_buffer {
         return;
     }
     let now = karpenter.base.clock.now();
     for buffer in karpenter.buffers.list() {
-        let status = status::placed(&buffer, placed.get(&key(&buffer)), now);
+        let status = status::after_plan(&buffer, placed.get(&key(&buffer)), now);
         if let Err(error) = write(karpenter, &buffer, status).await {
             tracing::debug!(buffer = buffer.name_any(), %error, "the status of a buffer is not written");
         }

@@ -10,19 +10,19 @@ use mullion_api::capacity_buffer::{
 
 use super::{Origin, Unresolved, size};
 use crate::{
-    nodepool::inert,
+    nodepool::ignored_fields,
     provisioner::conditions::{Conditions, Status},
 };
 
 /// The places that a plan has for the chunks of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct ChunkPlacement {
     /// On nodes that are there or on their way.
     pub(crate) existing: usize,
     /// On nodes that are bought for them.
     pub(crate) bought: usize,
     /// Nowhere.
-    pub(crate) nowhere: usize,
+    pub(crate) unplaced: usize,
 }
 
 /// Returns the status after the origin of a buffer's chunks was resolved, with its result. No origin: the gate is
@@ -36,16 +36,16 @@ pub(super) fn resolved(
     let mut status = buffer.status.clone().unwrap_or_default();
     let mut conditions = Conditions::new(&mut status.conditions, now, buffer.metadata.generation);
     let Some(origin) = origin else {
-        let ignored = inert::of_capacity_buffer();
+        let ignored = ignored_fields::of_capacity_buffer();
         let why = ignored.to_string();
-        inert::set_condition(&mut conditions, &[ignored]);
+        ignored_fields::set_condition(&mut conditions, &[ignored]);
         conditions.set(kind, Status::False, "FeatureGateClosed", &why);
         conditions.clear(condition::PROVISIONING);
         (status.replicas, status.pod_template_ref) = (None, None);
         status.pod_template_generation = None;
         return status;
     };
-    inert::set_condition(&mut conditions, &[]);
+    ignored_fields::set_condition(&mut conditions, &[]);
     match origin {
         Err((reason, message)) => {
             conditions.set(kind, Status::False, reason, message);
@@ -73,9 +73,9 @@ pub(super) fn resolved(
 
 /// Returns the status after a plan (karpenter: `computeProvisioningCondition`). `placed` is `None` if the plan had no
 /// chunks of the buffer; the condition then changes only if the buffer is not ready or has no chunks.
-pub(super) fn placed(
+pub(super) fn after_plan(
     buffer: &CapacityBuffer,
-    placed: Option<&Placed>,
+    placed: Option<&ChunkPlacement>,
     now: Timestamp,
 ) -> CapacityBufferStatus {
     let mut status = buffer.status.clone().unwrap_or_default();
@@ -89,12 +89,12 @@ pub(super) fn placed(
         (Status::False, "BufferEmpty", message)
     } else {
         match placed {
-            Some(own) if own.bought + own.nowhere > 0 => {
-                let Placed {
-                    bought, nowhere, ..
+            Some(own) if own.bought + own.unplaced > 0 => {
+                let ChunkPlacement {
+                    bought, unplaced, ..
                 } = own;
                 let message = format!(
-                    "{bought}/{replicas} virtual pods required new capacity, {nowhere} failed"
+                    "{bought}/{replicas} virtual pods required new capacity, {unplaced} failed"
                 );
                 (Status::False, "RequiresNewCapacity", message)
             }
@@ -213,17 +213,17 @@ mod tests {
             );
             resolved(&own, Some(&Ok(origin(None))), now)
         };
-        let said = |status: CapacityBufferStatus, own: Option<Placed>| {
-            let status = placed(&buffer(json!({}), status), own.as_ref(), now);
+        let said = |status: CapacityBufferStatus, own: Option<ChunkPlacement>| {
+            let status = after_plan(&buffer(json!({}), status), own.as_ref(), now);
             conditions(&status)
                 .into_iter()
                 .find(|own| own.starts_with("Provisioning="))
         };
-        let of = |existing, bought, nowhere| {
-            Some(Placed {
+        let of = |existing, bought, unplaced| {
+            Some(ChunkPlacement {
                 existing,
                 bought,
-                nowhere,
+                unplaced,
             })
         };
         assert_eq!(

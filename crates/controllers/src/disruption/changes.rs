@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Changes {
     count: Arc<AtomicU64>,
-    overlays: overlays::Counted,
+    overlays: overlays::EffectiveOverlays,
     /// The count at which nothing was found, and when that was.
     settled: Option<(u64, Instant)>,
 }
@@ -72,7 +72,7 @@ impl Changes {
         informers.pod_disruption_budgets.on_change(move |_| add());
         Self {
             count,
-            overlays: karpenter.counted_overlays.clone(),
+            overlays: karpenter.effective_overlays.clone(),
             settled: None,
         }
     }
@@ -83,7 +83,7 @@ impl Changes {
     }
 
     /// Remembers that nothing was found when the number of changes was `seen`.
-    pub(super) fn settle(&mut self, seen: u64) {
+    pub(super) fn record_nothing_found(&mut self, seen: u64) {
         self.settled = Some((seen, Instant::now()));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a node goes only after everything that replaces it is initialized. If a replacement fails or takes too
 //! long, the nodes lose their taint and stay. A process that ends in between leaves tainted nodes, which the next pass
-//! of disruption sets free ([`tidy`]).
+//! of disruption sets free ([`remove_stale_taints`]).
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
     provisioner::{
         KarpenterContext,
         conditions::Status,
-        decision_log::Pass,
+        decision_log::Reconciliation,
         metrics::Metric,
         order,
         requirements::{admits, from_engine},
@@ -138,7 +138,7 @@ impl Command {
         self.saving as f64 / 1e6
     }
 
-    fn pass(&self, karpenter: &KarpenterContext) -> Pass {
+    fn pass(&self, karpenter: &KarpenterContext) -> Reconciliation {
         let command = self.candidates.first().and_then(|first| first.claim.uid());
         let nodes: Vec<Value> = self.candidates.iter().map(describe).collect();
         let pods: usize = self.candidates.iter().map(|own| own.pods.len()).sum();
@@ -149,7 +149,7 @@ impl Command {
             .collect();
         karpenter
             .log
-            .pass(CONTROLLER)
+            .reconciliation(CONTROLLER)
             .with("command-id", command.unwrap_or_default())
             .with("reason", self.reason.as_str().to_lowercase())
             .with("decision", self.decision())
@@ -240,7 +240,7 @@ pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kub
 async fn begin(
     karpenter: &KarpenterContext,
     command: &Command,
-    pass: &Pass,
+    pass: &Reconciliation,
 ) -> kube::Result<Vec<String>> {
     let why = command.reason.as_str();
     for candidate in &command.candidates {
@@ -289,7 +289,7 @@ async fn carry_out(
     karpenter: &KarpenterContext,
     command: &Command,
     claims: &[String],
-    pass: &Pass,
+    pass: &Reconciliation,
 ) {
     let nodes = command.node_names();
     let ready = until_ready(karpenter, command, claims).await;
@@ -425,7 +425,7 @@ async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()
 }
 
 /// Removes the taint from nodes that stay after all.
-async fn set_free(karpenter: &KarpenterContext, command: &Command, pass: &Pass) {
+async fn set_free(karpenter: &KarpenterContext, command: &Command, pass: &Reconciliation) {
     for candidate in &command.candidates {
         let (node, claim) = (candidate.node.name_any(), candidate.claim.name_any());
         if let Err(error) = free(karpenter, &node, &claim).await {
@@ -444,7 +444,7 @@ async fn free(karpenter: &KarpenterContext, node: &str, claim: &str) -> kube::Re
 }
 
 /// Removes the taint from nodes that no command is about: those of a process that ended.
-pub(super) async fn tidy(karpenter: &KarpenterContext) -> kube::Result<()> {
+pub(super) async fn remove_stale_taints(karpenter: &KarpenterContext) -> kube::Result<()> {
     let is_disrupted = |taint: &Taint| taint.key == labels::DISRUPTED_TAINT;
     for claim in karpenter.claims.list() {
         let Some(node) = karpenter.node_of(&claim) else {

@@ -20,7 +20,7 @@ use mullion_api::{
 };
 use mullion_engine::{
     Unschedulable,
-    disrupt::{self, Balance, Consolidation, Moves, PoolTerms, Stays},
+    disrupt::{self, Balance, Consolidation, Moves, PoolTerms, StayReason},
     explain::more_combinations,
 };
 
@@ -28,9 +28,9 @@ use super::{
     budget,
     candidate::{Candidate, CandidateChecker},
     command::Command,
-    counted::Counted,
     eligible_nodes, emptiness,
     events::DisruptionEvents,
+    node_counts::NodeCounts,
     protection::disruption_milli,
     score::Scale,
 };
@@ -83,7 +83,7 @@ impl Proposal {
         let is_asked = |node: &String| self.candidates.contains_key(node);
         let mut stays = self.moves.stays.iter();
         let is_over_budget =
-            stays.any(|(node, why)| matches!(why, Stays::Budget) && nodes.contains(node));
+            stays.any(|(node, why)| matches!(why, StayReason::Budget) && nodes.contains(node));
         if !nodes.iter().all(is_asked) {
             "churn"
         } else if is_over_budget {
@@ -99,11 +99,13 @@ impl Proposal {
         let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, why) in &self.moves.stays {
             let why = match why {
-                Stays::Budget => "budget",
-                Stays::PodStuck { .. } | Stays::MoreCombinations { .. } => "pod_without_a_place",
-                Stays::NoneCheaper => "none_cheaper",
-                Stays::SpotToSpot => "spot_to_spot",
-                Stays::NotWorthIt => "not_worth_it",
+                StayReason::Budget => "budget",
+                StayReason::PodStuck { .. } | StayReason::MoreCombinations { .. } => {
+                    "pod_without_a_place"
+                }
+                StayReason::NoneCheaper => "none_cheaper",
+                StayReason::SpotToSpot => "spot_to_spot",
+                StayReason::NotWorthIt => "not_worth_it",
             };
             *refused.entry(why).or_default() += 1;
         }
@@ -169,19 +171,19 @@ impl Proposal {
 
 /// Returns why a candidate stays, with Karpenter's message where it has one; `text` renders what keeps a pod from every
 /// node. `None` if only the pool's budget is the reason, which the pool's own event reports.
-pub fn message(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
+pub fn message(stays: &StayReason, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
     Some(match stays {
-        Stays::Budget => return None,
-        Stays::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
-        Stays::NotWorthIt => "The saving is too small for the disruption".to_owned(),
-        Stays::SpotToSpot => {
+        StayReason::Budget => return None,
+        StayReason::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
+        StayReason::NotWorthIt => "The saving is too small for the disruption".to_owned(),
+        StayReason::SpotToSpot => {
             "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"
                 .to_owned()
         }
-        Stays::PodStuck { pod, why } => {
+        StayReason::PodStuck { pod, why } => {
             format!("Not all pods would schedule, {pod} => {}", text(why))
         }
-        Stays::MoreCombinations { pod, tried } => {
+        StayReason::MoreCombinations { pod, tried } => {
             format!(
                 "Not all pods would schedule, {pod} => {}",
                 more_combinations(*tried)
@@ -298,7 +300,9 @@ fn candidate(
     }
     // Nodes whose last command failed rest, or each pass would taint and free them again.
     let may = claim.is(condition::CONSOLIDATABLE)
-        && !karpenter.disrupting.rests(&candidate.node.name_any());
+        && !karpenter
+            .disrupting
+            .is_backing_off(&candidate.node.name_any());
     may.then_some(candidate)
 }
 
@@ -368,7 +372,7 @@ fn terms(
     for pool in karpenter.pools.list() {
         let name = pool.name_any();
         let claims = karpenter.claims.by_index(BY_POOL, &name);
-        let counted = Counted::of(karpenter, &claims);
+        let counted = NodeCounts::of(karpenter, &claims);
         let reason = DisruptionReason::Underutilized;
         let allowed = budget::allowed(&pool, reason, counted.nodes, now);
         if allowed == 0

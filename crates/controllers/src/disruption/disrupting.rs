@@ -27,7 +27,7 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Inner {
     nodes: BTreeMap<String, Stage>,
-    rests: BTreeMap<String, (Instant, Duration)>,
+    backoffs: BTreeMap<String, (Instant, Duration)>,
 }
 
 /// Names of nodes that commands are about. Cheap to clone.
@@ -60,10 +60,10 @@ impl Disrupting {
             for node in nodes {
                 inner.nodes.remove(node);
                 // Success forgets the rest, so that a later failure starts with the shortest one again.
-                let last = inner.rests.remove(node);
+                let last = inner.backoffs.remove(node);
                 if !succeeded {
                     let rest = last.map_or(FIRST_REST, |(_, rest)| (rest * 2).min(LONGEST_REST));
-                    inner.rests.insert(node.clone(), (now + rest, rest));
+                    inner.backoffs.insert(node.clone(), (now + rest, rest));
                 }
             }
         });
@@ -75,9 +75,9 @@ impl Disrupting {
     }
 
     /// Returns whether the node is left alone because its last command failed a moment ago.
-    pub(super) fn rests(&self, node: &str) -> bool {
+    pub(super) fn is_backing_off(&self, node: &str) -> bool {
         self.with(|inner| {
-            let rest = inner.rests.get(node);
+            let rest = inner.backoffs.get(node);
             rest.is_some_and(|(until, _)| *until > Instant::now())
         })
     }
@@ -112,13 +112,13 @@ mod tests {
             disrupting.end(&nodes, false);
             let rest = Duration::from_secs(60 * minutes);
             tokio::time::sleep(rest - Duration::from_millis(10)).await;
-            assert!(disrupting.rests("a"), "{minutes} minutes");
+            assert!(disrupting.is_backing_off("a"), "{minutes} minutes");
             tokio::time::sleep(Duration::from_millis(20)).await;
-            assert!(!disrupting.rests("a"), "{minutes} minutes");
+            assert!(!disrupting.is_backing_off("a"), "{minutes} minutes");
         }
         disrupting.end(&nodes, true);
         disrupting.end(&nodes, false);
         tokio::time::sleep(Duration::from_secs(61)).await;
-        assert!(!disrupting.rests("a"));
+        assert!(!disrupting.is_backing_off("a"));
     }
 }

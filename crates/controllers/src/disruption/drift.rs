@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use mullion_api::karpenter::{
     DisruptionReason, NodeClaim, NodePool, node_claim_condition as condition,
 };
-use mullion_engine::{ModelError, disrupt::Stays};
+use mullion_engine::{ModelError, disrupt::StayReason};
 
 pub(super) use mark::Marker;
 
@@ -71,7 +71,7 @@ fn of_pool(
     let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
     let drifted = claims
         .iter()
-        .filter(|claim| claim.is(DRIFTED) && !rests(karpenter, claim));
+        .filter(|claim| claim.is(DRIFTED) && !is_backing_off(karpenter, claim));
     drifted
         .filter_map(|claim| checker.candidate(claim, pool, true, events))
         .collect()
@@ -86,9 +86,9 @@ fn sort(candidates: &mut [Candidate]) {
     });
 }
 
-fn rests(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool {
+fn is_backing_off(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool {
     let node = karpenter.node_of(claim);
-    node.is_some_and(|node| karpenter.disrupting.rests(&node.name_any()))
+    node.is_some_and(|node| karpenter.disrupting.is_backing_off(&node.name_any()))
 }
 
 /// Returns the command that replaces a drifted node at any price, or Karpenter's message why its pods have no other
@@ -114,7 +114,7 @@ pub(super) async fn replacement(
         let cluster = state.cluster_mut();
         let answer = cluster.relocate(&question)?;
         Ok::<_, ModelError>(answer.map_err(|stays| match stays {
-            Stays::PodStuck { .. } | Stays::MoreCombinations { .. } => {
+            StayReason::PodStuck { .. } | StayReason::MoreCombinations { .. } => {
                 let message = consolidation::message(&stays, |why| cluster.message(why));
                 message.unwrap_or_default()
             }

@@ -28,7 +28,7 @@ pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration>
         karpenter.count_disrupted(&claim, None, "expired");
         karpenter
             .log
-            .pass_over("nodeclaim.expiration", ("karpenter.sh", "NodeClaim"), &name)
+            .reconciliation_of("nodeclaim.expiration", ("karpenter.sh", "NodeClaim"), &name)
             .info("deleting expired nodeclaim");
     }
     Ok(next)

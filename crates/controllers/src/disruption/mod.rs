@@ -12,12 +12,12 @@ pub mod candidate;
 mod changes;
 mod command;
 pub mod consolidation;
-mod counted;
 mod disrupting;
 pub mod drift;
 pub mod emptiness;
 mod events;
 mod expiration;
+mod node_counts;
 pub mod protection;
 mod score;
 
@@ -37,7 +37,7 @@ use tokio::time::sleep;
 pub use self::disrupting::Disrupting;
 use self::{
     candidate::CandidateChecker, changes::Changes, command::Command, consolidation::Proposal,
-    counted::Counted, events::DisruptionEvents,
+    events::DisruptionEvents, node_counts::NodeCounts,
 };
 use crate::{
     api_error,
@@ -96,7 +96,7 @@ impl Disruption {
         let karpenter = self.karpenter.clone();
         // Taints left by a process that ended go first: those nodes may take pods again, as this pass
         // decides.
-        command::tidy(&karpenter).await?;
+        command::remove_stale_taints(&karpenter).await?;
         self.count_budgets();
         self.count_costs().await;
         let expires = expiration::pass(&karpenter).await?;
@@ -221,7 +221,7 @@ impl Disruption {
         for pool in self.karpenter.pools.list() {
             let name = pool.name_any();
             let claims = self.karpenter.claims.by_index(BY_POOL, &name);
-            let counted = Counted::of(&self.karpenter, &claims);
+            let counted = NodeCounts::of(&self.karpenter, &claims);
             for reason in [
                 DisruptionReason::Empty,
                 DisruptionReason::Drifted,
@@ -246,7 +246,7 @@ impl Disruption {
         claims: &[Arc<NodeClaim>],
         reason: DisruptionReason,
     ) -> usize {
-        let counted = Counted::of(&self.karpenter, claims);
+        let counted = NodeCounts::of(&self.karpenter, claims);
         let now = self.karpenter.base.clock.now();
         let allowed = budget::allowed(pool, reason, counted.nodes, now);
         if allowed == 0 {
@@ -271,7 +271,7 @@ impl Disruption {
             }
             // Between counting nodes and ordering new ones nobody else may order for a static pool, or it
             // exceeds its limit.
-            let _turn = karpenter.static_turn.take().await;
+            let _turn = karpenter.static_pool_lock.take().await;
             let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
             let allowed = self.room(&pool, &claims, DisruptionReason::Drifted);
             let census = Census::of(&karpenter, &claims);
@@ -353,7 +353,7 @@ impl Disruption {
         let nodes = first.nodes();
         if nodes.is_empty() {
             if !first.is_constrained {
-                self.changes.settle(seen);
+                self.changes.record_nothing_found(seen);
             }
             return Ok(());
         }

@@ -38,9 +38,9 @@ pub(super) enum Verdict {
     Suppressed,
 }
 
-/// The subject of a budget: one source and one object. The containers of a pod share its budget.
+/// Identifies a budget: one source and one object. The containers of a pod share its budget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Subject {
+struct BudgetKey {
     source: Source,
     kind: Option<String>,
     namespace: Option<String>,
@@ -48,9 +48,10 @@ struct Subject {
     uid: Option<String>,
 }
 
+/// The properties in which events must agree to be merged into one (client-go: `EventAggregatorByReasonFunc`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Likeness {
-    subject: Subject,
+struct AggregationKey {
+    subject: BudgetKey,
     kind: EventType,
     reason: String,
 }
@@ -60,17 +61,19 @@ type FieldPathAndMessage = (Option<String>, String);
 
 #[derive(Default)]
 pub(super) struct Correlator {
-    alike: FxHashMap<Likeness, Alike>,
-    written: FxHashMap<(Likeness, Option<FieldPathAndMessage>), Written>,
-    budgets: FxHashMap<Subject, Budget>,
+    aggregates: FxHashMap<AggregationKey, Aggregate>,
+    written: FxHashMap<(AggregationKey, Option<FieldPathAndMessage>), WrittenEvent>,
+    budgets: FxHashMap<BudgetKey, Budget>,
 }
 
-struct Alike {
+/// The different messages of events with one [`AggregationKey`], and when the last of these events happened.
+struct Aggregate {
     messages: FxHashSet<String>,
     last: Timestamp,
 }
 
-struct Written {
+/// An event that was written: its name, how often it has happened, and when it happened last.
+struct WrittenEvent {
     name: String,
     count: i32,
     last: Timestamp,
@@ -84,14 +87,14 @@ struct Budget {
 impl Correlator {
     /// Decides about `occurrence`. `fresh_name` is used if it becomes a new event.
     pub(super) fn judge(&mut self, occurrence: &Occurrence, fresh_name: String) -> Verdict {
-        let likeness = Likeness {
-            subject: Subject::new(occurrence.source.clone(), &occurrence.object),
+        let likeness = AggregationKey {
+            subject: BudgetKey::new(occurrence.source.clone(), &occurrence.object),
             kind: occurrence.kind,
             reason: occurrence.reason.clone(),
         };
         let now = occurrence.at;
         let merged = occurrence.action.is_none()
-            && self.is_one_too_many(&likeness, &occurrence.message, now);
+            && self.exceeds_distinct_messages(&likeness, &occurrence.message, now);
         // client-go marks the message, so that readers know that other messages were left out.
         let message = if merged {
             format!("{COMBINED}{}", occurrence.message)
@@ -118,7 +121,7 @@ impl Correlator {
             None => {
                 self.written.insert(
                     key,
-                    Written {
+                    WrittenEvent {
                         name: fresh_name.clone(),
                         count: 1,
                         last: now,
@@ -138,12 +141,20 @@ impl Correlator {
         }
     }
 
-    fn is_one_too_many(&mut self, likeness: &Likeness, message: &str, now: Timestamp) -> bool {
-        trim(&mut self.alike, |alike| alike.last);
-        let alike = self.alike.entry(likeness.clone()).or_insert_with(|| Alike {
-            messages: FxHashSet::default(),
-            last: now,
-        });
+    fn exceeds_distinct_messages(
+        &mut self,
+        likeness: &AggregationKey,
+        message: &str,
+        now: Timestamp,
+    ) -> bool {
+        trim(&mut self.aggregates, |alike| alike.last);
+        let alike = self
+            .aggregates
+            .entry(likeness.clone())
+            .or_insert_with(|| Aggregate {
+                messages: FxHashSet::default(),
+                last: now,
+            });
         if now.duration_since(alike.last) > MERGE_WINDOW {
             // A series that has paused starts anew, and its messages are shown one by one again.
             alike.messages.clear();
@@ -156,7 +167,7 @@ impl Correlator {
         false
     }
 
-    fn spend(&mut self, subject: Subject, now: Timestamp) -> bool {
+    fn spend(&mut self, subject: BudgetKey, now: Timestamp) -> bool {
         trim(&mut self.budgets, |budget| budget.last);
         let budget = self.budgets.entry(subject).or_insert(Budget {
             tokens: BURST,
@@ -174,7 +185,7 @@ impl Correlator {
     }
 }
 
-impl Subject {
+impl BudgetKey {
     fn new(source: Source, object: &ObjectReference) -> Self {
         let ObjectReference {
             kind,

@@ -8,7 +8,7 @@ use mullion_cloud::{CapacityType, InstanceId, LaunchOption, MessageKind};
 use super::kind::{Action, Kind};
 use crate::{
     nodeclaim::{deadline, log_unavailable},
-    provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Pass},
+    provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Reconciliation},
 };
 
 /// Carries out the action of `kind` on the claims of an instance. Returns whether the instance has
@@ -17,7 +17,7 @@ pub(super) async fn act(
     karpenter: &KarpenterContext,
     kind: Kind,
     instance: &InstanceId,
-    pass: &Pass,
+    pass: &Reconciliation,
 ) -> kube::Result<bool> {
     let claims = karpenter.claims.by_index(BY_INSTANCE, &instance.0);
     for claim in &claims {
@@ -30,17 +30,17 @@ pub(super) async fn act(
         if let Some(node) = &node {
             pass = pass.with_ref("Node", &node.name_any());
         }
-        act_on(karpenter, kind, claim, node.as_deref(), &pass).await?;
+        act_on_claim(karpenter, kind, claim, node.as_deref(), &pass).await?;
     }
     Ok(!claims.is_empty())
 }
 
-async fn act_on(
+async fn act_on_claim(
     karpenter: &KarpenterContext,
     kind: Kind,
     claim: &NodeClaim,
     node: Option<&Node>,
-    pass: &Pass,
+    pass: &Reconciliation,
 ) -> kube::Result<()> {
     let (reason, message) = kind.event();
     let action = kind.action();
@@ -54,7 +54,7 @@ async fn act_on(
         if is_spot && claim.metadata.deletion_timestamp.is_none() {
             let now = karpenter.base.clock.now();
             if karpenter.risks.taken_back(claim, now) {
-                karpenter.discovered.keep_news();
+                karpenter.discovered.request_write();
             }
         }
         // The offering was just taken back, so the replacement must not be bought there again at once.

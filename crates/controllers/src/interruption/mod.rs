@@ -48,7 +48,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
         }
         queue
             .log
-            .pass(CONTROLLER)
+            .reconciliation(CONTROLLER)
             .with("queue", queue.options.cluster.as_str())
             .debug("watching interruption queue");
         loop {
@@ -81,12 +81,17 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
 /// Handles the next messages. One that fails stays in the queue, which delivers it again.
 async fn read_queue(karpenter: &KarpenterContext) -> Result<(), Error> {
     let messages = karpenter.cloud.receive_messages().await?;
-    let ended = join_all(messages.iter().map(|message| deal_with(karpenter, message))).await;
+    let ended = join_all(
+        messages
+            .iter()
+            .map(|message| handle_message(karpenter, message)),
+    )
+    .await;
     ended.into_iter().collect()
 }
 
-async fn deal_with(karpenter: &KarpenterContext, message: &Message) -> Result<(), Error> {
-    let pass = karpenter.log.pass(CONTROLLER);
+async fn handle_message(karpenter: &KarpenterContext, message: &Message) -> Result<(), Error> {
+    let pass = karpenter.log.reconciliation(CONTROLLER);
     let pass = pass.with("queue", karpenter.options.cluster.as_str());
     let kind = Kind::from(message.kind);
     let received = [("message_type", kind.as_str())];
@@ -112,7 +117,7 @@ async fn look_at_checks(
         if !is_lasting(&failure, now) {
             continue;
         }
-        let pass = karpenter.log.pass(OF_CHECKS);
+        let pass = karpenter.log.reconciliation(OF_CHECKS);
         let (kind, instance) = (failure.check.into(), &failure.instance);
         if !act(karpenter, kind, instance, &pass).await? {
             continue;

@@ -40,7 +40,7 @@ const REPORTS: usize = 256;
 
 /// One lifetime of a node. A report may be about an earlier node of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Life {
+pub(super) struct NodeLifetime {
     pub(super) node: NodeName,
     pub(super) number: u64,
 }
@@ -49,21 +49,24 @@ pub(super) struct Life {
 #[derive(Debug)]
 pub(super) enum Report {
     /// The loaded interfaces of nodes, by node name.
-    Loaded(Vec<Life>, Result<FxHashMap<NodeName, Loaded>, AddressError>),
-    Assigned(Life, Begun, Result<Vec<Cidr>, AddressError>),
-    GivenBack(Life, Arc<str>, Result<(), AddressError>),
-    Listed(Life, Result<Listing, AddressError>),
+    Loaded(
+        Vec<NodeLifetime>,
+        Result<FxHashMap<NodeName, LoadedNode>, AddressError>,
+    ),
+    Assigned(NodeLifetime, StartedCall, Result<Vec<Cidr>, AddressError>),
+    GivenBack(NodeLifetime, Arc<str>, Result<(), AddressError>),
+    Listed(NodeLifetime, Result<Listing, AddressError>),
     /// Whether the annotation of a pod was written.
-    Annotated(Life, PodUid, Cidr, Written),
+    Annotated(NodeLifetime, PodUid, Cidr, AnnotationResult),
     /// Whether the CNINode was written.
-    Recorded(Life, bool),
+    Recorded(NodeLifetime, bool),
     /// Whether the capacity of the node was written.
-    Advertised(Life, bool),
+    Advertised(NodeLifetime, bool),
 }
 
-/// An assignment in progress: kind, number of blocks, subnet, and start time.
+/// A call to EC2 that has started: kind, number of blocks, subnet, and start time.
 #[derive(Clone, Debug)]
-pub(super) struct Begun {
+pub(super) struct StartedCall {
     pub(super) kind: Kind,
     pub(super) count: u32,
     pub(super) subnet: Arc<str>,
@@ -72,7 +75,7 @@ pub(super) struct Begun {
 
 /// The state of a node as found when it is loaded.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedNode {
     pub(super) facts: InterfaceFacts,
     pub(super) listing: Listing,
     /// The status of the node's CNINode.
@@ -81,9 +84,9 @@ pub(super) struct Loaded {
 
 /// The result of writing an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum AnnotationResult {
     /// The pod has the annotation.
-    Yes,
+    Written,
     /// The API server refused the annotation, and the pod has none.
     Refused,
     /// The pod is gone.
@@ -125,18 +128,18 @@ impl Calls {
     }
 
     /// Reads the interfaces of nodes and their CNINodes.
-    pub(super) fn load(&self, nodes: Vec<(Life, InstanceId)>) {
+    pub(super) fn load(&self, nodes: Vec<(NodeLifetime, InstanceId)>) {
         let (cloud, context) = (Arc::clone(&self.cloud), self.context.clone());
         self.spawn(async move {
-            let (lives, instances): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+            let (lifetimes, instances): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
             // One call describes the interfaces of all instances, because calls to EC2 are what is scarce.
             let found = limited(cloud.interfaces_of(&instances)).await;
             let found = match found {
                 Ok(found) => found,
-                Err(error) => return Report::Loaded(lives, Err(error)),
+                Err(error) => return Report::Loaded(lifetimes, Err(error)),
             };
-            let names = instances.iter().zip(&lives);
-            let names: FxHashMap<_, _> = names.map(|(id, life)| (id, &life.node)).collect();
+            let names = instances.iter().zip(&lifetimes);
+            let names: FxHashMap<_, _> = names.map(|(id, lifetime)| (id, &lifetime.node)).collect();
             let api = Api::<CNINode>::all(context.client.clone());
             let loaded = found.into_iter().filter_map(|found| {
                 let name = NodeName::clone(names.get(&found.instance)?);
@@ -145,7 +148,7 @@ impl Calls {
                     let InterfaceFound { facts, listing, .. } = found;
                     (
                         name,
-                        Loaded {
+                        LoadedNode {
                             facts,
                             listing,
                             record,
@@ -154,48 +157,54 @@ impl Calls {
                 })
             });
             let loaded = stream::iter(loaded).buffer_unordered(READS).collect().await;
-            Report::Loaded(lives, Ok(loaded))
+            Report::Loaded(lifetimes, Ok(loaded))
         });
     }
 
     /// Makes a call to EC2.
-    pub(super) fn make(&self, life: Life, interface: &InterfaceId, begun: Begun, call: Call) {
+    pub(super) fn make(
+        &self,
+        lifetime: NodeLifetime,
+        interface: &InterfaceId,
+        begun: StartedCall,
+        call: Call,
+    ) {
         let (cloud, interface) = (Arc::clone(&self.cloud), interface.clone());
         self.spawn(async move {
             match call {
                 Call::Assign { kind, count } => {
                     let ended = limited(cloud.assign(&interface, kind, count)).await;
-                    Report::Assigned(life, begun, ended)
+                    Report::Assigned(lifetime, begun, ended)
                 }
                 Call::GiveBack { kind, blocks } => {
                     let ended = limited(cloud.give_back(&interface, kind, &blocks)).await;
-                    Report::GivenBack(life, begun.subnet, ended)
+                    Report::GivenBack(lifetime, begun.subnet, ended)
                 }
-                Call::List => Report::Listed(life, limited(cloud.list(&interface)).await),
+                Call::List => Report::Listed(lifetime, limited(cloud.list(&interface)).await),
             }
         });
     }
 
     /// Writes a pod's annotation, with the pod's UID as precondition.
-    pub(super) fn annotate(&self, life: Life, pod: PodUid, key: &Key, address: Cidr) {
+    pub(super) fn annotate(&self, lifetime: NodeLifetime, pod: PodUid, key: &Key, address: Cidr) {
         let api = Api::<Pod>::namespaced(self.context.client.clone(), key.namespace());
         let name = key.name().to_owned();
         self.spawn(async move {
             let written = annotate(&api, &name, &pod, address).await;
-            Report::Annotated(life, pod, address, written)
+            Report::Annotated(lifetime, pod, address, written)
         });
     }
 
     /// Writes the status of a node's CNINode, and creates the CNINode if needed.
-    pub(super) fn record(&self, life: Life, node: &Node, status: Ipv4Status) {
+    pub(super) fn record(&self, lifetime: NodeLifetime, node: &Node, status: Ipv4Status) {
         let api = Api::<CNINode>::all(self.context.client.clone());
         let wanted = cni_node(node);
         self.spawn(async move {
-            let written = record(&api, &life.node, wanted, status).await;
+            let written = record(&api, &lifetime.node, wanted, status).await;
             if let Err(error) = &written {
-                tracing::debug!(%error, node = &*life.node, "CNINode cannot be written");
+                tracing::debug!(%error, node = &*lifetime.node, "CNINode cannot be written");
             }
-            Report::Recorded(life, written.is_ok())
+            Report::Recorded(lifetime, written.is_ok())
         });
     }
 
@@ -233,16 +242,16 @@ impl Calls {
     }
 
     /// Writes to the node's capacity how many of its pods can have an address.
-    pub(super) fn advertise(&self, life: Life, capacity: usize) {
+    pub(super) fn advertise(&self, lifetime: NodeLifetime, capacity: usize) {
         let api = Api::<Node>::all(self.context.client.clone());
         let patch = json!({"status": {"capacity": {PRIVATE_IPV4: capacity.to_string()}}});
         self.spawn(async move {
             let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
-            let written = api.patch_status(&life.node, &params, &patch).await;
+            let written = api.patch_status(&lifetime.node, &params, &patch).await;
             if let Err(error) = &written {
-                tracing::debug!(%error, node = &*life.node, "capacity cannot be written");
+                tracing::debug!(%error, node = &*lifetime.node, "capacity cannot be written");
             }
-            Report::Advertised(life, written.is_ok())
+            Report::Advertised(lifetime, written.is_ok())
         });
     }
 }
@@ -266,7 +275,7 @@ async fn limited<T>(
     ended.unwrap_or(Err(AddressError::NoAnswer))
 }
 
-async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Written {
+async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> AnnotationResult {
     let text = address.to_string();
     let patch = Patch::Merge(json!({"metadata": {
         "uid": uid.as_str(),
@@ -274,7 +283,7 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
     }}));
     loop {
         match api.patch(name, &PatchParams::default(), &patch).await {
-            Ok(_) => return Written::Yes,
+            Ok(_) => return AnnotationResult::Written,
             Err(error) => {
                 // A conflict may mean that another pod has the name now, or that another client changed this pod.
                 if let Some(status) = api_error::status(&error)
@@ -283,8 +292,8 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
                 {
                     tracing::debug!(%error, pod = name, "annotation refused");
                     return match api_error::is_not_found(&error) {
-                        true => Written::Gone,
-                        false => Written::Refused,
+                        true => AnnotationResult::Gone,
+                        false => AnnotationResult::Refused,
                     };
                 }
                 tracing::debug!(%error, pod = name, "whether the annotation was written is not known");
@@ -296,10 +305,10 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
         match api.get_opt(name).await {
             Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
                 if pod.annotations().get(PRIVATE_IPV4) == Some(&text) {
-                    return Written::Yes;
+                    return AnnotationResult::Written;
                 }
             }
-            Ok(_) => return Written::Gone,
+            Ok(_) => return AnnotationResult::Gone,
             Err(error) => tracing::debug!(%error, pod = name, "the pod cannot be read"),
         }
     }

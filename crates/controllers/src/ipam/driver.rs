@@ -1,8 +1,8 @@
-//! The loop of the controller: passes changes in the cluster to the books of the nodes, and schedules the EC2 calls that
+//! The loop of the controller: passes changes in the cluster to the states of the nodes, and schedules the EC2 calls that
 //! they want.
 //!
 //! One task owns all state. Informers send keys, tasks send reports, and timers wake nodes and subnets; everything else is
-//! computed from the books. The state of a node is: not loaded, being loaded, unsupported, or a [`Book`].
+//! computed from the states of all nodes. The state of a node is: not loaded, being loaded, unsupported, or a [`NodeState`].
 
 mod objects;
 mod reports;
@@ -20,13 +20,13 @@ use tokio::{sync::mpsc, time::sleep};
 
 use self::objects::{capacity, is_concerned, is_ready, is_windows, member, uid_of, waits};
 use super::{
-    book::Book,
-    calls::{Calls, Life, Report},
+    call_queue::CallQueue,
+    calls::{Calls, NodeLifetime, Report},
     events::AddressEvents,
     metrics::Metrics,
-    settings::{Mode, Switches},
+    node_state::NodeState,
+    settings::{FeatureSwitches, Mode},
     subnet::Subnet,
-    turns::Turns,
 };
 use crate::{
     Change, Context, Key, Queue, informers::BY_NODE, pods, queue::Backoff, timers::Timers,
@@ -54,11 +54,11 @@ enum Work {
 
 /// The purpose of a timer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Alarm {
+enum TimerKind {
     Lease,
     Node(NodeName),
     Subnet(SubnetKey),
-    Turns,
+    Calls,
 }
 
 type SubnetKey = (Arc<str>, Kind);
@@ -79,7 +79,7 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
     let driver = Driver {
         context: context.clone(),
         queue: queue.clone(),
-        switches: Switches::watch(
+        switches: FeatureSwitches::watch(
             context,
             mode,
             {
@@ -94,13 +94,13 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
         settings: Settings::default(),
         nodes: FxHashMap::default(),
         pods: FxHashMap::default(),
-        turns: Turns::new(0),
+        call_queue: CallQueue::new(0),
         subnets: FxHashMap::default(),
         timers: Timers::default(),
         events: AddressEvents::new(context.recorder(COMPONENT)),
         metrics: metrics.clone(),
-        began: context.clock.steady(),
-        lives: 0,
+        started: context.clock.steady(),
+        lifetimes: 0,
         calls,
     };
     let shutdown = context.shutdown.clone();
@@ -113,8 +113,8 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
 enum State {
     /// The node waits for its turn to be loaded.
     New(InstanceId),
-    Loading(Life),
-    Managed(Box<Book>),
+    Loading(NodeLifetime),
+    Managed(Box<NodeState>),
     /// The instance type cannot have addresses for Windows pods.
     Unsupported,
 }
@@ -122,19 +122,19 @@ enum State {
 struct Driver {
     context: Context,
     queue: Queue<Work>,
-    switches: Switches,
+    switches: FeatureSwitches,
     /// While `windows_ipam` is false, `nodes` is empty.
     settings: Settings,
     nodes: FxHashMap<NodeName, State>,
     /// The uid and the node of each known pod.
     pods: FxHashMap<Key, (PodUid, NodeName)>,
-    turns: Turns,
+    call_queue: CallQueue,
     subnets: FxHashMap<SubnetKey, Subnet>,
-    timers: Timers<Alarm>,
+    timers: Timers<TimerKind>,
     events: AddressEvents,
     metrics: Metrics,
-    began: Timestamp,
-    lives: u64,
+    started: Timestamp,
+    lifetimes: u64,
     calls: Calls,
 }
 
@@ -201,7 +201,7 @@ impl Driver {
 
     /// Returns the time in milliseconds since the controller started.
     fn now(&self) -> u64 {
-        let passed = self.context.clock.steady().duration_since(self.began);
+        let passed = self.context.clock.steady().duration_since(self.started);
         u64::try_from(passed.as_millis()).unwrap_or(0)
     }
 
@@ -213,18 +213,18 @@ impl Driver {
     fn moment(&self, at: u64) -> Timestamp {
         // The engine counts whole milliseconds, rounded down: the timer must not fire before the full number has passed.
         let after = Duration::from_millis(at);
-        self.began.saturating_add(after).unwrap_or(Timestamp::MAX)
+        self.started.saturating_add(after).unwrap_or(Timestamp::MAX)
     }
 
     fn fire_timers(&mut self) {
-        let alarms = self.timers.take_due(self.context.clock.steady());
+        let due = self.timers.take_due(self.context.clock.steady());
         let now = self.now();
-        for alarm in alarms {
-            match alarm {
-                Alarm::Node(node) => self.touch(&node, Some(Event::Wake), now),
-                Alarm::Subnet(key) => self.open(&key, now),
-                Alarm::Lease => self.look_at_lease(),
-                Alarm::Turns => {}
+        for timer in due {
+            match timer {
+                TimerKind::Node(node) => self.touch(&node, Some(Event::Wake), now),
+                TimerKind::Subnet(key) => self.open(&key, now),
+                TimerKind::Lease => self.look_at_lease(),
+                TimerKind::Calls => {}
             }
         }
     }
@@ -247,9 +247,9 @@ impl Driver {
             self.node_left(name, self.now());
             return self.calls.forget(name.clone());
         };
-        if let Some(State::Managed(book)) = self.nodes.get(name)
+        if let Some(State::Managed(node_state)) = self.nodes.get(name)
             // A node object that was deleted and created again between two events arrives as an update.
-            && book.node.metadata.uid != node.metadata.uid
+            && node_state.node.metadata.uid != node.metadata.uid
         {
             // The name now belongs to another node object.
             self.node_left(name, self.now());
@@ -262,14 +262,14 @@ impl Driver {
         match self.nodes.get_mut(name) {
             None => {
                 self.nodes.insert(name.clone(), State::New(id));
-                self.turns.add(name, self.wants_loading(name));
+                self.call_queue.add(name, self.wants_loading(name));
             }
-            Some(State::Managed(book)) => {
-                book.see(node);
+            Some(State::Managed(node_state)) => {
+                node_state.observe_node(node);
                 let now = self.now();
                 self.touch(name, None, now);
             }
-            Some(State::New(_)) => self.turns.add(name, self.wants_loading(name)),
+            Some(State::New(_)) => self.call_queue.add(name, self.wants_loading(name)),
             Some(State::Loading(_) | State::Unsupported) => {}
         }
     }
@@ -288,15 +288,15 @@ impl Driver {
     fn node_left(&mut self, name: &NodeName, now: u64) {
         let state = self.nodes.remove(name);
         self.forget_node(name);
-        if let Some(State::Managed(book)) = state {
-            self.room(&book.facts.subnet, now);
+        if let Some(State::Managed(node_state)) = state {
+            self.room(&node_state.facts.subnet, now);
         }
     }
 
     /// Drops the timers, turns and metrics of a node.
     fn forget_node(&mut self, name: &NodeName) {
-        self.turns.remove(name);
-        self.timers.set(Alarm::Node(name.clone()), None);
+        self.call_queue.remove(name);
+        self.timers.set(TimerKind::Node(name.clone()), None);
         self.metrics.node_is_gone(name);
     }
 
@@ -312,69 +312,69 @@ impl Driver {
             && uid.as_ref() != Some(&known)
         {
             self.pods.remove(key);
-            if let Some(State::Managed(book)) = self.nodes.get_mut(&node) {
-                book.pod_is_gone(&known, now, &mut self.events);
+            if let Some(State::Managed(node_state)) = self.nodes.get_mut(&node) {
+                node_state.forget_pod(&known, now, &mut self.events);
             }
             self.touch(&node, None, now);
         }
         let Some(pod) = pod else { return };
         let node: NodeName = pods::node_name(&pod).into();
         match self.nodes.get_mut(&node) {
-            Some(State::Managed(book)) => {
+            Some(State::Managed(node_state)) => {
                 let Some((uid, member, annotation)) = member(&pod) else {
                     return;
                 };
                 self.pods.insert(key.clone(), (uid.clone(), node.clone()));
-                book.pod_is(uid, member, annotation, now, &mut self.events);
+                node_state.observe_pod(uid, member, annotation, now, &mut self.events);
                 self.touch(&node, None, now);
             }
             // A waiting pod raises the priority of loading its node.
-            Some(State::New(_)) if waits(&pod) => self.turns.add(&node, CallPriority::Pods(1)),
+            Some(State::New(_)) if waits(&pod) => self.call_queue.add(&node, CallPriority::Pods(1)),
             Some(State::New(_) | State::Loading(_) | State::Unsupported) | None => {}
         }
     }
 
     /// Passes an event to a node's interface, starts the writes that are allowed, and schedules the node's next turn.
     fn touch(&mut self, name: &NodeName, event: Option<Event>, now: u64) {
-        let Some(State::Managed(book)) = self.nodes.get_mut(name) else {
+        let Some(State::Managed(node_state)) = self.nodes.get_mut(name) else {
             return;
         };
         if let Some(event) = event {
-            book.handle(event, now, &mut self.events);
+            node_state.handle(event, now, &mut self.events);
         }
         // Writes that the event made possible start at once; only calls to EC2 wait for a turn.
-        book.carry_out(now, &self.calls);
-        let (ready, reported) = (is_ready(&book.node), capacity(&book.node));
-        book.advertise(reported, ready, &self.calls);
-        self.metrics.node(name, &book.interface);
-        if let Some(want) = book.interface.wants_call(now) {
-            self.turns.add(name, want);
-        } else if let Some(kind) = book.interface.wants_to_assign(now) {
-            let subnet = (book.facts.subnet.clone(), kind);
-            let want = match book.interface.waiting().len() {
+        node_state.carry_out(now, &self.calls);
+        let (ready, reported) = (is_ready(&node_state.node), capacity(&node_state.node));
+        node_state.advertise(reported, ready, &self.calls);
+        self.metrics.node(name, &node_state.interface);
+        if let Some(want) = node_state.interface.wants_call(now) {
+            self.call_queue.add(name, want);
+        } else if let Some(kind) = node_state.interface.wants_to_assign(now) {
+            let subnet = (node_state.facts.subnet.clone(), kind);
+            let want = match node_state.interface.waiting().len() {
                 0 => CallPriority::Upkeep,
                 pods => CallPriority::Pods(pods),
             };
             let room = self.subnets.entry(subnet.clone()).or_default();
             if room.is_open(now) {
-                self.turns.add(name, want);
+                self.call_queue.add(name, want);
             } else {
                 // The subnet is closed. Its timer or a returned address wakes the node.
                 room.park(name, want);
                 let at = room.opens_at();
-                self.set_alarm(Alarm::Subnet(subnet), at);
+                self.set_timer(TimerKind::Subnet(subnet), at);
             }
         }
         let wake = match self.nodes.get(name) {
-            Some(State::Managed(book)) => book.wake_at().filter(|at| *at > now),
+            Some(State::Managed(node_state)) => node_state.wake_at().filter(|at| *at > now),
             _ => None,
         };
-        self.set_alarm(Alarm::Node(name.clone()), wake);
+        self.set_timer(TimerKind::Node(name.clone()), wake);
     }
 
-    fn set_alarm(&mut self, alarm: Alarm, at: Option<u64>) {
+    fn set_timer(&mut self, timer: TimerKind, at: Option<u64>) {
         let at = at.map(|at| self.moment(at));
-        self.timers.set(alarm, at);
+        self.timers.set(timer, at);
     }
 
     /// Lets nodes continue that waited for free addresses in a subnet.
@@ -385,73 +385,73 @@ impl Driver {
         {
             self.touch(&node, None, now);
             // A node that no longer wants a call uses no free address, so the next one gets its chance.
-            free -= usize::from(self.turns.contains(&node));
+            free -= usize::from(self.call_queue.contains(&node));
         }
         let at = self.subnets.get(key).and_then(Subnet::opens_at);
-        self.set_alarm(Alarm::Subnet(key.clone()), at.filter(|at| *at > now));
+        self.set_timer(TimerKind::Subnet(key.clone()), at.filter(|at| *at > now));
     }
 
     /// Makes the calls that the rate limit allows now.
     fn dispatch(&mut self, now: u64) {
-        while let Some(name) = self.turns.next(now) {
+        while let Some(name) = self.call_queue.next(now) {
             match self.nodes.get(&name) {
                 Some(State::New(_)) => self.load(&name),
                 Some(State::Managed(_)) => self.take_turn(&name, now),
                 Some(State::Loading(_) | State::Unsupported) | None => {}
             }
         }
-        let at = self.turns.next_at();
-        self.set_alarm(Alarm::Turns, at);
+        let at = self.call_queue.next_at();
+        self.set_timer(TimerKind::Calls, at);
     }
 
     /// Loads the interface of a node, and in the same call those of other nodes that are not loaded.
     fn load(&mut self, first: &NodeName) {
         // Spent before the call is made, since EC2 counts calls that fail as well.
-        self.turns.spend();
+        self.call_queue.spend();
         let others = self.nodes.iter().filter(|(name, _)| *name != first);
         let others = others.filter(|(_, state)| matches!(state, State::New(_)));
         let names: Vec<_> = others.map(|(name, _)| name.clone()).collect();
         let names = std::iter::once(first.clone()).chain(names);
         let mut asked = Vec::new();
         for node in names.take(MOST_AT_ONCE) {
-            self.lives += 1;
-            let number = self.lives;
-            let life = Life { node, number };
-            let state = State::Loading(life.clone());
-            if let Some(State::New(id)) = self.nodes.insert(life.node.clone(), state) {
-                asked.push((life, id));
+            self.lifetimes += 1;
+            let number = self.lifetimes;
+            let lifetime = NodeLifetime { node, number };
+            let state = State::Loading(lifetime.clone());
+            if let Some(State::New(id)) = self.nodes.insert(lifetime.node.clone(), state) {
+                asked.push((lifetime, id));
             }
         }
         self.calls.load(asked);
     }
 
     fn take_turn(&mut self, name: &NodeName, now: u64) {
-        let Some(State::Managed(book)) = self.nodes.get_mut(name) else {
+        let Some(State::Managed(node_state)) = self.nodes.get_mut(name) else {
             return;
         };
-        let kind = book.interface.wants_to_assign(now);
+        let kind = node_state.interface.wants_to_assign(now);
         let room = kind.map(|kind| {
-            let key = (book.facts.subnet.clone(), kind);
+            let key = (node_state.facts.subnet.clone(), kind);
             self.subnets.entry(key).or_default()
         });
         let may_assign = room.as_ref().is_some_and(|room| room.is_open(now));
         if let Some(room) = &room {
-            book.interface.ask_for_at_most(room.most());
+            node_state.interface.ask_for_at_most(room.most());
         }
         // The interface decides what to call for, and may assign only while its subnet has room for another
         // try.
-        book.interface.hold(!may_assign);
-        let call = book.interface.next_call(now);
-        book.interface.hold(true);
+        node_state.interface.hold(!may_assign);
+        let call = node_state.interface.next_call(now);
+        node_state.interface.hold(true);
         let assigns = matches!(call, Some(Call::Assign { .. }));
         if let Some(call) = call {
             if let Some(room) = room.filter(|_| assigns) {
                 room.began(now);
             }
-            self.turns.spend();
-            book.call(call, now, &self.calls);
+            self.call_queue.spend();
+            node_state.call(call, now, &self.calls);
         }
-        let subnet = book.facts.subnet.clone();
+        let subnet = node_state.facts.subnet.clone();
         self.touch(name, None, now);
         if let Some(kind) = kind.filter(|_| !assigns) {
             // The subnet may have let this node continue in place of another, which now gets its chance.

@@ -31,7 +31,7 @@ impl LeaseState {
     }
 
     /// Updates the state from the Lease at `now`. Returns whether `is_held` changed, and when the Lease expires.
-    pub(super) fn see(
+    pub(super) fn update(
         &mut self,
         lease: Option<&Lease>,
         now: Timestamp,
@@ -77,7 +77,7 @@ impl LeaseState {
 }
 
 /// Returns whether a Lease is that of AWS's controller.
-pub(super) fn is_upstreams(lease: &Lease) -> bool {
+pub(super) fn is_of_aws_controller(lease: &Lease) -> bool {
     let meta = &lease.metadata;
     meta.name.as_deref() == Some(NAME) && meta.namespace.as_deref() == Some(NAMESPACE)
 }
@@ -121,23 +121,23 @@ mod tests {
             by("2019-01-01T00:00:00.000000Z"),
             by("2019-01-01T00:00:05.000000Z"),
         );
-        assert_eq!(state.see(None, at(0)), (false, None));
-        assert_eq!(state.see(Some(&old), at(100)), (true, Some(at(110))));
-        assert_eq!(state.see(Some(&old), at(109)), (false, Some(at(110))));
-        assert_eq!(state.see(Some(&new), at(109)), (false, Some(at(119))));
-        assert_eq!(state.see(Some(&new), at(119)), (true, None));
+        assert_eq!(state.update(None, at(0)), (false, None));
+        assert_eq!(state.update(Some(&old), at(100)), (true, Some(at(110))));
+        assert_eq!(state.update(Some(&old), at(109)), (false, Some(at(110))));
+        assert_eq!(state.update(Some(&new), at(109)), (false, Some(at(119))));
+        assert_eq!(state.update(Some(&new), at(119)), (true, None));
         assert!(!state.is_held());
-        assert_eq!(state.see(Some(&new), at(200)), (false, None));
-        assert_eq!(state.see(Some(&old), at(201)), (true, Some(at(211))));
-        assert_eq!(state.see(None, at(202)), (true, None));
+        assert_eq!(state.update(Some(&new), at(200)), (false, None));
+        assert_eq!(state.update(Some(&old), at(201)), (true, Some(at(211))));
+        assert_eq!(state.update(None, at(202)), (true, None));
     }
 
     #[test]
     fn a_lease_without_a_holder_is_free_and_one_without_a_duration_counts_for_upstreams() {
         let mut state = LeaseState::default();
         let free = lease(json!({"holderIdentity": "", "leaseDurationSeconds": 10}));
-        assert_eq!(state.see(Some(&free), at(0)), (false, None));
+        assert_eq!(state.update(Some(&free), at(0)), (false, None));
         let endless = lease(json!({"holderIdentity": "a"}));
-        assert_eq!(state.see(Some(&endless), at(0)), (true, Some(at(30))));
+        assert_eq!(state.update(Some(&endless), at(0)), (true, Some(at(30))));
     }
 }

@@ -22,7 +22,7 @@ struct Inner {
 
 /// A snapshot of the metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Numbers {
+pub struct MetricsSnapshot {
     /// The numbers by node.
     pub nodes: BTreeMap<String, NodeNumbers>,
     /// The number of finished calls to EC2 by kind and result: `success` or the code of EC2's error.
@@ -42,7 +42,7 @@ pub struct NodeNumbers {
 
 impl Metrics {
     /// Returns a snapshot of the metrics.
-    pub fn numbers(&self) -> Numbers {
+    pub fn numbers(&self) -> MetricsSnapshot {
         let all = self.lock();
         let nodes = all.nodes.iter().map(|(name, (numbers, at))| {
             let mut numbers = *numbers;
@@ -52,7 +52,7 @@ impl Metrics {
             numbers.longest_wait_ms += since;
             (name.clone(), numbers)
         });
-        Numbers {
+        MetricsSnapshot {
             nodes: nodes.collect(),
             calls: all.calls.clone(),
         }
@@ -94,7 +94,7 @@ impl Metrics {
     }
 }
 
-impl Numbers {
+impl MetricsSnapshot {
     /// Formats the snapshot in Prometheus' text format.
     pub fn text(&self) -> String {
         let mut text = String::new();

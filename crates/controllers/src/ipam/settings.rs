@@ -30,7 +30,7 @@ pub enum Mode {
 }
 
 /// The objects that enable and disable the controller.
-pub(super) struct Switches {
+pub(super) struct FeatureSwitches {
     mode: Mode,
     config_map: Informer<ConfigMap>,
     /// The state of the Lease when it was last read.
@@ -40,13 +40,13 @@ pub(super) struct Switches {
 
 /// The settings that are in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct EffectiveSettings {
     pub(super) settings: Settings,
     /// Values that could not be parsed.
     pub(super) unreadable: Vec<Unreadable>,
 }
 
-impl Switches {
+impl FeatureSwitches {
     /// Starts the watches. `changed` is called after every change, `renewed` after a change of the Lease if the mode depends
     /// on it.
     pub(super) fn watch(
@@ -66,7 +66,7 @@ impl Switches {
         // The other modes ignore the Lease, so they need no watch of all leases.
         if mode == Mode::Auto {
             context.informers.leases.on_change(move |change| {
-                if lease::is_upstreams(change.object()) {
+                if lease::is_of_aws_controller(change.object()) {
                     renewed();
                 }
             });
@@ -80,7 +80,7 @@ impl Switches {
             }
         });
         let context = context.clone();
-        Switches {
+        FeatureSwitches {
             mode,
             config_map,
             lease_state: LeaseState::default(),
@@ -88,14 +88,14 @@ impl Switches {
         }
     }
 
-    /// Reads the Lease, if the mode depends on it. Returns whether [`Switches::others`] may have changed, and when to read
+    /// Reads the Lease, if the mode depends on it. Returns whether [`FeatureSwitches::others`] may have changed, and when to read
     /// the Lease again even if it does not change.
     pub(super) fn look_at_lease(&mut self, now: Timestamp) -> (bool, Option<Timestamp>) {
         if self.mode != Mode::Auto {
             return (false, None);
         }
         let lease = self.context.informers.leases.get(NAMESPACE, lease::NAME);
-        self.lease_state.see(lease.as_deref(), now)
+        self.lease_state.update(lease.as_deref(), now)
     }
 
     /// Waits until the objects are known; returns `false` on shutdown.
@@ -131,7 +131,7 @@ impl Switches {
     }
 
     /// Reads the ConfigMap. If another controller assigns addresses, `windows_ipam` is off whatever the ConfigMap says.
-    pub(super) fn read(&self) -> Read {
+    pub(super) fn read(&self) -> EffectiveSettings {
         let config_map = self.config_map();
         let data = config_map.as_ref().and_then(|map| map.data.as_ref());
         let none = BTreeMap::new();
@@ -139,7 +139,7 @@ impl Switches {
         if self.others().is_some() {
             settings.windows_ipam = false;
         }
-        Read {
+        EffectiveSettings {
             settings,
             unreadable,
         }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use mullion_engine::ip::CallPriority;
 
-use super::{driver::NodeName, turns::Line};
+use super::{call_queue::WaitingNodes, driver::NodeName};
 
 const FIRST_MS: u64 = 2_000;
 const MAX_MS: u64 = 120_000;
@@ -32,7 +32,7 @@ pub(super) struct Subnet {
     /// The time of the last refusal. A refusal of a call that began earlier brings no new information.
     refused_at: Option<u64>,
     /// Nodes that wait to assign addresses.
-    parked: Line,
+    parked: WaitingNodes,
 }
 
 impl Default for Subnet {
@@ -44,7 +44,7 @@ impl Default for Subnet {
             most: u32::MAX,
             under_way: VecDeque::new(),
             refused_at: None,
-            parked: Line::default(),
+            parked: WaitingNodes::default(),
         }
     }
 }

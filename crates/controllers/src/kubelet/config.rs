@@ -1,8 +1,8 @@
 //! Finds the ConfigMaps, Secrets and claims that containers and volumes need, and the kubelet's messages if one is
 //! missing.
 //!
-//! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] lists the objects to look up, and
-//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. [`super::pod`] decides when lookups
+//! Pure: [`of_container`] and [`of_volume`] read a spec, [`References::objects`] lists the objects to look up, and
+//! [`References::environment`] and [`References::payload`] check the [`FoundObjects`]. [`super::pod`] decides when lookups
 //! happen and are repeated.
 //!
 //! Invariant: an optional object, or a missing key of one, never causes an error.
@@ -26,7 +26,7 @@ pub enum Object {
 
 /// Why an existing claim cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimTrouble {
+pub enum ClaimProblem {
     /// The claim is being deleted.
     BeingDeleted,
     /// The claim has no volume yet.
@@ -39,24 +39,24 @@ pub enum ClaimTrouble {
 
 /// The contents of an object that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys {
+pub struct ObjectContents {
     /// Keys that an environment variable can be taken from.
     pub values: BTreeSet<String>,
     /// Keys of a ConfigMap's `binaryData`, which only volumes show.
     pub binary: BTreeSet<String>,
     /// Why a claim cannot be used; `None` if it can.
-    pub trouble: Option<ClaimTrouble>,
+    pub problem: Option<ClaimProblem>,
 }
 
 /// The objects that were looked up and exist.
-pub type FoundObjects = BTreeMap<Object, Keys>;
+pub type FoundObjects = BTreeMap<Object, ObjectContents>;
 
 /// The references of one container or one volume, in the order in which the kubelet resolves them.
 #[derive(Debug, Default)]
-pub struct Uses<'a>(Vec<Use<'a>>);
+pub struct References<'a>(Vec<Reference<'a>>);
 
 #[derive(Debug)]
-struct Use<'a> {
+struct Reference<'a> {
     object: Object,
     /// Keys that must exist; empty if the object is used as a whole.
     keys: Vec<&'a str>,
@@ -64,16 +64,16 @@ struct Use<'a> {
 }
 
 /// Returns the references of a container's environment.
-pub fn of_container(container: &Container) -> Uses<'_> {
+pub fn of_container(container: &Container) -> References<'_> {
     let mut uses = Vec::new();
     for from in container.env_from.iter().flatten() {
         if let Some(map) = &from.config_map_ref {
-            uses.push(Use::whole(
+            uses.push(Reference::whole(
                 Object::ConfigMap(map.name.clone()),
                 map.optional,
             ));
         } else if let Some(secret) = &from.secret_ref {
-            uses.push(Use::whole(
+            uses.push(Reference::whole(
                 Object::Secret(secret.name.clone()),
                 secret.optional,
             ));
@@ -86,20 +86,20 @@ pub fn of_container(container: &Container) -> Uses<'_> {
         .filter_map(|var| var.value_from.as_ref())
     {
         if let Some(map) = &source.config_map_key_ref {
-            uses.push(Use {
+            uses.push(Reference {
                 object: Object::ConfigMap(map.name.clone()),
                 keys: vec![&map.key],
                 optional: map.optional == Some(true),
             });
         } else if let Some(secret) = &source.secret_key_ref {
-            uses.push(Use {
+            uses.push(Reference {
                 object: Object::Secret(secret.name.clone()),
                 keys: vec![&secret.key],
                 optional: secret.optional == Some(true),
             });
         }
     }
-    Uses(uses)
+    References(uses)
 }
 
 /// Returns the PersistentVolumeClaim of a volume of `pod`: the one it names, or the one made for an ephemeral
@@ -113,21 +113,21 @@ pub fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
 }
 
 /// Returns the references of a volume of `pod`.
-pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
+pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> References<'a> {
     let mut uses = Vec::new();
     if let Some(claim) = claim_of(volume, pod) {
-        uses.push(Use::whole(Object::Claim(claim), None));
+        uses.push(Reference::whole(Object::Claim(claim), None));
     }
     if let Some(secret) = &volume.secret {
         let name = secret.secret_name.clone().unwrap_or_default();
-        uses.push(Use::items(
+        uses.push(Reference::items(
             Object::Secret(name),
             &secret.items,
             secret.optional,
         ));
     }
     if let Some(map) = &volume.config_map {
-        uses.push(Use::items(
+        uses.push(Reference::items(
             Object::ConfigMap(map.name.clone()),
             &map.items,
             map.optional,
@@ -137,24 +137,24 @@ pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
     for source in projected.flat_map(|projected| projected.sources.iter().flatten()) {
         if let Some(secret) = &source.secret {
             let object = Object::Secret(secret.name.clone());
-            uses.push(Use::items(object, &secret.items, secret.optional));
+            uses.push(Reference::items(object, &secret.items, secret.optional));
         } else if let Some(map) = &source.config_map {
             let object = Object::ConfigMap(map.name.clone());
-            uses.push(Use::items(object, &map.items, map.optional));
+            uses.push(Reference::items(object, &map.items, map.optional));
         }
     }
-    Uses(uses)
+    References(uses)
 }
 
 /// Returns the reference to a ResourceClaim.
-pub fn of_devices(claim: &str) -> Uses<'static> {
-    Uses(vec![Use::whole(
+pub fn of_devices(claim: &str) -> References<'static> {
+    References(vec![Reference::whole(
         Object::ResourceClaim(claim.to_owned()),
         None,
     )])
 }
 
-impl Uses<'_> {
+impl References<'_> {
     /// Returns whether there is nothing to look up.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -169,7 +169,7 @@ impl Uses<'_> {
     pub fn is_attaching(&self, found: &FoundObjects) -> bool {
         self.0.iter().any(|one| {
             let keys = found.get(&one.object);
-            keys.is_some_and(|keys| keys.trouble == Some(ClaimTrouble::NotAttached))
+            keys.is_some_and(|keys| keys.problem == Some(ClaimProblem::NotAttached))
         })
     }
 
@@ -208,8 +208,9 @@ impl Uses<'_> {
                 Object::Secret(_) => format!("references non-existent secret key: {key}"),
                 Object::Claim(_) | Object::ResourceClaim(_) => String::new(),
             };
-            let has =
-                |keys: &Keys, key: &str| keys.values.contains(key) || keys.binary.contains(key);
+            let has = |keys: &ObjectContents, key: &str| {
+                keys.values.contains(key) || keys.binary.contains(key)
+            };
             if let Err(message) = one.check(found, lacks, has)
                 && !missing.contains(&message)
             {
@@ -224,7 +225,7 @@ impl Uses<'_> {
     }
 }
 
-impl<'a> Use<'a> {
+impl<'a> Reference<'a> {
     fn whole(object: Object, optional: Option<bool>) -> Self {
         Self {
             object,
@@ -248,7 +249,7 @@ impl<'a> Use<'a> {
         &self,
         found: &FoundObjects,
         lacks: impl Fn(&str) -> String,
-        has: impl Fn(&Keys, &str) -> bool,
+        has: impl Fn(&ObjectContents, &str) -> bool,
     ) -> Result<(), String> {
         // An optional object that exists may still lack a key, which is skipped as well.
         if self.optional {
@@ -264,12 +265,12 @@ impl<'a> Use<'a> {
                 format!("fetch ResourceClaim {name}: resourceclaims.resource.k8s.io \"{name}\" not found")
             }
         })?;
-        match &keys.trouble {
-            Some(ClaimTrouble::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
-            Some(ClaimTrouble::NotBound) => return Err("PVC is not bound".to_owned()),
-            Some(ClaimTrouble::NotPrepared(why)) => return Err(why.clone()),
-            // Callers check [`Uses::is_attaching`] first, because waiting for an attachment is not an error.
-            Some(ClaimTrouble::NotAttached) | None => {}
+        match &keys.problem {
+            Some(ClaimProblem::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
+            Some(ClaimProblem::NotBound) => return Err("PVC is not bound".to_owned()),
+            Some(ClaimProblem::NotPrepared(why)) => return Err(why.clone()),
+            // Callers check [`References::is_attaching`] first, because waiting for an attachment is not an error.
+            Some(ClaimProblem::NotAttached) | None => {}
         }
         match self.keys.iter().find(|key| !has(keys, key)) {
             Some(key) => Err(lacks(key)),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerStatus};
 
 pub(super) use backoff::Backoff;
-pub(super) use report::Subject;
+pub(super) use report::ReportInputs;
 
 use super::{config::FoundObjects, probes::Probes, pulls::Pull};
 
@@ -52,8 +52,8 @@ pub(super) struct Unit {
     /// Why it could not start; `None` once it has started.
     pub(super) failure: Option<Box<Failure>>,
     pub(super) starts: i32,
-    /// The number of its starts when all containers of the pod were last restarted.
-    pub(super) anew_at: i32,
+    /// The value of `starts` when all containers of the pod were last restarted; 0 if they never were.
+    pub(super) starts_at_restart_all: i32,
     pub(super) crash_backoff: Backoff,
     pub(super) pull_backoff: Backoff,
 }
@@ -79,8 +79,8 @@ pub(super) enum State {
         since: Timestamp,
         exit: Option<PlannedExit>,
         probes: Option<Box<Probes>>,
-        /// It is being killed because a probe failed, and is not probed any more.
-        condemned: bool,
+        /// Whether the container is being killed because a probe failed or a resize restarts it; it is not probed any more.
+        being_killed: bool,
     },
     /// It has exited; the next state is decided at `settle_at`.
     Exited {
@@ -180,7 +180,7 @@ impl Unit {
             last: None,
             failure: None,
             starts: 0,
-            anew_at: 0,
+            starts_at_restart_all: 0,
             crash_backoff: Backoff::default(),
             pull_backoff: Backoff::default(),
         }
@@ -229,9 +229,9 @@ impl Unit {
         (self.starts - 1).max(0)
     }
 
-    /// Returns whether it ran before all containers of its pod were restarted, and has not started since.
-    pub(super) fn is_anew(&self) -> bool {
-        self.anew_at > 0 && self.starts == self.anew_at
+    /// Returns whether the container ran before all containers of its pod were restarted, and has not started since.
+    pub(super) fn is_reset_by_restart_all(&self) -> bool {
+        self.starts_at_restart_all > 0 && self.starts == self.starts_at_restart_all
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -301,10 +301,10 @@ impl Unit {
             State::Running {
                 exit,
                 probes,
-                condemned,
+                being_killed,
                 ..
             } => {
-                let probes = probes.as_ref().filter(|_| !condemned);
+                let probes = probes.as_ref().filter(|_| !being_killed);
                 let probe = probes.and_then(|probes| probes.wake());
                 probe.into_iter().chain(exit.map(|exit| exit.at)).min()
             }

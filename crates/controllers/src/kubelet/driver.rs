@@ -10,10 +10,10 @@
 //! Invariant: nothing here waits for the API server, so a slow write never delays another node; and no timer is set for a
 //! time that has passed, so a round over due timers always ends.
 
-mod asks;
 mod inputs;
 mod kubelet;
 mod node_status;
+mod object_reader;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,9 +23,9 @@ use rustc_hash::FxBuildHasher;
 use tokio::sync::mpsc;
 
 use self::{
-    asks::Asker,
     inputs::{Input, node_of, watch_nodes, watch_pods},
     kubelet::{Kubelet, is_ready, network_delay, next_beat},
+    object_reader::ObjectReader,
 };
 use super::{
     addresses::Addresses,
@@ -33,7 +33,7 @@ use super::{
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},
-    pulls::Knowledge,
+    pulls::ImageSources,
     writer::{Write, Writers},
 };
 use crate::{Context, timers::Timers};
@@ -41,9 +41,9 @@ use crate::{Context, timers::Timers};
 /// The delay of a pod's next step if the pod asked for a time that has passed.
 const OVERDUE_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
-/// An event of a machine.
+/// An event of a simulated machine, for its kubelet.
 #[derive(Debug)]
-pub enum Machine {
+pub enum MachineEvent {
     /// The operating system has booted and the kubelet starts.
     Booted {
         /// The facts about the node.
@@ -57,11 +57,11 @@ pub enum Machine {
         name: String,
     },
     /// The kubelet loses or regains its connection to the API server; its containers keep running.
-    Talking {
+    Connection {
         /// Node name.
         name: String,
         /// Whether it is connected.
-        talking: bool,
+        connected: bool,
     },
 }
 
@@ -71,20 +71,20 @@ pub struct Options {
     /// The speed of simulated work.
     pub pace: Pace,
     /// The known facts about images.
-    pub images: Knowledge,
+    pub images: ImageSources,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             pace: Pace::REAL,
-            images: Knowledge::default(),
+            images: ImageSources::default(),
         }
     }
 }
 
 /// Starts the kubelets of all machines that `machines` announces.
-pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedReceiver<Machine>) {
+pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedReceiver<MachineEvent>) {
     let (inputs, receiver) = mpsc::unbounded_channel();
     watch_pods(context, inputs.clone());
     watch_nodes(context, inputs.clone());
@@ -92,7 +92,7 @@ pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedRecei
         context: context.clone(),
         options,
         writers: Writers::start(context),
-        asker: Asker::new(context, inputs),
+        object_reader: ObjectReader::new(context, inputs),
         nodes: HashMap::default(),
         waiting: HashMap::default(),
         timers: Timers::default(),
@@ -116,7 +116,7 @@ struct Driver {
     context: Context,
     options: Options,
     writers: Writers,
-    asker: Asker,
+    object_reader: ObjectReader,
     nodes: HashMap<Arc<str>, Kubelet, FxBuildHasher>,
     /// Pods bound to nodes whose machines have not booted yet, by node.
     waiting: HashMap<String, Vec<Arc<Pod>>, FxBuildHasher>,
@@ -127,7 +127,7 @@ impl Driver {
     async fn run(
         mut self,
         mut inputs: mpsc::UnboundedReceiver<Input>,
-        mut machines: mpsc::UnboundedReceiver<Machine>,
+        mut machines: mpsc::UnboundedReceiver<MachineEvent>,
     ) {
         let mut batch = Vec::new();
         loop {
@@ -158,14 +158,16 @@ impl Driver {
         }
     }
 
-    fn machine(&mut self, machine: Machine) {
+    fn machine(&mut self, machine: MachineEvent) {
         let now = self.context.clock.now();
         match machine {
-            Machine::Booted { facts, addresses } => self.boot(*facts, addresses, now),
-            Machine::Gone { name } => {
+            MachineEvent::Booted { facts, addresses } => self.boot(*facts, addresses, now),
+            MachineEvent::Gone { name } => {
                 self.nodes.remove(name.as_str());
             }
-            Machine::Talking { name, talking } => self.talk(&name, talking, now),
+            MachineEvent::Connection { name, connected } => {
+                self.set_connected(&name, connected, now)
+            }
         }
     }
 
@@ -211,12 +213,12 @@ impl Driver {
         }
     }
 
-    fn talk(&mut self, name: &str, talking: bool, now: Timestamp) {
+    fn set_connected(&mut self, name: &str, connected: bool, now: Timestamp) {
         let Some(kubelet) = self.nodes.get_mut(name) else {
             return;
         };
-        kubelet.talking = talking;
-        if talking {
+        kubelet.connected = connected;
+        if connected {
             // While the kubelet was silent the node lifecycle controller set its conditions to Unknown.
             kubelet.report_at_once();
             // Changes that came meanwhile were ignored, so each pod is observed in its latest version.
@@ -254,7 +256,7 @@ impl Driver {
             }
             Input::Echo(pod) => {
                 let kubelet = self.nodes.get_mut(node_of(&pod));
-                if let Some(kubelet) = kubelet.filter(|kubelet| kubelet.talking)
+                if let Some(kubelet) = kubelet.filter(|kubelet| kubelet.connected)
                     // The echo of an own write needs no step, unless another client changed annotations or
                     // readiness with it.
                     && kubelet.host.refresh_pod(Arc::clone(&pod), now)
@@ -265,12 +267,16 @@ impl Driver {
                     self.carry_out(&name, uid, step, now);
                 }
             }
-            Input::Answer { pod, need, found } => {
+            Input::Answer {
+                pod,
+                purpose,
+                found,
+            } => {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 if let Some(kubelet) = self.nodes.get_mut(node_of(&pod)) {
-                    kubelet.host.answer(uid, need, found);
+                    kubelet.host.answer(uid, purpose, found);
                     // A kubelet that is not connected processes the answer when it is connected again.
-                    if kubelet.talking {
+                    if kubelet.connected {
                         let name: Arc<str> = node_of(&pod).into();
                         let step = kubelet.host.step(uid, now);
                         self.carry_out(&name, uid, step, now);
@@ -327,7 +333,7 @@ impl Driver {
         let Some(kubelet) = self.nodes.get_mut(name) else {
             return;
         };
-        if !kubelet.talking {
+        if !kubelet.connected {
             return;
         }
         let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -345,7 +351,11 @@ impl Driver {
                 }
             }
             Timer::Pod(name, uid) => {
-                if let Some(kubelet) = self.nodes.get_mut(&name).filter(|kubelet| kubelet.talking) {
+                if let Some(kubelet) = self
+                    .nodes
+                    .get_mut(&name)
+                    .filter(|kubelet| kubelet.connected)
+                {
                     let step = kubelet.host.step(&uid, now);
                     self.carry_out(&name, &uid, step, now);
                 }
@@ -381,7 +391,7 @@ impl Driver {
                         address,
                     });
                 }
-                Effect::Ask(question) => self.asker.ask(pod, question),
+                Effect::Ask(question) => self.object_reader.look_up_for(pod, question),
                 Effect::Delete => self.writers.send(Write::Delete {
                     pod: Arc::clone(pod),
                 }),
@@ -393,7 +403,7 @@ impl Driver {
     /// Steps the pods whose resizes were decided.
     fn step_resized(&mut self, name: &Arc<str>, now: Timestamp) {
         let kubelet = self.nodes.get_mut(name);
-        let kubelet = kubelet.filter(|kubelet| kubelet.talking);
+        let kubelet = kubelet.filter(|kubelet| kubelet.connected);
         let uids = kubelet.map(|kubelet| kubelet.host.take_resized());
         for uid in uids.unwrap_or_default() {
             if let Some(kubelet) = self.nodes.get_mut(name) {
@@ -419,7 +429,7 @@ impl Driver {
         };
         let next = next_beat(name, self.context.clock.steady());
         self.timers.set(Timer::Beat(Arc::clone(name)), Some(next));
-        let Some(node) = kubelet.node.as_ref().filter(|_| kubelet.talking) else {
+        let Some(node) = kubelet.node.as_ref().filter(|_| kubelet.connected) else {
             return;
         };
         let node_uid = node.metadata.uid.clone().unwrap_or_default();

@@ -22,8 +22,8 @@ use super::{
     config::FoundObjects,
     node::NodeFacts,
     pace::{Delays, Pace},
-    pod::{Need, Parts, PodSim, Step},
-    pulls::{Knowledge, NodeImages},
+    pod::{LookupPurpose, Parts, PodSim, Step},
+    pulls::{ImageSources, NodeImages},
 };
 
 /// One simulated node.
@@ -50,7 +50,7 @@ impl Host {
     pub fn new(
         facts: NodeFacts,
         addresses: Addresses,
-        knowledge: Knowledge,
+        knowledge: ImageSources,
         pace: Pace,
         now: Timestamp,
     ) -> Self {
@@ -212,9 +212,9 @@ impl Host {
     }
 
     /// Passes the answer of a lookup to a pod, which uses it in its next step.
-    pub fn answer(&mut self, uid: &str, need: Need, found: FoundObjects) {
+    pub fn answer(&mut self, uid: &str, purpose: LookupPurpose, found: FoundObjects) {
         if let Some(sim) = self.pods.get_mut(uid) {
-            sim.answer(need, found);
+            sim.answer(purpose, found);
         }
     }
 

@@ -14,11 +14,11 @@ use mullion_cloud::{
 };
 use tokio::sync::mpsc;
 
-use super::{addresses::Addresses, driver::Machine, node::NodeFacts};
+use super::{addresses::Addresses, driver::MachineEvent, node::NodeFacts};
 use crate::Context;
 
 /// Reports machines until the context shuts down, as [`super::driver::start`] expects them.
-pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
+pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<MachineEvent> {
     let (sender, machines) = mpsc::unbounded_channel();
     let (shutdown, clock) = (context.shutdown.clone(), context.clock.clone());
     let mut changed = ec2.changed();
@@ -48,14 +48,14 @@ struct ReportedMachines {
 }
 
 impl ReportedMachines {
-    fn update(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
+    fn update(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<MachineEvent> {
         let changes = ec2.changes_since(self.cursor);
         self.cursor = changes.cursor;
         let mut machines = Vec::new();
         for instance in changes.instances {
             if !instance.state.is_alive() {
                 let name = self.booted.remove(&instance.id);
-                machines.extend(name.map(|name| Machine::Gone { name }));
+                machines.extend(name.map(|name| MachineEvent::Gone { name }));
             // An instance changes several times after it booted; only the first of these changes is reported.
             } else if instance.booted && !self.booted.contains_key(&instance.id) {
                 let name = instance.private_dns_name.clone();
@@ -66,19 +66,19 @@ impl ReportedMachines {
         // The cloud dropped changes that were not yet read: an instance may be gone without a change that says so.
         if changes.forgotten {
             let gone = self.booted.extract_if(|id, _| ec2.instance(id).is_none());
-            machines.extend(gone.map(|(_, name)| Machine::Gone { name }));
+            machines.extend(gone.map(|(_, name)| MachineEvent::Gone { name }));
         }
         machines
     }
 }
 
-fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
+fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> MachineEvent {
     let mut facts = facts(instance, ec2.pull_speed(instance));
     if instance.os() == Os::Windows {
         // The address controller decides how many addresses there are and which pod gets which.
         facts.capacity.remove(labels::PRIVATE_IPV4);
         facts.allocatable.remove(labels::PRIVATE_IPV4);
-        return Machine::Booted {
+        return MachineEvent::Booted {
             facts: Box::new(facts),
             addresses: Addresses::annotated(),
         };
@@ -86,7 +86,7 @@ fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
     let known = ec2.assigned_addresses(&instance.id);
     let (ec2, id) = (ec2.clone(), instance.id.clone());
     let most = usize::try_from(instance.capacity.pods).unwrap_or(usize::MAX);
-    Machine::Booted {
+    MachineEvent::Booted {
         facts: Box::new(facts),
         addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok())
             .with_assigned(known, now),

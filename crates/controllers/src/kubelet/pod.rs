@@ -31,7 +31,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use mullion_cloud::format_bytes;
 
-pub use config::{Need, Question};
+pub use config::{LookupPurpose, ObjectLookup};
 pub use step::{Effect, Parts, PodEvent, Step};
 
 use self::{
@@ -59,7 +59,7 @@ const WORK: SignedDuration = SignedDuration::from_secs(5);
 pub struct PodSim {
     pod: Arc<Pod>,
     uid: Arc<str>,
-    life: Life,
+    lifecycle: Lifecycle,
     volumes: Volumes,
     sandbox: Sandbox,
     /// Init containers and sidecars, then the app containers, then ephemeral containers.
@@ -72,7 +72,7 @@ pub struct PodSim {
     /// Fingerprint of the status written last; the status itself is at the API server.
     written: Option<u64>,
     /// Whether the status written last is final.
-    sealed: bool,
+    final_status_written: bool,
     address_written: bool,
     deleted: bool,
     /// The state of a resize that is not granted yet.
@@ -82,30 +82,30 @@ pub struct PodSim {
     /// Set while all containers are stopped to be restarted.
     restarting: Option<Restarting>,
     /// Whether the simulation annotations have changed.
-    steered: bool,
+    simulation_changed: bool,
     /// Effects to carry out besides writing the status; empty between steps.
     effects: Vec<Effect>,
 }
 
 /// The phase of a pod's life in the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Life {
+enum Lifecycle {
     /// Starting or running.
     Active,
     /// Its containers are being stopped.
     Stopping {
         deadline: Timestamp,
         sidecars_signaled: bool,
-        why: Option<Why>,
+        why: Option<EndReason>,
     },
     /// No container runs, and none will start.
-    Over { why: Option<Why> },
+    Ended { why: Option<EndReason> },
     /// The kubelet rejected the pod at admission.
     Rejected(Box<Rejection>),
 }
 
 /// Reason and message of a pod that the kubelet ended.
-type Why = (&'static str, &'static str);
+type EndReason = (&'static str, &'static str);
 
 /// The planned course of one run of a container.
 struct RunPlan {
@@ -140,7 +140,7 @@ impl PodSim {
             rejection.message.clone(),
             None,
         );
-        sim.life = Life::Rejected(Box::new(rejection));
+        sim.lifecycle = Lifecycle::Rejected(Box::new(rejection));
         sim
     }
 
@@ -166,7 +166,7 @@ impl PodSim {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             transitions: Transitions::adopt(&pod),
             pod,
-            life: Life::Active,
+            lifecycle: Lifecycle::Active,
             volumes: Volumes::New,
             sandbox: Sandbox::None,
             units,
@@ -174,13 +174,13 @@ impl PodSim {
             ip: None,
             start_time: Some(now),
             written: None,
-            sealed: false,
+            final_status_written: false,
             address_written: false,
             deleted: false,
             resize: None,
             replacing: None,
             restarting: None,
-            steered: false,
+            simulation_changed: false,
             effects: Vec::new(),
         }
     }
@@ -197,7 +197,10 @@ impl PodSim {
 
     /// Returns whether the pod holds resources of its node: it was accepted and has not ended.
     pub fn holds_resources(&self) -> bool {
-        matches!(self.life, Life::Active | Life::Stopping { .. })
+        matches!(
+            self.lifecycle,
+            Lifecycle::Active | Lifecycle::Stopping { .. }
+        )
     }
 
     /// Returns the bytes of memory that its running containers use.
@@ -242,7 +245,7 @@ impl PodSim {
             self.written = None;
         }
         let steered = !annotations::same_simulation(&self.pod, &pod);
-        self.steered |= steered;
+        self.simulation_changed |= steered;
         let before = std::mem::replace(&mut self.pod, pod);
         if steered {
             self.complain(Some(&before));
@@ -262,23 +265,26 @@ impl PodSim {
 
     /// Does all that is due at `now`.
     pub fn step(&mut self, parts: &mut Parts<'_>, now: Timestamp) -> Step {
-        if self.life == Life::Active {
+        if self.lifecycle == Lifecycle::Active {
             self.consider_stopping(parts, now);
         }
         // Asked again: the step before may just have begun to stop the pod.
-        if self.life == Life::Active {
+        if self.lifecycle == Lifecycle::Active {
             self.advance_sandbox(parts, now);
             if self.sandbox == Sandbox::Up {
                 self.sync_containers(parts, now);
             }
         }
-        if let Life::Stopping { .. } = self.life {
+        if let Lifecycle::Stopping { .. } = self.lifecycle {
             self.advance_stop(parts, now);
         }
         // Taken instead of drained, so that idle pods keep no allocation: there may be ten thousand of them.
         let mut effects = std::mem::take(&mut self.effects);
         self.report(parts, now, &mut effects);
-        let over = matches!(self.life, Life::Over { .. } | Life::Rejected(_));
+        let over = matches!(
+            self.lifecycle,
+            Lifecycle::Ended { .. } | Lifecycle::Rejected(_)
+        );
         if over && self.pod.metadata.deletion_timestamp.is_some() && !self.deleted {
             // The object is removed only when everything in it has ended, which is what frees its name.
             self.deleted = true;
@@ -297,19 +303,19 @@ impl PodSim {
 
     /// Returns the next time at which a step has something to do.
     fn wake(&self, now: Timestamp) -> Option<Timestamp> {
-        let own = match &self.life {
-            Life::Active => self
+        let own = match &self.lifecycle {
+            Lifecycle::Active => self
                 .sandbox
                 .wake()
                 .into_iter()
                 .chain(self.volumes.wake())
                 .chain(self.active_deadline())
                 .min(),
-            Life::Stopping { deadline, .. } => Some(*deadline),
-            Life::Over { .. } | Life::Rejected(_) => return None,
+            Lifecycle::Stopping { deadline, .. } => Some(*deadline),
+            Lifecycle::Ended { .. } | Lifecycle::Rejected(_) => return None,
         };
         // In a pod that is stopping, only exits of running containers matter.
-        let stopping = self.life != Life::Active;
+        let stopping = self.lifecycle != Lifecycle::Active;
         let wake = |unit: &Unit| {
             if stopping {
                 unit.exits_at()

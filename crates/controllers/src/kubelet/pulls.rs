@@ -28,7 +28,7 @@ const MAX_REPORTED: usize = 50;
 
 /// The sources of facts about images.
 #[derive(Clone, Debug, Default)]
-pub struct Knowledge {
+pub struct ImageSources {
     /// Platforms and sizes guessed from image names, and which Windows build runs on which.
     pub table: Arc<ImageTable>,
     /// Facts from registries, which take precedence over the table.
@@ -38,7 +38,7 @@ pub struct Knowledge {
 /// The images of one node.
 #[derive(Clone, Debug)]
 pub struct NodeImages {
-    knowledge: Knowledge,
+    knowledge: ImageSources,
     system: System,
     architecture: String,
     windows_build: Option<Build>,
@@ -46,16 +46,16 @@ pub struct NodeImages {
     windows_revision: Option<u32>,
     pace: Pace,
     delays: Delays,
-    known: HashMap<String, Stored, FxBuildHasher>,
+    known: HashMap<String, StoredImage, FxBuildHasher>,
     /// When the last queued pull ends.
     puller_free_at: Timestamp,
 }
 
 #[derive(Clone, Debug)]
-struct Stored {
+struct StoredImage {
     digest: String,
     bytes: u64,
-    here_at: Timestamp,
+    available_at: Timestamp,
 }
 
 /// A pull and its result, known from the start because it is simulated.
@@ -72,7 +72,7 @@ pub struct Pull {
 impl NodeImages {
     /// Creates an empty image store for a node that runs `system` on `architecture` (and, for Windows, `windows_build`).
     pub fn new(
-        knowledge: Knowledge,
+        knowledge: ImageSources,
         system: System,
         architecture: &str,
         windows_build: Option<Build>,
@@ -102,7 +102,7 @@ impl NodeImages {
     pub fn has(&self, image: &ImageRef, now: Timestamp) -> bool {
         self.known
             .get(&image.full_name())
-            .is_some_and(|stored| stored.here_at <= now)
+            .is_some_and(|stored| stored.available_at <= now)
     }
 
     /// Records that `image` is on the node, which a running container proves after a restart of the simulation.
@@ -115,18 +115,20 @@ impl NodeImages {
     pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
         let found = self.found(image);
         let known = self.known.get(&image.full_name());
-        let here_at = known.map(|stored| stored.here_at);
+        let available_at = known.map(|stored| stored.available_at);
         let work = match &found {
-            Some(found) if here_at.is_none() => self.delays.pull(match self.has_base_of(found) {
-                true => found.sizes.download_bytes,
-                false => found.sizes.bytes,
-            }),
+            Some(found) if available_at.is_none() => {
+                self.delays.pull(match self.has_base_of(found) {
+                    true => found.sizes.download_bytes,
+                    false => found.sizes.bytes,
+                })
+            }
             _ => self.delays.pull_check,
         };
         let (mut done_at, mut work) = self.queue(work, now);
         // The container runtime merges a pull into one of the same image that is already under way.
-        if let Some(here_at) = here_at.filter(|here_at| *here_at > done_at) {
-            (done_at, work) = (here_at, here_at.duration_since(now));
+        if let Some(available_at) = available_at.filter(|available_at| *available_at > done_at) {
+            (done_at, work) = (available_at, available_at.duration_since(now));
         }
         let Some(Image { sizes, .. }) = found else {
             return Pull {
@@ -135,7 +137,7 @@ impl NodeImages {
                 result: Err(no_match(image)),
             };
         };
-        if here_at.is_none() {
+        if available_at.is_none() {
             self.store(image, sizes.bytes, done_at);
         }
         Pull {
@@ -172,7 +174,7 @@ impl NodeImages {
     /// Returns whether Windows refuses to start a container of `image` on this node: the image could be pulled because its registry names no
     /// `os.version`, but its name names builds that the node does not run.
     pub fn is_of_another_build(&self, image: &ImageRef) -> bool {
-        let Knowledge { table, contents } = &self.knowledge;
+        let ImageSources { table, contents } = &self.knowledge;
         let host = self.as_host();
         let variants = contents.as_ref().and_then(|known| known.variants(image));
         let chosen = variants
@@ -191,7 +193,7 @@ impl NodeImages {
     /// Returns the number of images on the node. It grows whenever a pull ends, so a reader can compare it to see whether
     /// its report is stale.
     pub fn count(&self, now: Timestamp) -> usize {
-        let here = |stored: &&Stored| stored.here_at <= now;
+        let here = |stored: &&StoredImage| stored.available_at <= now;
         self.known.values().filter(here).count()
     }
 
@@ -200,7 +202,7 @@ impl NodeImages {
         let mut here: Vec<_> = self
             .known
             .iter()
-            .filter(|(_, stored)| stored.here_at <= now)
+            .filter(|(_, stored)| stored.available_at <= now)
             .collect();
         here.sort_by(|(a_name, a), (b_name, b)| {
             b.bytes.cmp(&a.bytes).then_with(|| a_name.cmp(b_name))
@@ -208,7 +210,7 @@ impl NodeImages {
         // Cut after sorting by size: the scheduler scores image locality by bytes, so the largest images
         // matter most.
         here.truncate(MAX_REPORTED);
-        let report = |(name, stored): (&String, &Stored)| ContainerImage {
+        let report = |(name, stored): (&String, &StoredImage)| ContainerImage {
             names: Some(vec![stored.digest.clone(), name.clone()]),
             size_bytes: i64::try_from(stored.bytes).ok(),
         };
@@ -223,13 +225,13 @@ impl NodeImages {
         }
     }
 
-    fn store(&mut self, image: &ImageRef, bytes: u64, here_at: Timestamp) {
+    fn store(&mut self, image: &ImageRef, bytes: u64, available_at: Timestamp) {
         self.known.insert(
             image.full_name(),
-            Stored {
+            StoredImage {
                 digest: ids::repo_digest(image),
                 bytes,
-                here_at,
+                available_at,
             },
         );
     }
@@ -249,7 +251,7 @@ impl NodeImages {
     /// Returns the image that the node would run; `None` if it has no variant for the node. An unknown image is assumed to
     /// run anywhere.
     fn found(&self, image: &ImageRef) -> Option<Image> {
-        let Knowledge { table, contents } = &self.knowledge;
+        let ImageSources { table, contents } = &self.knowledge;
         let host = self.as_host();
         let usual = table.sizes(image, self.system);
         let by_name = Image::named(&image.full_name(), usual, table.builds());
@@ -331,7 +333,14 @@ mod tests {
             System::Windows => Delays::WINDOWS,
             System::Linux => Delays::LINUX,
         };
-        NodeImages::new(Knowledge::default(), system, "amd64", build, pace, delays)
+        NodeImages::new(
+            ImageSources::default(),
+            system,
+            "amd64",
+            build,
+            pace,
+            delays,
+        )
     }
 
     fn image(name: &str) -> ImageRef {
@@ -390,9 +399,9 @@ mod tests {
     #[test]
     fn what_a_registry_says_counts_more_than_the_name() {
         let pull = |system, architecture: &str, build| {
-            let knowledge = Knowledge {
+            let knowledge = ImageSources {
                 contents: Some(Arc::new(OneImage)),
-                ..Knowledge::default()
+                ..ImageSources::default()
             };
             let (pace, delays) = (Pace::INSTANT, Delays::LINUX);
             let mut node = NodeImages::new(knowledge, system, architecture, build, pace, delays);
@@ -487,9 +496,9 @@ mod tests {
     fn of_an_image_whose_registry_names_its_version_the_base_layers_are_there_only_if_the_ami_has_them()
      {
         let took = |version: &'static str| {
-            let knowledge = Knowledge {
+            let knowledge = ImageSources {
                 contents: Some(Arc::new(OfVersion(version))),
-                ..Knowledge::default()
+                ..ImageSources::default()
             };
             let build = Some(Build::SERVER_2022);
             let (pace, delays) = (Pace::REAL, Delays::WINDOWS);

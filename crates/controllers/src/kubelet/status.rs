@@ -244,7 +244,7 @@ fn initialized(view: &View<'_>) -> Verdict {
 
 /// Returns whether an app container has started since the pod began, or since all containers were last restarted.
 pub(super) fn has_initialized(units: &[Unit]) -> bool {
-    let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.anew_at;
+    let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.starts_at_restart_all;
     units.iter().any(has_run)
 }
 
@@ -269,7 +269,7 @@ pub(super) fn phase(
         let exit = unit.exit().or(unit
             .last
             .as_deref()
-            .filter(|_| !unit.is_running() && !unit.is_anew()));
+            .filter(|_| !unit.is_running() && !unit.is_reset_by_restart_all()));
         match (unit.role, exit) {
             (Role::Init, Some(exit)) if exit.code != 0 && !restarts(unit, exit.code) => {
                 return "Failed";

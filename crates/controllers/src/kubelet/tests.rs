@@ -30,7 +30,7 @@ use super::{
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},
-    pulls::Knowledge,
+    pulls::ImageSources,
 };
 
 fn start() -> Timestamp {
@@ -67,7 +67,7 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
 /// Returns a node that does not know its Node object yet.
 fn unregistered(facts: NodeFacts, pace: Pace, addresses: u8) -> Host {
     let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
-    let knowledge = Knowledge::default();
+    let knowledge = ImageSources::default();
     Host::new(facts, pool, knowledge, pace, start())
 }
 
@@ -98,14 +98,14 @@ impl Scene {
         let facts = facts("windows", Some(Build::SERVER_2022));
         let mut scene = Self::new(facts.clone(), Pace::INSTANT, 0);
         let node = facts.node(Readiness::Ready, Vec::new(), start());
-        let (pool, knowledge) = (Addresses::annotated(), Knowledge::default());
+        let (pool, knowledge) = (Addresses::annotated(), ImageSources::default());
         scene.host = Host::new(facts, pool, knowledge, Pace::INSTANT, start());
         scene.host.observe_node(Arc::new(node), start());
         scene
     }
 
     /// Returns a Windows node whose images are those of `knowledge`.
-    fn knowing(build: Build, knowledge: Knowledge) -> Self {
+    fn knowing(build: Build, knowledge: ImageSources) -> Self {
         let facts = facts("windows", Some(build));
         let mut scene = Self::windows(build);
         let node = facts.node(Readiness::Ready, Vec::new(), start());
@@ -178,7 +178,7 @@ impl Scene {
         for question in questions {
             let mut found = self.objects.clone();
             found.retain(|object, _| question.objects.contains(object));
-            self.host.answer("uid-1", question.need, found);
+            self.host.answer("uid-1", question.purpose, found);
             let step = self.host.step("uid-1", self.now);
             wake = self.note(step);
         }

@@ -40,7 +40,7 @@ use crate::{
 /// The window over which usage is measured, at pace 1 (metrics-server: `--metric-resolution`).
 pub const WINDOW: SignedDuration = SignedDuration::from_secs(15);
 /// The usage of a container without requests.
-const IDLE: Used = Used {
+const IDLE: ResourceUsage = ResourceUsage {
     cpu_milli: 5,
     memory_bytes: 32 << 20,
 };
@@ -57,7 +57,7 @@ pub struct Meter {
 
 /// An amount of CPU and memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Used {
+struct ResourceUsage {
     cpu_milli: i64,
     memory_bytes: i64,
 }
@@ -65,9 +65,9 @@ struct Used {
 /// The usage of one container.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
-    used: Used,
+    used: ResourceUsage,
     /// The part of `used` that an annotation sets.
-    annotated: Used,
+    annotated: ResourceUsage,
 }
 
 impl Meter {
@@ -111,8 +111,8 @@ impl Meter {
         found.iter().filter_map(|node| reading.node(node)).collect()
     }
 
-    fn reading(&self) -> Reading<'_> {
-        Reading {
+    fn reading(&self) -> UsageReading<'_> {
+        UsageReading {
             meter: self,
             now: self.clock.now(),
             workloads: RefCell::default(),
@@ -120,8 +120,8 @@ impl Meter {
     }
 }
 
-/// One reading of the meter: one point in time, with each workload looked up once.
-struct Reading<'a> {
+/// The usage of pods at one point in time; each workload is looked up only once.
+struct UsageReading<'a> {
     meter: &'a Meter,
     now: Timestamp,
     /// Workloads by the uid of the controller in their pods' owner references.
@@ -137,7 +137,7 @@ struct Workload {
     ready: OnceCell<i64>,
 }
 
-impl Reading<'_> {
+impl UsageReading<'_> {
     fn pod(&self, pod: &Pod) -> Option<PodMetrics> {
         let used = self.containers(pod);
         // metrics-server scrapes kubelets and shows nothing of a node that does not answer.
@@ -163,12 +163,12 @@ impl Reading<'_> {
         let status = node.status.as_ref()?;
         let amounts = |all: &Option<BTreeMap<String, ApiQuantity>>| {
             let amount = |resource| quantity(all.as_ref()?.get(resource));
-            Used {
+            ResourceUsage {
                 cpu_milli: amount("cpu").unwrap_or_default().milli_value(),
                 memory_bytes: amount("memory").unwrap_or_default().value(),
             }
         };
-        let (mut used, mut annotated) = (Used::default(), Used::default());
+        let (mut used, mut annotated) = (ResourceUsage::default(), ResourceUsage::default());
         for pod in self.meter.informers.pods.by_index(BY_NODE, name) {
             for (_, by_container) in self.containers(&pod) {
                 used.add(by_container.used);
@@ -255,7 +255,7 @@ impl Reading<'_> {
             |amount: i64, limit: Option<i64>| limit.map_or(amount, |most| amount.min(most));
         let cpu_milli = plan.cpu.map(share).map(Quantity::milli_value);
         let memory_bytes = plan.memory.map(share).map(Quantity::value);
-        let used = Used {
+        let used = ResourceUsage {
             cpu_milli: capped(
                 cpu_milli.unwrap_or(usual.cpu_milli),
                 limit("cpu").map(Quantity::milli_value),
@@ -266,7 +266,7 @@ impl Reading<'_> {
             ),
         };
         // Only usage that annotations set may exceed a node's allocatable (see [`of_node`]).
-        let annotated = Used {
+        let annotated = ResourceUsage {
             cpu_milli: cpu_milli.map_or(0, |_| used.cpu_milli),
             memory_bytes: memory_bytes.map_or(0, |_| used.memory_bytes),
         };
@@ -356,20 +356,25 @@ impl Reading<'_> {
 
 /// Returns the usage of a node whose pods use `used`, of which `annotated` comes from annotations: the pods' usage plus the
 /// system's reserve, capped at the allocatable so that `kubectl top` shows at most 100 %. Annotations alone may exceed that.
-fn of_node(capacity: Used, allocatable: Used, used: Used, annotated: Used) -> Used {
-    let of = |read: fn(Used) -> i64| {
+fn of_node(
+    capacity: ResourceUsage,
+    allocatable: ResourceUsage,
+    used: ResourceUsage,
+    annotated: ResourceUsage,
+) -> ResourceUsage {
+    let of = |read: fn(ResourceUsage) -> i64| {
         let kept = read(capacity).saturating_sub(read(allocatable)).max(0);
         let all = read(used).saturating_add(kept);
         all.min(read(allocatable).max(read(annotated)))
     };
-    Used {
+    ResourceUsage {
         cpu_milli: of(|amounts| amounts.cpu_milli),
         memory_bytes: of(|amounts| amounts.memory_bytes),
     }
 }
 
-impl Used {
-    fn add(&mut self, other: Used) {
+impl ResourceUsage {
+    fn add(&mut self, other: ResourceUsage) {
         self.cpu_milli = self.cpu_milli.saturating_add(other.cpu_milli);
         self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
     }
@@ -398,7 +403,7 @@ pub(super) fn usual_memory(container: &Container) -> i64 {
 }
 
 /// Returns the usage of a container without annotations: half of its requests.
-fn usual(container: &Container) -> Used {
+fn usual(container: &Container) -> ResourceUsage {
     let requests = container
         .resources
         .as_ref()
@@ -406,7 +411,7 @@ fn usual(container: &Container) -> Used {
     let half = |resource: &str, amount: fn(Quantity) -> i64| {
         quantity(requests?.get(resource)).map(|requested| amount(requested) / 2)
     };
-    Used {
+    ResourceUsage {
         cpu_milli: half("cpu", Quantity::milli_value).unwrap_or(IDLE.cpu_milli),
         memory_bytes: half("memory", Quantity::value).unwrap_or(IDLE.memory_bytes),
     }
@@ -420,8 +425,8 @@ fn quantity(text: Option<&ApiQuantity>) -> Option<Quantity> {
 mod tests {
     use super::*;
 
-    fn mib(cpu_milli: i64, memory: i64) -> Used {
-        Used {
+    fn mib(cpu_milli: i64, memory: i64) -> ResourceUsage {
+        ResourceUsage {
             cpu_milli,
             memory_bytes: memory << 20,
         }

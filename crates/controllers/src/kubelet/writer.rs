@@ -23,7 +23,7 @@ use super::{
     pod::{WINDOWS_ADDRESS, resize},
     status,
 };
-use crate::{Context, pods, unread};
+use crate::{Context, discarded_response, pods};
 
 /// The number of parallel writers.
 const WRITERS: usize = 16;
@@ -241,7 +241,7 @@ async fn patch(
         Some(subresource) => request.patch_subresource(subresource, name, &params, body),
         None => request.patch(name, &params, body),
     };
-    unread::send(client, request).await
+    discarded_response::send(client, request).await
 }
 
 /// Returns the strategic merge patch that a kubelet sends: its own conditions in its own order; others stay as they are.

@@ -24,12 +24,12 @@ use tokio::{
 
 use super::{
     evictor::Evictor,
-    health::{Ready, Signs, silenced},
+    health::{Heartbeats, Ready, silenced},
     instances::Instances,
-    marks::{self, Evict},
+    marks::{self, EvictionTaints},
     watch::{self, Input},
     writer::{Part, Writer},
-    zones::{Member, Zones},
+    zones::{ZoneNode, Zones},
 };
 use crate::{Context, Recorder, context::whole_seconds, informers::BY_NODE, pods};
 
@@ -65,20 +65,20 @@ pub fn start(context: &Context, cloud: Option<Arc<dyn CloudProvider>>) {
     });
 }
 
-struct Watched {
+struct WatchedNode {
     node: Arc<Node>,
-    signs: Signs,
+    heartbeats: Heartbeats,
     /// The readiness when last observed.
     ready: Ready,
     writing: bool,
-    /// Whether the node changed during the write.
-    again: bool,
-    evict: Evict,
+    /// Whether the node changed while its taints were being written.
+    changed_while_writing: bool,
+    eviction_taints: EvictionTaints,
 }
 
 struct Driver {
     context: Context,
-    nodes: FxHashMap<String, Watched>,
+    nodes: FxHashMap<String, WatchedNode>,
     evictor: Evictor,
     instances: Option<Instances>,
     zones: Zones,
@@ -123,7 +123,7 @@ impl Driver {
             Input::Lease(name, renewal) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
                     // The steady clock: a jump of the wall clock must not make every node look silent.
-                    watched.signs.observe_lease(renewal.as_ref(), waited);
+                    watched.heartbeats.observe_lease(renewal.as_ref(), waited);
                 }
             }
             Input::Pod(pod) => {
@@ -138,7 +138,7 @@ impl Driver {
             Input::Written(name) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
                     watched.writing = false;
-                    if std::mem::take(&mut watched.again) {
+                    if std::mem::take(&mut watched.changed_while_writing) {
                         self.update_marks(&name, now);
                     }
                 }
@@ -157,22 +157,22 @@ impl Driver {
         let after = evicting_taints(&node);
         match self.nodes.get_mut(&name) {
             Some(watched) => {
-                watched.signs.observe_node(&node, waited);
+                watched.heartbeats.observe_node(&node, waited);
                 watched.node = Arc::clone(&node);
             }
             None => {
                 let message = format!("Node {name} event: Registered Node {name} in Controller");
                 self.recorder.normal(&*node, "RegisteredNode", message);
-                let mut signs = Signs::first_seen(waited);
-                signs.observe_node(&node, waited);
+                let mut heartbeats = Heartbeats::first_seen(waited);
+                heartbeats.observe_node(&node, waited);
                 let ready = Ready::of(&node);
-                let watched = Watched {
+                let watched = WatchedNode {
                     node: Arc::clone(&node),
-                    signs,
+                    heartbeats,
                     ready,
                     writing: false,
-                    again: false,
-                    evict: Evict::NotYet,
+                    changed_while_writing: false,
+                    eviction_taints: EvictionTaints::NotYet,
                 };
                 self.nodes.insert(name.clone(), watched);
             }
@@ -216,12 +216,12 @@ impl Driver {
             return;
         };
         if watched.writing {
-            watched.again = true;
+            watched.changed_while_writing = true;
             return;
         }
         let node = &watched.node;
         let mut patch = json!({});
-        if let Some(taints) = marks::wanted_taints(node, watched.evict, now) {
+        if let Some(taints) = marks::wanted_taints(node, watched.eviction_taints, now) {
             // Taints are one list, so a write based on an older list would undo other clients' changes.
             patch["metadata"] = json!({ "resourceVersion": node.metadata.resource_version });
             patch["spec"] = json!({ "taints": taints });
@@ -245,11 +245,11 @@ impl Driver {
                 continue;
             };
             if !watched.writing
-                && watched.signs.is_silent(&watched.node, waited)
+                && watched.heartbeats.is_silent(&watched.node, waited)
                 && let Some(conditions) = silenced(&watched.node, now)
             {
                 watched.writing = true;
-                watched.again = true;
+                watched.changed_while_writing = true;
                 let patch = Patch::Strategic(json!({ "status": { "conditions": conditions } }));
                 self.writer.node(name.clone(), patch, Part::Status);
             }
@@ -262,13 +262,13 @@ impl Driver {
                 continue;
             };
             // Once a node's pods may be evicted, that stays so until it is ready again or all zones are down.
-            if watched.evict != Evict::Now || *verdict == Evict::Never {
-                watched.evict = *verdict;
+            if watched.eviction_taints != EvictionTaints::Now || *verdict == EvictionTaints::Never {
+                watched.eviction_taints = *verdict;
             }
         }
         for (name, watched) in &mut self.nodes {
             if !verdicts.contains_key(name) {
-                watched.evict = Evict::NotYet;
+                watched.eviction_taints = EvictionTaints::NotYet;
             }
         }
         for name in names {
@@ -279,11 +279,11 @@ impl Driver {
         }
     }
 
-    fn verdicts(&mut self, waited: Timestamp) -> BTreeMap<String, Evict> {
+    fn verdicts(&mut self, waited: Timestamp) -> BTreeMap<String, EvictionTaints> {
         let members: Vec<_> = self
             .nodes
             .iter()
-            .map(|(name, watched)| Member {
+            .map(|(name, watched)| ZoneNode {
                 name,
                 zone: zone_of(&watched.node),
                 ready: Ready::of(&watched.node) == Ready::True,

@@ -11,7 +11,7 @@ use crate::state::taints::tolerates;
 
 /// How long a pod may stay on a node with its NoExecute taints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum TolerationPeriod {
     /// The pod may stay.
     Forever,
     /// The pod may stay this long from now.
@@ -19,8 +19,8 @@ pub enum Stay {
 }
 
 /// Returns how long a pod with `tolerations` may stay on a node with `taints`, of which only NoExecute ones count.
-pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
-    let mut shortest = Stay::Forever;
+pub fn toleration_period(taints: &[Taint], tolerations: &[Toleration]) -> TolerationPeriod {
+    let mut shortest = TolerationPeriod::Forever;
     for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
         let mut used = tolerations
             .iter()
@@ -28,14 +28,14 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
             .peekable();
         // One taint without toleration is enough, whatever time the others would leave.
         if used.peek().is_none() {
-            return Stay::For(SignedDuration::ZERO);
+            return TolerationPeriod::For(SignedDuration::ZERO);
         }
         // kube-controller-manager takes the shortest time of all matching tolerations, not the longest.
         for seconds in used.filter_map(|toleration| toleration.toleration_seconds) {
             let time = SignedDuration::from_secs(seconds.max(0));
             shortest = match shortest {
-                Stay::For(other) if other <= time => shortest,
-                _ => Stay::For(time),
+                TolerationPeriod::For(other) if other <= time => shortest,
+                _ => TolerationPeriod::For(time),
             };
         }
     }
@@ -83,8 +83,8 @@ impl Evictions {
     ) -> Change {
         let before = self.planned.get(uid).copied();
         let was_waiting = matches!(before, Some(PlannedEviction::At(_)));
-        match stay(taints, tolerations) {
-            Stay::Forever => {
+        match toleration_period(taints, tolerations) {
+            TolerationPeriod::Forever => {
                 self.planned.remove(uid);
                 if was_waiting {
                     Change::Reprieved
@@ -92,13 +92,13 @@ impl Evictions {
                     Change::None
                 }
             }
-            Stay::For(time) if time.is_zero() => {
+            TolerationPeriod::For(time) if time.is_zero() => {
                 self.planned.remove(uid);
                 Change::Evict { was_waiting }
             }
             // kube-controller-manager keeps the first deadline, whether other taints would allow more time or less.
-            Stay::For(_) if before.is_some() => Change::None,
-            Stay::For(time) => {
+            TolerationPeriod::For(_) if before.is_some() => Change::None,
+            TolerationPeriod::For(time) => {
                 let at = now.saturating_add(time).unwrap_or(Timestamp::MAX);
                 self.planned.insert(uid.to_owned(), PlannedEviction::At(at));
                 Change::Wait(at)
@@ -151,12 +151,20 @@ mod tests {
     #[test]
     fn the_shortest_toleration_in_use_decides_and_an_untolerated_taint_leaves_no_time() {
         let (a, b) = (taint("a", "NoExecute"), taint("b", "NoExecute"));
-        let seconds = |seconds| Stay::For(SignedDuration::from_secs(seconds));
+        let seconds = |seconds| TolerationPeriod::For(SignedDuration::from_secs(seconds));
         let cases = [
-            (vec![], vec![], Stay::Forever),
-            (vec![taint("a", "NoSchedule")], vec![], Stay::Forever),
+            (vec![], vec![], TolerationPeriod::Forever),
+            (
+                vec![taint("a", "NoSchedule")],
+                vec![],
+                TolerationPeriod::Forever,
+            ),
             (vec![a.clone()], vec![], seconds(0)),
-            (vec![a.clone()], vec![toleration("a", None)], Stay::Forever),
+            (
+                vec![a.clone()],
+                vec![toleration("a", None)],
+                TolerationPeriod::Forever,
+            ),
             (
                 vec![a.clone()],
                 vec![toleration("a", Some(300))],
@@ -186,7 +194,7 @@ mod tests {
         ];
         for (taints, tolerations, expected) in cases {
             assert_eq!(
-                stay(&taints, &tolerations),
+                toleration_period(&taints, &tolerations),
                 expected,
                 "{taints:?} {tolerations:?}"
             );

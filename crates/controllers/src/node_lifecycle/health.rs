@@ -42,13 +42,13 @@ impl Ready {
 
 /// The signs of life of one node.
 #[derive(Clone, Debug)]
-pub struct Signs {
+pub struct Heartbeats {
     heartbeat: Option<Time>,
     renewal: Option<MicroTime>,
     last_sign: Timestamp,
 }
 
-impl Signs {
+impl Heartbeats {
     /// Creates the signs of a node that is seen for the first time.
     pub fn first_seen(now: Timestamp) -> Self {
         Self {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_node_is_silent_fifty_seconds_after_its_last_sign_of_life() {
-        let mut signs = Signs::first_seen(at(0));
+        let mut signs = Heartbeats::first_seen(at(0));
         signs.observe_node(&node(Some(0)), at(5));
         assert!(!signs.is_silent(&node(Some(0)), at(55)));
         assert!(signs.is_silent(&node(Some(0)), at(56)));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_node_that_never_reported_gets_a_minute() {
-        let signs = Signs::first_seen(at(0));
+        let signs = Heartbeats::first_seen(at(0));
         assert!(!signs.is_silent(&node(None), at(60)));
         assert!(signs.is_silent(&node(None), at(61)));
     }

@@ -27,7 +27,7 @@ const PRESSURES: [(&str, &str); 4] = [
 
 /// Whether taints that evict pods may be set on a node now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evict {
+pub enum EvictionTaints {
     /// The taints may be set.
     Now,
     /// No taint may be added yet; existing ones stay.
@@ -57,7 +57,7 @@ pub fn awaits_eviction(node: &Node) -> bool {
 }
 
 /// Returns the taints that the node should have, or `None` if it has them.
-pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Taint>> {
+pub fn wanted_taints(node: &Node, evict: EvictionTaints, now: Timestamp) -> Option<Vec<Taint>> {
     let reason = not_ready_key(node);
     let pressures = PRESSURES
         .iter()
@@ -78,7 +78,7 @@ pub fn wanted_taints(node: &Node, evict: Evict, now: Timestamp) -> Option<Vec<Ta
         .find(|taint| taint.effect == "NoExecute" && is_readiness(&taint.key));
     let no_execute = match (reason, evict, evicting) {
         // A ready node loses the taint at once; a node that waits for its turn keeps what it has.
-        (None, _, _) | (_, Evict::Never, _) | (_, Evict::NotYet, None) => None,
+        (None, _, _) | (_, EvictionTaints::Never, _) | (_, EvictionTaints::NotYet, None) => None,
         // The existing taint keeps its time.
         (Some(key), _, Some(there)) if there.key == key => Some(there.clone()),
         // Either the node's turn has come, or the reason changed between not-ready and unreachable.
@@ -177,7 +177,7 @@ mod tests {
         .expect("a node")
     }
 
-    fn wanted(node: &Node, evict: Evict) -> Option<Vec<String>> {
+    fn wanted(node: &Node, evict: EvictionTaints) -> Option<Vec<String>> {
         let taints = wanted_taints(node, evict, Timestamp::UNIX_EPOCH)?;
         Some(
             taints
@@ -196,26 +196,26 @@ mod tests {
     #[test]
     fn taints_follow_the_conditions_and_leave_foreign_ones_alone() {
         let ready = &[("Ready", "True")][..];
-        let cases: Vec<(Node, Evict, Option<Vec<&str>>)> = vec![
-            (node(ready, &[OWN], false), Evict::NotYet, None),
+        let cases: Vec<(Node, EvictionTaints, Option<Vec<&str>>)> = vec![
+            (node(ready, &[OWN], false), EvictionTaints::NotYet, None),
             (
                 node(ready, &[OWN, NOT_READY, NOT_READY_EVICT], false),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![OWN]),
             ),
             (
                 node(&[("Ready", "False")], &[OWN], false),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![OWN, NOT_READY]),
             ),
             (
                 node(&[("Ready", "False")], &[OWN, NOT_READY], false),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 None,
             ),
             (
                 node(&[("Ready", "False")], &[NOT_READY], false),
-                Evict::Now,
+                EvictionTaints::Now,
                 Some(vec![NOT_READY, NOT_READY_EVICT]),
             ),
             (
@@ -224,7 +224,7 @@ mod tests {
                     &[NOT_READY, NOT_READY_EVICT],
                     false,
                 ),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![UNREACHABLE, UNREACHABLE_EVICT]),
             ),
             (
@@ -233,7 +233,7 @@ mod tests {
                     &[UNREACHABLE, UNREACHABLE_EVICT],
                     false,
                 ),
-                Evict::Now,
+                EvictionTaints::Now,
                 None,
             ),
             (
@@ -242,17 +242,17 @@ mod tests {
                     &[UNREACHABLE, UNREACHABLE_EVICT],
                     false,
                 ),
-                Evict::Never,
+                EvictionTaints::Never,
                 Some(vec![UNREACHABLE]),
             ),
             (
                 node(&[], &[], false),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![UNREACHABLE]),
             ),
             (
                 node(&[("Ready", "True"), ("DiskPressure", "True")], &[], true),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![
                     "node.kubernetes.io/disk-pressure:NoSchedule",
                     "node.kubernetes.io/unschedulable:NoSchedule",
@@ -264,7 +264,7 @@ mod tests {
                     &["node.kubernetes.io/unschedulable:NoSchedule"],
                     false,
                 ),
-                Evict::NotYet,
+                EvictionTaints::NotYet,
                 Some(vec![]),
             ),
         ];

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::marks::Evict;
+use super::marks::EvictionTaints;
 
 /// The time between two nodes of a zone that lose their pods.
 const PACE: SignedDuration = SignedDuration::from_secs(10);
@@ -56,7 +56,7 @@ impl Zone {
 
 /// The facts about a node that its zone depends on.
 #[derive(Clone, Debug)]
-pub struct Member<'a> {
+pub struct ZoneNode<'a> {
     /// The node's name.
     pub name: &'a str,
     /// The node's region and zone as one text.
@@ -76,7 +76,11 @@ pub struct Zones {
 impl Zones {
     /// Processes the state of all nodes. Returns by name whether the pods of a node that is not ready may be
     /// evicted.
-    pub fn round(&mut self, members: &[Member<'_>], now: Timestamp) -> BTreeMap<String, Evict> {
+    pub fn round(
+        &mut self,
+        members: &[ZoneNode<'_>],
+        now: Timestamp,
+    ) -> BTreeMap<String, EvictionTaints> {
         for zone in self.zones.values_mut() {
             (zone.ready, zone.not_ready) = (0, 0);
             // A node that is ready again loses its place, so it starts at the end if it fails once more.
@@ -99,9 +103,9 @@ impl Zones {
             !self.zones.is_empty() && self.zones.values().all(|zone| zone.state() == State::Full);
         let not_ready = members.iter().filter(|member| !member.ready);
         let default = if all_down {
-            Evict::Never
+            EvictionTaints::Never
         } else {
-            Evict::NotYet
+            EvictionTaints::NotYet
         };
         let mut verdicts: BTreeMap<_, _> = not_ready
             .map(|member| (member.name.to_owned(), default))
@@ -115,7 +119,7 @@ impl Zones {
             if zone.next.is_none_or(|next| next <= now)
                 && let Some(name) = zone.waiting.pop_front()
             {
-                verdicts.insert(name, Evict::Now);
+                verdicts.insert(name, EvictionTaints::Now);
                 zone.next = now.checked_add(pace).ok();
             }
         }
@@ -131,8 +135,8 @@ mod tests {
         Timestamp::from_second(second).expect("within range")
     }
 
-    fn zone<'a>(zone: &str, names: &'a [String], down: usize) -> Vec<Member<'a>> {
-        let member = |(index, name): (usize, &'a String)| Member {
+    fn zone<'a>(zone: &str, names: &'a [String], down: usize) -> Vec<ZoneNode<'a>> {
+        let member = |(index, name): (usize, &'a String)| ZoneNode {
             name,
             zone: zone.to_owned(),
             ready: index >= down,
@@ -145,10 +149,10 @@ mod tests {
         (0..count).map(|n| format!("{prefix}{n}")).collect()
     }
 
-    fn evicted(verdicts: &BTreeMap<String, Evict>) -> Vec<&str> {
+    fn evicted(verdicts: &BTreeMap<String, EvictionTaints>) -> Vec<&str> {
         verdicts
             .iter()
-            .filter(|(_, verdict)| **verdict == Evict::Now)
+            .filter(|(_, verdict)| **verdict == EvictionTaints::Now)
             .map(|(name, _)| name.as_str())
             .collect()
     }
@@ -182,7 +186,11 @@ mod tests {
         let mut members = zone("a", &a, 3);
         members.extend(zone("b", &b, 2));
         let verdicts = Zones::default().round(&members, at(0));
-        assert!(verdicts.values().all(|verdict| *verdict == Evict::Never));
+        assert!(
+            verdicts
+                .values()
+                .all(|verdict| *verdict == EvictionTaints::Never)
+        );
         assert_eq!(verdicts.len(), 5);
     }
 

@@ -60,8 +60,10 @@ pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -
     }
     // Pods that are terminating still hold their wave back, so critical pods outlive everything that uses
     // them.
-    let first = graceful.iter().map(|pod| wave(pod)).min();
-    let in_wave = graceful.into_iter().filter(|pod| Some(wave(pod)) == first);
+    let first = graceful.iter().map(|pod| drain_group(pod)).min();
+    let in_wave = graceful
+        .into_iter()
+        .filter(|pod| Some(drain_group(pod)) == first);
     step.evict = in_wave
         // A protected pod is waited for without being asked: its protection may end, or the deadline deletes
         // it.
@@ -114,7 +116,8 @@ fn forced(pod: &Pod, now: Timestamp, deadline: Timestamp) -> Option<u32> {
     is_due.then_some(seconds)
 }
 
-fn wave(pod: &Pod) -> u8 {
+/// Returns the group in which a pod is drained; all pods of lower groups go first (Karpenter core: `groupPodsByPriority`).
+fn drain_group(pod: &Pod) -> u8 {
     let spec = pod.spec.as_ref();
     let class = spec.and_then(|spec| spec.priority_class_name.as_deref());
     let critical = matches!(

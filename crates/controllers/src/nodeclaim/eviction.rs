@@ -44,7 +44,7 @@ pub(super) async fn delete(
             karpenter.recorder.normal(pod, "Disrupted", message);
             karpenter
                 .log
-                .pass(CONTROLLER)
+                .reconciliation(CONTROLLER)
                 .with("Pod", json!({ "name": name, "namespace": pod.namespace() }))
                 .with("pod.terminationGracePeriodSeconds", grace_seconds(pod))
                 .with("delete.gracePeriodSeconds", seconds)

@@ -93,7 +93,7 @@ async fn end_unclaimed(
             karpenter.terminate(instance.id.clone(), place).await?;
             karpenter
                 .log
-                .pass("nodeclaim.garbagecollection")
+                .reconciliation("nodeclaim.garbagecollection")
                 .with("provider-id", instance.provider_id.as_str())
                 .info("garbage collected cloudprovider instance");
         }

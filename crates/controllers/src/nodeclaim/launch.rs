@@ -30,7 +30,7 @@ use crate::{
     provisioner::{
         KarpenterContext,
         conditions::Status,
-        decision_log::Pass,
+        decision_log::Reconciliation,
         market::{Market, amounts, instance_labels, resource_list},
         metrics::Metric,
         requirements::decided_labels,
@@ -151,7 +151,7 @@ fn record_refused(
         let now = karpenter.base.clock.now();
         // Only a refusal that counts changes what the ConfigMap keeps.
         if karpenter.risks.refused(&error.option, now) {
-            karpenter.discovered.keep_news();
+            karpenter.discovered.request_write();
         }
         let (reason, rests) = (error.shortage.code(), error.unavailable_for);
         log_unavailable(&entries, reason, &error.option, rests);
@@ -160,7 +160,7 @@ fn record_refused(
 
 /// Logs that plans avoid an offering for a while.
 pub(crate) fn log_unavailable(
-    entries: &Pass,
+    entries: &Reconciliation,
     reason: &str,
     option: &LaunchOption,
     rests: Duration,
@@ -221,7 +221,7 @@ async fn market(
         .node_pool()
         .and_then(|name| karpenter.pools.get("", name));
     Ok(match pool {
-        Some(pool) => market.with_overlays(&pool, &karpenter.counted_overlays.now()),
+        Some(pool) => market.with_overlays(&pool, &karpenter.effective_overlays.now()),
         None => market,
     })
 }

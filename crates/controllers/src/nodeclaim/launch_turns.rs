@@ -47,7 +47,7 @@ impl LaunchTurns {
 
     /// Takes a turn for the unproven offerings among these options, best first; `None` if another launch requests one of
     /// them. The end of that launch wakes the claim.
-    pub(super) fn take(&self, claim: &str, options: &[LaunchOption]) -> Option<Turn> {
+    pub(super) fn take(&self, claim: &str, options: &[LaunchOption]) -> Option<LaunchPermit> {
         let now = Instant::now();
         self.with(|inner| {
             inner
@@ -58,18 +58,21 @@ impl LaunchTurns {
                 // EC2 tries the options in this order, so what stands behind a proven option will not be
                 // reached.
                 .take_while(|option| !inner.proven.contains_key(option));
-            let asks: Vec<LaunchOption> = unproven.cloned().collect();
+            let unproven_options: Vec<LaunchOption> = unproven.cloned().collect();
             // Noted under the same lock that the end of a launch takes, so the wake-up cannot be missed.
-            if asks.iter().any(|option| inner.asked.contains(option)) {
+            if unproven_options
+                .iter()
+                .any(|option| inner.asked.contains(option))
+            {
                 inner.waiting.insert(claim.to_owned());
                 return None;
             }
-            inner.asked.extend(asks.iter().cloned());
-            Some(asks)
+            inner.asked.extend(unproven_options.iter().cloned());
+            Some(unproven_options)
         })
-        .map(|asks| Turn {
+        .map(|unproven_options| LaunchPermit {
             turns: self.clone(),
-            asks,
+            options: unproven_options,
         })
     }
 
@@ -80,12 +83,12 @@ impl LaunchTurns {
 
 /// The permission to launch now. When it is dropped, the waiting claims are woken.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct LaunchPermit {
     turns: LaunchTurns,
-    asks: Vec<LaunchOption>,
+    options: Vec<LaunchOption>,
 }
 
-impl Turn {
+impl LaunchPermit {
     /// Records which options were refused and which was sold.
     pub(super) fn ended(&self, refused: &[FleetError], sold: Option<LaunchOption>) {
         let now = Instant::now();
@@ -99,10 +102,10 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LaunchPermit {
     fn drop(&mut self) {
         let waiting = self.turns.with(|inner| {
-            for option in &self.asks {
+            for option in &self.options {
                 inner.asked.remove(option);
             }
             std::mem::take(&mut inner.waiting)

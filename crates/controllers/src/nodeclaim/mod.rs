@@ -48,7 +48,8 @@ use crate::{
     Change, Queue, api_error,
     informers::BY_PROVIDER_ID,
     provisioner::{
-        BY_CLASS, KarpenterContext, conditions::Conditions, decision_log::Pass, market::MarketError,
+        BY_CLASS, KarpenterContext, conditions::Conditions, decision_log::Reconciliation,
+        market::MarketError,
     },
     queue::Backoff,
 };
@@ -245,10 +246,14 @@ async fn write_back(
 }
 
 /// Returns the log entry builder of one reconciliation of a claim.
-fn pass(karpenter: &KarpenterContext, controller: &'static str, claim: &NodeClaim) -> Pass {
+fn pass(
+    karpenter: &KarpenterContext,
+    controller: &'static str,
+    claim: &NodeClaim,
+) -> Reconciliation {
     let mut pass = karpenter
         .log
-        .pass_over(controller, CLAIM, &claim.name_any());
+        .reconciliation_of(controller, CLAIM, &claim.name_any());
     if let Some(id) = claim.provider_id() {
         pass = pass.with("provider-id", id);
     }

@@ -30,7 +30,7 @@ use crate::{
     provisioner::{
         KarpenterContext,
         conditions::Status,
-        decision_log::{Pass, abbreviated},
+        decision_log::{Reconciliation, abbreviated},
         is_managed,
         metrics::Metric,
     },
@@ -96,7 +96,7 @@ impl Terminator {
         if !is_ending(&node) {
             return Ok(None);
         }
-        let mut log = karpenter.log.pass_over(CONTROLLER, NODE, name);
+        let mut log = karpenter.log.reconciliation_of(CONTROLLER, NODE, name);
         let claim = claim_of(karpenter, &node).await?;
         if let Some(claim) = &claim {
             log = log.with_ref("NodeClaim", &claim.name_any());
@@ -319,7 +319,11 @@ async fn claim_of(karpenter: &KarpenterContext, node: &Node) -> Result<Option<No
 }
 
 /// Taints the node, so that no new pods are scheduled to it, and labels it so that load balancers exclude it.
-async fn taint(karpenter: &KarpenterContext, node: &Node, log: &Pass) -> Result<(), Error> {
+async fn taint(
+    karpenter: &KarpenterContext,
+    node: &Node,
+    log: &Reconciliation,
+) -> Result<(), Error> {
     let wanted = drain::disrupted_taint();
     // The patch replaces the whole list, guarded by the resource version: a conflict is retried with fresh
     // taints.
@@ -361,7 +365,7 @@ async fn taint(karpenter: &KarpenterContext, node: &Node, log: &Pass) -> Result<
 async fn remove_finalizer(
     karpenter: &KarpenterContext,
     node: &Node,
-    log: &Pass,
+    log: &Reconciliation,
 ) -> Result<Option<Duration>, Error> {
     let latest = karpenter.node_api().get_opt(&node.name_any()).await?;
     let Some(latest) = latest else {

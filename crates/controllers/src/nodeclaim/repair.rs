@@ -99,7 +99,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     }
     let pass = karpenter
         .log
-        .pass_over(CONTROLLER, ("", "Node"), name)
+        .reconciliation_of(CONTROLLER, ("", "Node"), name)
         .with_ref("NodeClaim", &claim.name_any());
     let now = karpenter.base.clock.now();
     let is_over = deadline::of(&claim).is_ok_and(|at| at.is_some_and(|at| at < now));

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 
 use super::{
     annotate,
-    inert::{self, Inert},
+    ignored_fields::{self, IgnoredField},
     stamp::Stamp,
 };
 use crate::{
@@ -44,7 +44,7 @@ use crate::{
     },
     queue::Backoff,
 };
-use validation::{Trials, Verdict};
+use validation::{DryRunCache, Verdict};
 
 /// How often the selectors are resolved again.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     let karpenter = karpenter.clone();
     let context = karpenter.base.clone();
     let again = queue.clone();
-    let trials = Arc::new(Trials::default());
+    let trials = Arc::new(DryRunCache::default());
     queue.run(&context, 2, move |name: String| {
         let (karpenter, again, trials) = (karpenter.clone(), again.clone(), trials.clone());
         async move {
@@ -102,7 +102,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 /// Updates the status of a class. Returns when to reconcile it again if nothing changes.
 async fn reconcile(
     karpenter: &KarpenterContext,
-    trials: &Trials,
+    trials: &DryRunCache,
     name: &str,
 ) -> Result<Option<Duration>, Error> {
     let Some(class) = karpenter.classes.get("", name) else {
@@ -121,10 +121,10 @@ async fn reconcile(
     let gates = karpenter.options.gates;
     let ignored = match karpenter.cloud.heeds_machine_settings() {
         true => {
-            let reservations = inert::of_reservations(&class.spec, gates);
+            let reservations = ignored_fields::of_reservations(&class.spec, gates);
             reservations.into_iter().collect()
         }
-        false => inert::of_node_class(&class.spec, is_fallback, gates),
+        false => ignored_fields::of_node_class(&class.spec, is_fallback, gates),
     };
     let found = SelectedResources {
         subnets: karpenter
@@ -198,7 +198,7 @@ struct SelectedResources {
     /// The name of the instance profile, or why there is none.
     instance_profile: Result<String, CloudError>,
     /// Fields of the class that have no effect.
-    ignored: Vec<Inert>,
+    ignored: Vec<IgnoredField>,
 }
 
 /// Returns the capacity reservations that a class selects; `None` if the feature gate is off.
@@ -295,7 +295,7 @@ fn status_of(
     }
     let group = found.placement_group.as_ref();
     judge(PLACEMENT_GROUP, missing_placement_group(&class.spec, group));
-    inert::set_condition(&mut conditions, &found.ignored);
+    ignored_fields::set_condition(&mut conditions, &found.ignored);
     if found.reservations.is_none() {
         conditions.clear(CAPACITY_RESERVATIONS);
     }
@@ -488,7 +488,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut resolved = class.clone();
         resolved.status = Some(status_of(class, found, version, now));
-        let verdict = validation::objection(&resolved, version);
+        let verdict = validation::static_error(&resolved, version);
         let mut status = resolved.status.expect("just set");
         conclude(&mut status, verdict.unwrap_or(Verdict::Valid), now, None);
         status

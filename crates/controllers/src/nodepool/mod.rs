@@ -7,7 +7,7 @@ pub mod class;
 pub mod hash;
 pub mod hashstructure;
 pub mod health;
-pub mod inert;
+pub mod ignored_fields;
 mod stamp;
 pub mod terms;
 pub(crate) mod validation;
@@ -91,7 +91,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     if !is_judged(&pool) {
         log_ignored_values(karpenter, &pool);
     }
-    let ignored = inert::of_node_pool(&pool.spec, karpenter.options.gates);
+    let ignored = ignored_fields::of_node_pool(&pool.spec, karpenter.options.gates);
     let status = status_of(&pool, class.as_deref(), &capacities, &health, &ignored, now);
     if pool.status.as_ref() != Some(&status) {
         let patch = Patch::Merge(json!({ "status": status }));
@@ -126,9 +126,10 @@ fn is_judged(pool: &NodePool) -> bool {
 fn log_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
     for (key, values) in validation::ignored_values(&pool.spec) {
         let subject = ("karpenter.sh", "NodePool");
-        let pass = karpenter
-            .log
-            .pass_over("nodepool.validation", subject, &pool.name_any());
+        let pass =
+            karpenter
+                .log
+                .reconciliation_of("nodepool.validation", subject, &pool.name_any());
         pass.with("key", key).with("invalid-values", values).error(
             "please correct found invalid values, proceeding with valid values",
             &"invalid values found for key",
@@ -195,7 +196,7 @@ fn status_of(
     class: Option<&EC2NodeClass>,
     capacities: &[ResourceMap],
     health: &Health,
-    ignored: &[inert::Inert],
+    ignored: &[ignored_fields::IgnoredField],
     now: jiff::Timestamp,
 ) -> NodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
@@ -220,7 +221,7 @@ fn status_of(
     }
     let (ready, reason, message) = class_readiness(&pool.spec.template.spec.node_class_ref, class);
     conditions.set(condition::NODE_CLASS_READY, ready, &reason, &message);
-    inert::set_condition(&mut conditions, ignored);
+    ignored_fields::set_condition(&mut conditions, ignored);
     conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
     status.resources = resource_list(&total(capacities));
     status.nodes = Some(i64::try_from(capacities.len()).unwrap_or(i64::MAX));
@@ -316,7 +317,7 @@ mod tests {
         health: &Health,
         now: jiff::Timestamp,
     ) -> NodePoolStatus {
-        let ignored = inert::of_node_pool(&pool.spec, FeatureGates::default());
+        let ignored = ignored_fields::of_node_pool(&pool.spec, FeatureGates::default());
         super::status_of(pool, class, capacities, health, &ignored, now)
     }
 

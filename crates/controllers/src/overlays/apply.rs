@@ -21,7 +21,7 @@ use crate::provisioner::{
 
 /// The changes that overlays made to a market.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Changed {
+pub(crate) struct AppliedOverlays {
     /// The types whose price was changed.
     priced: BTreeSet<Arc<str>>,
     /// The added or replaced resources, by type.
@@ -36,7 +36,7 @@ impl Market {
             return self;
         }
         let mut offers = self.offers.to_vec();
-        let mut changed = Changed::default();
+        let mut changed = AppliedOverlays::default();
         for ((offer, labels), new) in self.seen_from(pool).zip(&mut offers) {
             self.overlay(offer, &labels, overlays, new, &mut changed);
         }
@@ -67,7 +67,7 @@ impl Market {
         labels: &StringMap,
         overlays: &[Arc<Overlay>],
         new: &mut Offer,
-        changed: &mut Changed,
+        changed: &mut AppliedOverlays,
     ) {
         let name = &offer.instance_type.name;
         let sold: Vec<&Offering> = self.sold_here(offer).collect();
@@ -106,7 +106,7 @@ impl Market {
         &self,
         types: impl Iterator<Item = &'a str> + Clone,
     ) -> (bool, bool) {
-        let Changed { priced, added } = &self.changed;
+        let AppliedOverlays { priced, added } = &self.changed;
         (
             types.clone().any(|own| priced.contains(own)),
             types.clone().any(|own| added.contains_key(own)),

@@ -59,7 +59,7 @@ pub fn judge<'a>(
 fn settle(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)], judgement: &mut Judgement) {
     let reach = match group {
         // Alone in its weight, it is in conflict with none.
-        [_] => vec![Reach::default()],
+        [_] => vec![MatchedOfferings::default()],
         _ => reach_of(group, pools),
     };
     let mut counted: Vec<usize> = Vec::new();
@@ -81,11 +81,11 @@ fn settle(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)], judgement: &mu
     }
 }
 
-/// The offerings that an overlay is about, as bits, by pool and type.
-type Reach = FxHashMap<(usize, usize), u128>;
+/// The offerings that an overlay selects, as bits, by pool and type.
+type MatchedOfferings = FxHashMap<(usize, usize), u128>;
 
-fn reach_of(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)]) -> Vec<Reach> {
-    let mut reach = vec![Reach::default(); group.len()];
+fn reach_of(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)]) -> Vec<MatchedOfferings> {
+    let mut reach = vec![MatchedOfferings::default(); group.len()];
     for (pool_at, (pool, market)) in pools.iter().enumerate() {
         for (type_at, (offer, labels)) in market.seen_from(pool).enumerate() {
             let sold: Vec<&Offering> = market.sold_here(offer).collect();
@@ -101,7 +101,10 @@ fn reach_of(group: &[Arc<Overlay>], pools: &[(&NodePool, &Market)]) -> Vec<Reach
 }
 
 /// Returns whether two overlays change the price of one offering, or one resource of a type.
-fn are_in_conflict((a, of_a): (&Overlay, &Reach), (b, of_b): (&Overlay, &Reach)) -> bool {
+fn are_in_conflict(
+    (a, of_a): (&Overlay, &MatchedOfferings),
+    (b, of_b): (&Overlay, &MatchedOfferings),
+) -> bool {
     let both_price = a.price.is_some() && b.price.is_some();
     let share_resource = a.capacity.keys().any(|name| b.capacity.contains_key(name));
     (both_price || share_resource)

@@ -1,7 +1,7 @@
 //! NodeOverlays: changed prices and additional extended resources of instance types, while nodes are planned.
 //!
 //! One queue reads all overlays ([`Overlay`]), decides which of them apply ([`judge()`]), keeps those for the planners
-//! ([`Counted`]), and writes the verdict into the status of each. [`Market::with_overlays`] applies them to a pool's
+//! ([`EffectiveOverlays`]), and writes the verdict into the status of each. [`Market::with_overlays`] applies them to a pool's
 //! machines.
 //!
 //! Invariant: while the feature gate `NodeOverlay` is off no overlay applies, and the status of each says so.
@@ -27,13 +27,13 @@ use mullion_engine::provision::PlannedNode;
 use serde_json::json;
 use tokio::sync::watch;
 
-pub(crate) use apply::Changed;
+pub(crate) use apply::AppliedOverlays;
 pub use judge::{Judgement, Verdict, judge};
 pub use overlay::Overlay;
 
 use crate::{
     Change, Queue, api_error,
-    nodepool::inert,
+    nodepool::ignored_fields,
     provisioner::{
         KarpenterContext,
         conditions::{Conditions, Status},
@@ -45,14 +45,14 @@ use crate::{
 /// Reason of `Ready` while the feature gate is closed.
 const GATE_CLOSED: &str = "FeatureGateClosed";
 
-/// The overlays that count at this moment. Cheap to clone.
+/// The NodeOverlays that are in effect at this moment. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct EffectiveOverlays {
     overlays: watch::Sender<Option<Arc<[Arc<Overlay>]>>>,
     changes: Arc<AtomicU64>,
 }
 
-impl Default for Counted {
+impl Default for EffectiveOverlays {
     fn default() -> Self {
         Self {
             overlays: watch::Sender::new(None),
@@ -61,7 +61,7 @@ impl Default for Counted {
     }
 }
 
-impl Counted {
+impl EffectiveOverlays {
     /// Returns the overlays that apply, in the order in which they are applied.
     pub fn now(&self) -> Arc<[Arc<Overlay>]> {
         self.overlays.borrow().clone().unwrap_or_default()
@@ -115,7 +115,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
         watch_pools(karpenter, &queue);
     } else {
         // Known whether or not the kind is served.
-        karpenter.counted_overlays.set(Vec::new());
+        karpenter.effective_overlays.set(Vec::new());
     }
     queue.add(ALL);
     let own = karpenter.clone();
@@ -173,7 +173,10 @@ async fn reconcile(karpenter: &KarpenterContext) -> kube::Result<()> {
         }
     };
     let counted = judgement.as_ref().map(|own| own.overlays.clone());
-    if karpenter.counted_overlays.set(counted.unwrap_or_default()) {
+    if karpenter
+        .effective_overlays
+        .set(counted.unwrap_or_default())
+    {
         karpenter.batcher.trigger("nodeoverlays");
     }
     for overlay in &overlays {
@@ -222,7 +225,7 @@ fn status_of(
     let mut conditions = Conditions::new(&mut status.conditions, now, overlay.metadata.generation);
     let valid = condition::VALIDATION_SUCCEEDED;
     let Some(verdict) = verdict else {
-        let ignored = inert::of_node_overlay();
+        let ignored = ignored_fields::of_node_overlay();
         conditions.clear(valid);
         conditions.set(
             condition::READY,
@@ -230,10 +233,10 @@ fn status_of(
             GATE_CLOSED,
             &ignored.to_string(),
         );
-        inert::set_condition(&mut conditions, &[ignored]);
+        ignored_fields::set_condition(&mut conditions, &[ignored]);
         return status;
     };
-    inert::set_condition(&mut conditions, &[]);
+    ignored_fields::set_condition(&mut conditions, &[]);
     match verdict {
         Verdict::Valid => conditions.set_true(valid),
         Verdict::Invalid(why) => {
@@ -267,7 +270,7 @@ pub(crate) async fn annotate(
     claim: &mut NodeClaim,
 ) {
     use mullion_api::labels::{CAPACITY_OVERLAY_APPLIED, PRICE_OVERLAY_APPLIED};
-    let overlays = karpenter.counted_overlays.now();
+    let overlays = karpenter.effective_overlays.now();
     let class = &pool.spec.template.spec.node_class_ref.name;
     let class = karpenter.classes.get("", class);
     let (false, Some(class)) = (overlays.is_empty() || planned.options.is_empty(), class) else {

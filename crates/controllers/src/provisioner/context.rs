@@ -77,7 +77,7 @@ pub struct KarpenterContext {
     /// NodeOverlays.
     pub overlays: Informer<NodeOverlay>,
     /// The NodeOverlays that are valid and applied.
-    pub counted_overlays: overlays::Counted,
+    pub effective_overlays: overlays::EffectiveOverlays,
     /// CapacityBuffers.
     pub buffers: Informer<CapacityBuffer>,
     /// PodTemplates; watched while the gate `CapacityBuffer` is open.
@@ -97,7 +97,7 @@ pub struct KarpenterContext {
     /// Karpenter's metrics.
     pub metrics: Metrics,
     /// The lock that lets one controller at a time create nodes of static pools.
-    pub static_turn: static_pools::Turn,
+    pub static_pool_lock: static_pools::StaticPoolLock,
     /// Discovered capacity of nodes.
     pub discovered: Discovered,
     /// Recent refusals and interruptions of spot offerings.
@@ -178,7 +178,7 @@ impl KarpenterContext {
             pod_templates,
             chunks: buffers::Buffers::default(),
             overlays,
-            counted_overlays: overlays::Counted::default(),
+            effective_overlays: overlays::EffectiveOverlays::default(),
             vpc_cni,
             state: state.clone(),
             batcher: Batcher::new(options.settings.batch_idle, options.settings.batch_max),
@@ -186,7 +186,7 @@ impl KarpenterContext {
             nominations: Nominations::default(),
             disrupting: Disrupting::default(),
             metrics: Metrics::default(),
-            static_turn: static_pools::Turn::default(),
+            static_pool_lock: static_pools::StaticPoolLock::default(),
             discovered: Discovered::default(),
             risks: SpotRisks::default(),
             shifted_zones: ShiftedZones::default(),
@@ -203,7 +203,7 @@ impl KarpenterContext {
         let shutdown = &self.base.shutdown;
         // These two have no shutdown of their own, unlike the informers, whose waits end with
         // `false`.
-        let overlays_known = shutdown.run_until_cancelled(self.counted_overlays.known());
+        let overlays_known = shutdown.run_until_cancelled(self.effective_overlays.known());
         let capacity_known = shutdown.run_until_cancelled(self.discovered.known());
         self.pools.synced().await
             && self.claims.synced().await
@@ -240,7 +240,7 @@ impl KarpenterContext {
             .with_settings(&self.options.settings)
             .without_zones(&self.shifted_zones.at(self.base.clock.now()))
             .with_risks(&self.risks, self.base.clock.now())
-            .with_discovered(class, &self.discovered.book());
+            .with_discovered(class, &self.discovered.records());
         let markets = &self.metrics.markets;
         markets.keep(class.name_any(), market.clone());
         Ok(market)

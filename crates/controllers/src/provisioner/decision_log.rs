@@ -57,12 +57,13 @@ pub struct DecisionLog {
 struct Shared {
     clock: Clock,
     capacity: usize,
-    lines: Mutex<Lines>,
+    lines: Mutex<LogBuffer>,
     written: watch::Sender<u64>,
 }
 
+/// The lines that are kept in memory.
 #[derive(Default)]
-struct Lines {
+struct LogBuffer {
     kept: VecDeque<Line>,
     /// The number of the first kept line; lines are numbered from 1.
     first: u64,
@@ -85,9 +86,9 @@ impl DecisionLog {
                 clock,
                 // With no line kept, the number of the last line would be below that of the first.
                 capacity: capacity.max(1),
-                lines: Mutex::new(Lines {
+                lines: Mutex::new(LogBuffer {
                     first: 1,
-                    ..Lines::default()
+                    ..LogBuffer::default()
                 }),
                 written: watch::Sender::new(0),
             }),
@@ -109,17 +110,17 @@ impl DecisionLog {
     }
 
     /// Starts the entries of one reconciliation that is about no particular object.
-    pub fn pass(&self, controller: &'static str) -> Pass {
+    pub fn reconciliation(&self, controller: &'static str) -> Reconciliation {
         self.begin(controller, None)
     }
 
     /// Starts the entries of one reconciliation of an object, given by API group, kind and name.
-    pub fn pass_over(
+    pub fn reconciliation_of(
         &self,
         controller: &'static str,
         (group, kind): (&'static str, &'static str),
         name: &str,
-    ) -> Pass {
+    ) -> Reconciliation {
         let subject = Subject {
             group,
             kind,
@@ -128,10 +129,10 @@ impl DecisionLog {
         self.begin(controller, Some(subject))
     }
 
-    fn begin(&self, controller: &'static str, subject: Option<Subject>) -> Pass {
+    fn begin(&self, controller: &'static str, subject: Option<Subject>) -> Reconciliation {
         let mut lines = self.lines();
         lines.reconciles += 1;
-        Pass {
+        Reconciliation {
             log: self.clone(),
             controller,
             subject,
@@ -158,7 +159,7 @@ impl DecisionLog {
         self.shared.written.send_replace(last);
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, LogBuffer> {
         self.shared
             .lines
             .lock()
@@ -175,7 +176,7 @@ struct Subject {
 
 /// One reconciliation of a controller; its entries share a reconcile id.
 #[derive(Clone, Debug)]
-pub struct Pass {
+pub struct Reconciliation {
     log: DecisionLog,
     controller: &'static str,
     subject: Option<Subject>,
@@ -183,7 +184,7 @@ pub struct Pass {
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Pass {
+impl Reconciliation {
     /// Adds a field to all further entries.
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.fields.push((key, value.into()));
@@ -296,7 +297,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lines_have_karpenters_fields_in_karpenters_order() {
         let log = log(10);
-        log.pass_over(
+        log.reconciliation_of(
             "nodeclaim.lifecycle",
             ("karpenter.sh", "NodeClaim"),
             "default-wgbwq",
@@ -315,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_oldest_lines_go_first_and_a_cursor_reads_on() {
         let log = log(2);
-        let pass = log.pass("provisioner");
+        let pass = log.reconciliation("provisioner");
         pass.info("a");
         let (first, cursor) = log.since(0);
         assert_eq!(first.len(), 1);

@@ -303,7 +303,7 @@ fn nodes_to_come(
         // A launched claim names its resources in its status. Before that, the likeliest machine
         // stands in for it, so that the next plan does not buy the same node again.
         let market = markets.of_claim(&claim);
-        let mut node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
+        let mut node = expected_node(&claim).or_else(|| template::expected_node(&claim, market?));
         if let Some(node) = &mut node {
             discovered::correct(karpenter, &claim, node);
         }

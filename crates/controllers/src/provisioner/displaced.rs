@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::{
     KarpenterContext,
     demand::{Answer, PodsByKey},
-    discovered::{self, Short},
+    discovered::{self, Shortfall},
     in_flight::prospect,
     overhead,
     pending::is_daemon,
@@ -112,8 +112,8 @@ fn asked_of<'a>(
     asked
 }
 
-fn message(claim: &NodeClaim, node: &Node, short: &[Short]) -> String {
-    let short: Vec<String> = short.iter().map(Short::to_string).collect();
+fn message(claim: &NodeClaim, node: &Node, short: &[Shortfall]) -> String {
+    let short: Vec<String> = short.iter().map(Shortfall::to_string).collect();
     format!(
         "Node {} of nodeclaim/{} has less for pods than was planned: {}. Not all pods that were planned for it fit, and this one needs another place; {} \
          is planned with what nodes of it have from now on",

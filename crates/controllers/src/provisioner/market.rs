@@ -30,7 +30,7 @@ use mullion_engine::{
 
 use super::{
     Settings,
-    discovered::{self, Amounts, Book},
+    discovered::{self, Amounts, CapacityRecords},
     requirements::admits,
     reserved,
     risk::Premiums,
@@ -40,7 +40,7 @@ pub(crate) use rules::{allows_offering, is_of_offering, node_labels};
 
 use crate::{
     nodepool::{class::placement_group, hash::class_hash},
-    overlays::Changed,
+    overlays::AppliedOverlays,
 };
 
 /// The maximum number of options of one launch (AWS provider: instance types in a fleet request).
@@ -91,7 +91,7 @@ pub struct Market {
     /// Discovered capacity of the class's nodes, by instance type.
     discovered: BTreeMap<String, Amounts>,
     /// The changes by NodeOverlays, which are applied to `offers` and added to the types' resources.
-    pub(crate) changed: Changed,
+    pub(crate) changed: AppliedOverlays,
 }
 
 impl Market {
@@ -129,7 +129,7 @@ impl Market {
             offers,
             premiums: Premiums::default(),
             discovered: BTreeMap::new(),
-            changed: Changed::default(),
+            changed: AppliedOverlays::default(),
         })
     }
 
@@ -155,10 +155,10 @@ impl Market {
     }
 
     /// Applies the discovered capacity of the class's nodes.
-    pub fn with_discovered(mut self, class: &EC2NodeClass, book: &Book) -> Self {
-        if !book.is_empty() {
+    pub fn with_discovered(mut self, class: &EC2NodeClass, records: &CapacityRecords) -> Self {
+        if !records.is_empty() {
             let hash = class_hash(&class.spec);
-            self.discovered = book.of_class(&discovered::images_of(class), &hash);
+            self.discovered = records.of_class(&discovered::images_of(class), &hash);
         }
         self
     }

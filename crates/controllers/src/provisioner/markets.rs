@@ -40,7 +40,7 @@ impl Markets {
         markets.with_overlays(
             pools.iter().map(|pool| &**pool),
             claims.iter().map(|claim| &**claim),
-            &karpenter.counted_overlays.now(),
+            &karpenter.effective_overlays.now(),
         )
     }
 

@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use mullion_api::karpenter::{NodePool, node_pool_condition};
 use mullion_engine::provision::NodeTemplate;
 
-use super::decision_log::Pass;
+use super::decision_log::Reconciliation;
 
 /// Logs the pools that are not ready. Returns whether another pool can buy.
-pub(super) fn log_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
+pub(super) fn log_unready(pools: &[Arc<NodePool>], pass: &Reconciliation) -> bool {
     let mut pools: Vec<_> = pools.iter().filter(|pool| !is_static(pool)).collect();
     // The informer lists in no order; sorted names keep the log the same from pass to pass.
     pools.sort_by_key(|pool| pool.name_any());

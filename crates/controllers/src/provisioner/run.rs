@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     KarpenterContext, claim,
-    decision_log::{Pass, abbreviated},
+    decision_log::{Reconciliation, abbreviated},
     demand::{Answer, Demand, PodsByKey},
     displaced,
     in_flight::is_in_flight,
@@ -216,7 +216,7 @@ impl Provisioner {
             buffers::write_placements(&self.karpenter, &BTreeMap::new()).await;
             return false;
         };
-        let pass = self.karpenter.log.pass(CONTROLLER);
+        let pass = self.karpenter.log.reconciliation(CONTROLLER);
         let any_pool = pools::log_unready(&self.karpenter.pools.list(), &pass);
         self.record_pools_without_types(&demand, &pass);
         let began = self.karpenter.base.clock.now();
@@ -318,7 +318,7 @@ impl Provisioner {
             let (namespace, name) = buffers::buffer_of(pods.get(key)?)?;
             Some((namespace.to_owned(), name.to_owned()))
         };
-        let mut placed: BTreeMap<_, buffers::Placed> = BTreeMap::new();
+        let mut placed: BTreeMap<_, buffers::ChunkPlacement> = BTreeMap::new();
         let mut hosts = BTreeSet::new();
         for (key, node) in &answer.plan.existing {
             if let Some(buffer) = buffer(key) {
@@ -331,7 +331,7 @@ impl Provisioner {
             placed.entry(buffer).or_default().bought += 1;
         }
         for buffer in answer.refusals.keys().filter_map(buffer) {
-            placed.entry(buffer).or_default().nowhere += 1;
+            placed.entry(buffer).or_default().unplaced += 1;
         }
         self.karpenter.chunks.host_on(hosts);
         buffers::write_placements(&self.karpenter, &placed).await;
@@ -385,7 +385,7 @@ impl Provisioner {
         planned: &PlannedNode,
         pods: &PodsByKey,
         spans: &PlanSpans,
-        pass: &Pass,
+        pass: &Reconciliation,
     ) -> Result<(), kube::Error> {
         let began = self.karpenter.base.clock.now();
         let ordered = order(&self.karpenter, planned, PROVISIONED, pass).await?;
@@ -466,7 +466,7 @@ impl Provisioner {
         let pod = pods
             .get(key)
             .filter(|pod| buffers::buffer_of(pod).is_none());
-        let pod = pod.filter(|_| self.is_news(key, &message))?;
+        let pod = pod.filter(|_| self.is_new_message(key, &message))?;
         self.karpenter.recorder.normal(&**pod, "Nominated", message);
         Some(pod)
     }
@@ -508,7 +508,7 @@ impl Provisioner {
         }
     }
 
-    fn record_pools_without_types(&mut self, demand: &Demand, pass: &Pass) {
+    fn record_pools_without_types(&mut self, demand: &Demand, pass: &Reconciliation) {
         let now = Instant::now();
         self.recorded_for_pools
             .retain(|_, at| now.duration_since(*at) < REPEAT_TO_POOL);
@@ -542,7 +542,7 @@ impl Provisioner {
             let pod = pods
                 .get(key)
                 .filter(|pod| buffers::buffer_of(pod).is_none());
-            let Some(pod) = pod.filter(|_| self.is_news(key, &message)) else {
+            let Some(pod) = pod.filter(|_| self.is_new_message(key, &message)) else {
                 continue;
             };
             spans.refused(pod, why);
@@ -555,14 +555,14 @@ impl Provisioner {
             let pod = json!({ "name": pod.name_any(), "namespace": pod.namespace() });
             self.karpenter
                 .log
-                .pass(CONTROLLER)
+                .reconciliation(CONTROLLER)
                 .with("Pod", pod)
                 .error("could not schedule pod", why);
         }
     }
 
     /// Returns whether this message was not recorded for the pod lately, and remembers it.
-    fn is_news(&mut self, key: &str, message: &str) -> bool {
+    fn is_new_message(&mut self, key: &str, message: &str) -> bool {
         let now = Instant::now();
         let recorded = self.recorded.get(key);
         if recorded.is_some_and(|(last, at)| last == message && now - *at < REPEAT) {
@@ -580,7 +580,7 @@ pub(crate) async fn order(
     karpenter: &KarpenterContext,
     planned: &PlannedNode,
     reason: &str,
-    pass: &Pass,
+    pass: &Reconciliation,
 ) -> Result<Option<NodeClaim>, kube::Error> {
     let Some(pool) = karpenter.pools.get("", &planned.pool) else {
         // The pool was deleted while the plan was made; the next plan does not use it.

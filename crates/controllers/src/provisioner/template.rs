@@ -111,12 +111,12 @@ fn limits_remaining<'a>(
 
 /// Returns the capacity that an unlaunched claim will most likely have.
 fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
-    likely_machine(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
+    expected_node(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
 }
 
 /// Returns the node that an unlaunched claim will most likely become: the cheapest machine that was
 /// planned for it.
-pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
+pub fn expected_node(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
     let requests = amounts(&claim.spec.resources.requests);
     let market = market.clone().for_requests(&requests);
     let options = market.launch_options(&claim.spec.requirements, &requests);

@@ -10,8 +10,8 @@ use k8s_openapi::api::{
     resource::v1::{DeviceClass, ResourceClaim},
 };
 
-use super::usage::Used;
-use crate::resource_claims::{CLASS_PREFIX, EXTENDED, of_pod};
+use super::usage::Usage;
+use crate::resource_claims::{CLASS_PREFIX, EXTENDED, pod_claims};
 
 /// The extended resources that DeviceClasses provide.
 pub(super) struct Extended {
@@ -31,7 +31,7 @@ impl Extended {
     }
 
     /// Returns whether a quota limits a resource that a class provides.
-    pub(super) fn is_stood_for(&self, limit: &str) -> bool {
+    pub(super) fn is_from_device_class(&self, limit: &str) -> bool {
         let Some(resource) = limit.strip_prefix("requests.") else {
             return false;
         };
@@ -47,13 +47,13 @@ impl Extended {
     /// Counts a claim. `claims` are all claims of the namespace, and `pod` finds a pod by name.
     pub(super) fn add(
         &self,
-        used: &mut Used,
+        used: &mut Usage,
         claim: &ResourceClaim,
         claims: &[ResourceClaim],
         pod: impl Fn(&str) -> Option<Arc<Pod>>,
         now: Timestamp,
     ) {
-        let mut own = Used::default();
+        let mut own = Usage::default();
         own.device_claim(claim);
         let mut extended: BTreeMap<String, i64> = BTreeMap::new();
         for (class, amount) in own.devices().filter(|(class, _)| !class.is_empty()) {
@@ -62,7 +62,7 @@ impl Extended {
                 extended.insert(format!("requests.{resource}"), amount);
             }
         }
-        let mut counted = Used::default();
+        let mut counted = Usage::default();
         if let Some(pod) = pod_of(claim, claims, pod) {
             counted.pod(&pod, now);
         }
@@ -100,7 +100,7 @@ fn pod_of(
     if pod.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
-    let is_first = match of_pod::extended(&pod) {
+    let is_first = match pod_claims::extended(&pod) {
         Some(name) => claim.metadata.name.as_deref() == Some(name),
         None => {
             let age = |claim: &ResourceClaim| {
@@ -153,15 +153,18 @@ mod tests {
         let class = serde_json::from_value(class).expect("a class");
         let extended = Extended::of(&[Arc::new(class)]);
         let implicit = "requests.deviceclass.resource.kubernetes.io/gpu";
-        assert!(extended.is_stood_for(implicit) && extended.is_stood_for("requests.d.com/gpu"));
-        assert!(!extended.is_stood_for("requests.d.com/other"));
+        assert!(
+            extended.is_from_device_class(implicit)
+                && extended.is_from_device_class("requests.d.com/gpu")
+        );
+        assert!(!extended.is_from_device_class("requests.d.com/other"));
         let claims = [
             claim("plain", 3, None),
             claim("a", 2, Some("p")),
             claim("b", 2, Some("p")),
         ];
         let counted = |index: usize, pod: Option<Arc<Pod>>| {
-            let mut used = Used::default();
+            let mut used = Usage::default();
             let pod = |_: &str| pod.clone();
             extended.add(
                 &mut used,

@@ -26,7 +26,7 @@ use kube::{
 
 use self::{
     extended::Extended,
-    usage::{Used, Who},
+    usage::{LimitedObjects, Usage},
 };
 use crate::{Change, Context, Informer, Key, Queue, api_error, pods};
 
@@ -152,25 +152,34 @@ impl Controller {
         quota: &ResourceQuota,
         hard: &BTreeMap<String, Quantity>,
     ) -> kube::Result<(BTreeMap<String, Quantity>, bool)> {
-        let mut used = Used::default();
+        let mut used = Usage::default();
         let mut others = false;
         let names: Vec<&str> = hard.keys().map(String::as_str).collect();
         let now = self.context.clock.now();
-        if names.iter().any(|name| Who::of(name) == Who::Pods) {
+        if names
+            .iter()
+            .any(|name| LimitedObjects::of(name) == LimitedObjects::Pods)
+        {
             for pod in self.list::<Pod>(namespace).await? {
                 if usage::in_scopes(quota, &pod) {
                     used.pod(&pod, now);
                 }
             }
         }
-        if names.iter().any(|name| Who::of(name) == Who::Claims) {
+        if names
+            .iter()
+            .any(|name| LimitedObjects::of(name) == LimitedObjects::Claims)
+        {
             for claim in self.list::<PersistentVolumeClaim>(namespace).await? {
                 if !usage::has_scopes(quota) {
                     used.claim(&claim);
                 }
             }
         }
-        if names.iter().any(|name| Who::of(name) == Who::Services) {
+        if names
+            .iter()
+            .any(|name| LimitedObjects::of(name) == LimitedObjects::Services)
+        {
             for service in self.list::<Service>(namespace).await? {
                 if !usage::has_scopes(quota) {
                     used.service(&service);
@@ -178,8 +187,10 @@ impl Controller {
             }
         }
         let extended = Extended::of(&self.context.informers.device_classes.list());
-        let is_of_devices =
-            |name: &&str| Who::of(name) == Who::DeviceClaims || extended.is_stood_for(name);
+        let is_of_devices = |name: &&str| {
+            LimitedObjects::of(name) == LimitedObjects::DeviceClaims
+                || extended.is_from_device_class(name)
+        };
         if names.iter().any(is_of_devices) {
             // No informer watches ResourceClaims here, so the quota must be recounted.
             others = true;
@@ -192,16 +203,19 @@ impl Controller {
         }
         let mut amounts = BTreeMap::new();
         for name in names {
-            let amount = match Who::of(name) {
-                Who::Kind { group, plural } => {
+            let amount = match LimitedObjects::of(name) {
+                LimitedObjects::Kind { group, plural } => {
                     others = true;
                     match usage::has_scopes(quota) {
                         true => 0,
                         false => self.number(namespace, group, plural).await?,
                     }
                 }
-                Who::Pods | Who::Claims | Who::DeviceClaims | Who::Services => used.of(name),
-                Who::Nobody => 0,
+                LimitedObjects::Pods
+                | LimitedObjects::Claims
+                | LimitedObjects::DeviceClaims
+                | LimitedObjects::Services => used.of(name),
+                LimitedObjects::Uncounted => 0,
             };
             amounts.insert(name.to_owned(), usage::quantity(name, amount));
         }

@@ -38,7 +38,7 @@ const SHORT: [&str; 4] = [
 
 /// The objects whose amount a limit restricts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who<'a> {
+pub(super) enum LimitedObjects<'a> {
     Pods,
     Claims,
     /// ResourceClaims.
@@ -50,10 +50,10 @@ pub(super) enum Who<'a> {
         plural: &'a str,
     },
     /// Nothing counts towards the limit.
-    Nobody,
+    Uncounted,
 }
 
-impl<'a> Who<'a> {
+impl<'a> LimitedObjects<'a> {
     pub(super) fn of(limit: &'a str) -> Self {
         if let Some(kind) = limit.strip_prefix("count/") {
             let (plural, group) = kind.split_once('.').unwrap_or((kind, ""));
@@ -75,16 +75,16 @@ impl<'a> Who<'a> {
             },
             other if other.starts_with("requests.") || other.starts_with("limits.") => Self::Pods,
             other if other.starts_with("hugepages-") => Self::Pods,
-            _ => Self::Nobody,
+            _ => Self::Uncounted,
         }
     }
 }
 
 /// Amounts by the names of limits.
 #[derive(Debug, Default)]
-pub(super) struct Used(BTreeMap<String, i64>);
+pub(super) struct Usage(BTreeMap<String, i64>);
 
-impl Used {
+impl Usage {
     /// Returns the amount for a limit.
     pub(super) fn of(&self, limit: &str) -> i64 {
         self.0.get(limit).copied().unwrap_or(0)
@@ -332,7 +332,7 @@ pub(super) fn quantity(limit: &str, amount: i64) -> Quantity {
 
 /// Formats the amounts in one line.
 #[cfg(test)]
-fn shown(used: &Used) -> String {
+fn shown(used: &Usage) -> String {
     let parts = used
         .0
         .iter()
@@ -361,7 +361,7 @@ mod tests {
     fn a_pod_uses_what_it_asks_for_until_it_ends() {
         let container = json!({ "name": "c", "resources": { "requests": { "cpu": "250m", "memory": "1Gi", "example.com/card": "2" }, "limits": { "memory": "1536Mi" } } });
         let spec = json!({ "containers": [container] });
-        let mut used = Used::default();
+        let mut used = Usage::default();
         used.pod(&pod(spec.clone(), json!({ "phase": "Running" })), now());
         used.pod(&pod(spec.clone(), json!({ "phase": "Pending" })), now());
         used.pod(&pod(spec, json!({ "phase": "Succeeded" })), now());
@@ -381,19 +381,19 @@ mod tests {
                 { "name": "y", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 4 },
             ] },
         ] } } });
-        let mut used = Used::default();
+        let mut used = Usage::default();
         used.device_claim(&serde_json::from_value(claim).expect("a claim"));
         assert_eq!(used.of("gpu.deviceclass.resource.k8s.io/devices"), 6);
         assert_eq!(used.of("nic.deviceclass.resource.k8s.io/devices"), 32);
         assert_eq!(
-            Who::of("gpu.deviceclass.resource.k8s.io/devices"),
-            Who::DeviceClaims
+            LimitedObjects::of("gpu.deviceclass.resource.k8s.io/devices"),
+            LimitedObjects::DeviceClaims
         );
     }
 
     #[test]
     fn claims_and_services_are_counted_by_class_and_port() {
-        let mut used = Used::default();
+        let mut used = Usage::default();
         let claim = json!({ "metadata": {}, "spec": { "storageClassName": "gp3", "resources": { "requests": { "storage": "5Gi" } } } });
         used.claim(&serde_json::from_value(claim).expect("a claim"));
         let service = json!({ "metadata": {}, "spec": { "type": "LoadBalancer", "ports": [{ "port": 1 }, { "port": 2 }] } });
@@ -407,19 +407,22 @@ mod tests {
 
     #[test]
     fn limits_say_who_is_counted() {
-        let kind = |group, plural| Who::Kind { group, plural };
+        let kind = |group, plural| LimitedObjects::Kind { group, plural };
         assert_eq!(
-            Who::of("count/deployments.apps"),
+            LimitedObjects::of("count/deployments.apps"),
             kind("apps", "deployments")
         );
-        assert_eq!(Who::of("secrets"), kind("", "secrets"));
-        assert_eq!(Who::of("count/pods"), kind("", "pods"));
-        assert_eq!(Who::of("requests.nvidia.com/gpu"), Who::Pods);
+        assert_eq!(LimitedObjects::of("secrets"), kind("", "secrets"));
+        assert_eq!(LimitedObjects::of("count/pods"), kind("", "pods"));
         assert_eq!(
-            Who::of("gp3.storageclass.storage.k8s.io/requests.storage"),
-            Who::Claims
+            LimitedObjects::of("requests.nvidia.com/gpu"),
+            LimitedObjects::Pods
         );
-        assert_eq!(Who::of("something"), Who::Nobody);
+        assert_eq!(
+            LimitedObjects::of("gp3.storageclass.storage.k8s.io/requests.storage"),
+            LimitedObjects::Claims
+        );
+        assert_eq!(LimitedObjects::of("something"), LimitedObjects::Uncounted);
     }
 
     #[test]

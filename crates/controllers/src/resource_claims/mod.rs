@@ -3,13 +3,13 @@
 //!
 //! [`make`] creates the claims that pods request by templates and reports them in the pods' status. [`release`]
 //! removes consumers that are gone from a claim, deallocates a claim without consumers, and deletes the claims of
-//! finished pods. [`of_pod`] determines which claims a pod uses. The scheduler allocates devices to claims.
+//! finished pods. [`pod_claims`] determines which claims a pod uses. The scheduler allocates devices to claims.
 //!
 //! Invariant: a claim is written only with the resource version that was read, so that a concurrent reservation by
 //! the scheduler is never lost.
 
-mod make;
-pub mod of_pod;
+mod create;
+pub mod pod_claims;
 mod release;
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use k8s_openapi::api::{
 use kube::Api;
 use thiserror::Error;
 
-use self::{make::Created, of_pod::Unknown};
+use self::{create::Created, pod_claims::Unknown};
 use crate::{
     Context, Informer, Key, Queue, Recorder, api_error,
     informers::{BY_RESOURCE_CLAIM, BY_RESOURCE_CLAIM_TEMPLATE},
@@ -135,8 +135,8 @@ impl Controller {
     }
 
     fn pod_changed(&self, pod: &Pod, gone: bool) {
-        let extended = of_pod::extended(pod);
-        if of_pod::entries(pod).next().is_none() && extended.is_none() {
+        let extended = pod_claims::extended(pod);
+        if pod_claims::entries(pod).next().is_none() && extended.is_none() {
             return;
         }
         if gone {
@@ -145,8 +145,8 @@ impl Controller {
         // The claims' consumers are checked one by one, since a claim may be shared with pods that still run.
         if gone || release::is_done(pod) {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let claimed = of_pod::entries(pod).filter_map(|entry| {
-                let claimed = of_pod::claimed(pod, entry).ok()?;
+            let claimed = pod_claims::entries(pod).filter_map(|entry| {
+                let claimed = pod_claims::claimed(pod, entry).ok()?;
                 claimed.name()
             });
             for name in claimed.chain(extended) {
@@ -162,8 +162,8 @@ impl Controller {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let claims = &self.context.informers.resource_claims;
         !pods::is_deleting(pod)
-            && of_pod::entries(pod).any(|entry| {
-                let Ok(claimed) = of_pod::claimed(pod, entry) else {
+            && pod_claims::entries(pod).any(|entry| {
+                let Ok(claimed) = pod_claims::claimed(pod, entry) else {
                     return true;
                 };
                 let Some(name) = claimed.name() else {
@@ -171,7 +171,7 @@ impl Controller {
                 };
                 match claims.get(namespace, name) {
                     None => entry.resource_claim_template_name.is_some(),
-                    Some(claim) => make::must_reserve(pod, claimed, &claim),
+                    Some(claim) => create::must_reserve(pod, claimed, &claim),
                 }
             })
     }

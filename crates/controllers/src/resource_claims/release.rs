@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
 };
 
-use super::{Controller, PROTECTION, of_pod};
+use super::{Controller, PROTECTION, pod_claims};
 use crate::{Key, api_error, ownership, pods};
 
 /// Returns whether no container of `pod` runs or will ever run.
@@ -49,7 +49,7 @@ impl Controller {
             };
             // The finalizer goes after the allocation, in a second write, because status and metadata are
             // written apart.
-            if !of_pod::is_allocated(&written) {
+            if !pod_claims::is_allocated(&written) {
                 self.unprotect(key, written).await?;
             }
         } else if unused && is_protected(&claim) && claim.metadata.deletion_timestamp.is_some() {

@@ -17,7 +17,7 @@ use mullion_engine::Plugin;
 use super::wake::Plugins;
 use crate::{
     Change, Context, Informer,
-    resource_claims::{CLASS_PREFIX, EXTENDED, of_pod::extended},
+    resource_claims::{CLASS_PREFIX, EXTENDED, pod_claims::extended},
     state::requests::pod_requests,
 };
 
@@ -36,7 +36,7 @@ pub enum DeviceEvent {
 
 impl DeviceEvent {
     /// Returns whether `other` can be dropped because this event wakes the same pods.
-    pub(super) fn covers(&self, other: &Self) -> bool {
+    pub(super) fn makes_redundant(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Claim(_), _) | (_, Self::Claim(_)) => false,
             (Self::Class(own), Self::Class(other)) => other.iter().all(|name| own.contains(name)),
@@ -61,7 +61,7 @@ pub(super) fn watch(
         let report = report.clone();
         move |change| {
             if !change.is_deleted() {
-                report(DeviceEvent::Class(newly_stood_for(change)));
+                report(DeviceEvent::Class(newly_provided_resources(change)));
             }
         }
     });
@@ -101,7 +101,7 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
 }
 
 /// Returns the extended resources that a class provides and did not provide before.
-fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
+fn newly_provided_resources(change: &Change<'_, DeviceClass>) -> Vec<String> {
     let explicit = |class: &DeviceClass| class.spec.extended_resource_name.clone();
     match change {
         Change::Added(class) => {
@@ -117,7 +117,10 @@ fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
 }
 
 /// Returns the extended resources of a pod's requests that a DeviceClass provides.
-pub(super) fn stood_for(pod: &Pod, classes: &Informer<DeviceClass>) -> BTreeSet<String> {
+pub(super) fn device_class_resources(
+    pod: &Pod,
+    classes: &Informer<DeviceClass>,
+) -> BTreeSet<String> {
     let mut asked = requests_of(pod);
     // Only extended resources have a domain, and most pods ask for none; the classes are then not listed.
     asked.retain(|name| name.contains('/'));
@@ -268,9 +271,13 @@ mod tests {
         ] {
             assert!(wakes(&pod, refused_by(Plugin::DynamicResources), &event));
             assert!(!wakes(&pod, refused_by(Plugin::NodeResourcesFit), &event));
-            assert!(event.covers(&DeviceEvent::Freed));
+            assert!(event.makes_redundant(&DeviceEvent::Freed));
             let claim = DeviceEvent::Claim(claim("ns", "shared", json!({})));
-            assert!(!event.covers(&claim) && !claim.covers(&event) && !claim.covers(&claim));
+            assert!(
+                !event.makes_redundant(&claim)
+                    && !claim.makes_redundant(&event)
+                    && !claim.makes_redundant(&claim)
+            );
         }
     }
 
@@ -283,10 +290,13 @@ mod tests {
         };
         let (none, one) = (class("c", Value::Null), class("c", json!("d.com/a")));
         let stood_for = |old: &Arc<DeviceClass>, new: &Arc<DeviceClass>| {
-            newly_stood_for(&Change::Updated { old, new })
+            newly_provided_resources(&Change::Updated { old, new })
         };
         let implicit = "deviceclass.resource.kubernetes.io/c";
-        assert_eq!(newly_stood_for(&Change::Added(&one)), ["d.com/a", implicit]);
+        assert_eq!(
+            newly_provided_resources(&Change::Added(&one)),
+            ["d.com/a", implicit]
+        );
         assert_eq!(stood_for(&none, &one), ["d.com/a"]);
         assert!(stood_for(&one, &one).is_empty() && stood_for(&one, &none).is_empty());
         let asking = |resource: &str| -> Arc<Pod> {
@@ -295,7 +305,7 @@ mod tests {
             of(json!({ "metadata": { "name": "p" }, "spec": { "containers": containers } }))
         };
         let wakes = |resource: &str, change: &Change<'_, DeviceClass>| {
-            let event = DeviceEvent::Class(newly_stood_for(change));
+            let event = DeviceEvent::Class(newly_provided_resources(change));
             super::wakes(
                 &asking(resource),
                 refused_by(Plugin::NodeResourcesFit),

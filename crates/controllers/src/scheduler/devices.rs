@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::{allocation::allocation_of, extended};
 use crate::{
     Context, EventType, Recorder, api_error,
-    resource_claims::{PROTECTION, of_pod::is_reserved_for},
+    resource_claims::{PROTECTION, pod_claims::is_reserved_for},
     state::devices::{self, BINDING_PATIENCE, Readiness},
 };
 

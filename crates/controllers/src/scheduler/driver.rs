@@ -16,11 +16,11 @@ use super::{
     device_hints::{self, DeviceEvent},
     evictions::Evictions,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
+    requirements::{PodRequirements, ProfileRequirements},
     round::{Refused, Round, Verdict},
     storage_hints, traced,
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
-    wishes::{ProfileWishes, Wishes},
     writer::{Nomination, Outcome, Refusal, Victim, Write, Writers},
 };
 use crate::{Context, informers::BY_NODE, state::SharedState};
@@ -50,7 +50,12 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
     let (inputs, receiver) = mpsc::unbounded_channel();
     let profiles = config.profiles.iter();
     let profiles: BTreeMap<_, _> = profiles
-        .map(|profile| (profile.scheduler_name.clone(), ProfileWishes::of(profile)))
+        .map(|profile| {
+            (
+                profile.scheduler_name.clone(),
+                ProfileRequirements::of(profile),
+            )
+        })
         .collect();
     watch::start(context, &inputs, profiles.keys().cloned().collect());
     // A send fails only when the process stops.
@@ -84,7 +89,7 @@ struct Scheduler {
     queue: SchedulingQueue,
     writers: Writers,
     /// What each profile adds to the requirements of its pods, by scheduler name.
-    profiles: BTreeMap<String, ProfileWishes>,
+    profiles: BTreeMap<String, ProfileRequirements>,
     /// Events of which refused pods have not been notified.
     pending_events: Vec<Event>,
     evictions: Evictions,
@@ -144,7 +149,11 @@ impl Scheduler {
             Input::Event(event) if !self.queue.cares_for(&event) => {}
             // Events about equal pods wake the same waiting pods, so one of them is enough.
             Input::Event(event) => {
-                if !self.pending_events.iter().any(|known| known.covers(&event)) {
+                if !self
+                    .pending_events
+                    .iter()
+                    .any(|known| known.makes_redundant(&event))
+                {
                     self.pending_events.push(event);
                 }
                 if self.pending_events.len() >= MAX_PENDING_EVENTS {
@@ -171,7 +180,7 @@ impl Scheduler {
                 self.state
                     .with(|state| state.wrote_resource_claim(&claim, now));
             }
-            Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
+            Input::Bound(entry, Outcome::Done) => self.queue.finish(&entry),
             Input::Bound(
                 entry,
                 Outcome::Refused {
@@ -198,7 +207,7 @@ impl Scheduler {
                 if again {
                     self.fail(*entry, message, now);
                 } else {
-                    self.queue.placed(&entry);
+                    self.queue.finish(&entry);
                 }
             }
         }
@@ -240,7 +249,7 @@ impl Scheduler {
             .partition(|entry| entry.pod.metadata.deletion_timestamp.is_none());
         // kube-scheduler skips pods that are being deleted, since their binding would be refused.
         for entry in deleted {
-            self.queue.placed(&entry);
+            self.queue.finish(&entry);
             self.writers.send(Write::Skip(entry.pod));
         }
         // Each pod gets its own seed, so that ties between equal nodes are broken differently.
@@ -275,8 +284,8 @@ impl Scheduler {
                 }),
                 Verdict::Hold => {
                     let rejectors = [Plugin::DynamicResources].into_iter().collect();
-                    let wishes = self.wishes(&entry.pod, rejectors);
-                    self.queue.held(entry, rejectors, wishes, now);
+                    let requirements = self.requirements(&entry.pod, rejectors);
+                    self.queue.held(entry, rejectors, requirements, now);
                 }
                 Verdict::Fail { message } => self.fail(entry, message, now),
                 Verdict::Refuse {
@@ -299,10 +308,11 @@ impl Scheduler {
                         victims,
                         devices,
                     };
-                    let wishes = self.wishes(&entry.pod, rejectors);
+                    let requirements = self.requirements(&entry.pod, rejectors);
                     let evicting = !refusal.victims.is_empty() || awaited.is_some();
                     // The queue has the pod before the writer can report its victims.
-                    self.queue.refused(entry, rejectors, wishes, evicting, now);
+                    self.queue
+                        .refused(entry, rejectors, requirements, evicting, now);
                     if let Some(victim) = awaited {
                         self.queue.awaits(&key(&refusal.pod), &victim);
                     }
@@ -313,12 +323,13 @@ impl Scheduler {
     }
 
     /// Compiles what a pod waits for after `rejectors` refused it.
-    fn wishes(&self, pod: &Pod, rejectors: Plugins) -> Wishes {
+    fn requirements(&self, pod: &Pod, rejectors: Plugins) -> PodRequirements {
         let profile = self.profiles.get(scheduler_name(pod));
         let profile = profile.map(|profile| profile.for_pod(pod, &self.context.informers));
-        let mut wishes = Wishes::of(pod, rejectors, profile.unwrap_or_default());
-        wishes.stood_for = device_hints::stood_for(pod, &self.context.informers.device_classes);
-        wishes
+        let mut requirements = PodRequirements::of(pod, rejectors, profile.unwrap_or_default());
+        requirements.device_class_resources =
+            device_hints::device_class_resources(pod, &self.context.informers.device_classes);
+        requirements
     }
 
     fn fail(&mut self, entry: Entry, message: String, now: Timestamp) {

@@ -45,7 +45,7 @@ impl Evictions {
     }
 
     /// Returns the pod on a node whose eviction was decided last.
-    pub(super) fn last_on(&self, node: &str) -> Option<&str> {
+    pub(super) fn last_evicted_on(&self, node: &str) -> Option<&str> {
         self.by_node.get(node)?.last().map(String::as_str)
     }
 }
@@ -60,12 +60,15 @@ mod tests {
         assert!(evictions.begin("a", "n") && evictions.begin("b", "n"));
         assert!(!evictions.begin("a", "n"));
         assert_eq!(
-            (evictions.last_on("n"), evictions.last_on("m")),
+            (
+                evictions.last_evicted_on("n"),
+                evictions.last_evicted_on("m")
+            ),
             (Some("b"), None)
         );
         evictions.end("b");
         evictions.end("nobody");
-        assert_eq!(evictions.last_on("n"), Some("a"));
+        assert_eq!(evictions.last_evicted_on("n"), Some("a"));
         assert!(evictions.contains("a") && !evictions.contains("b"));
         evictions.end("a");
         assert!(evictions.nodes.is_empty() && evictions.by_node.is_empty());

@@ -8,8 +8,8 @@
 use k8s_openapi::api::core::v1::{Container, Node, Pod, Taint, Toleration};
 
 use super::{
+    requirements::{self, PodRequirements},
     wake::Event,
-    wishes::{self, Wishes},
 };
 use crate::state::{
     node_selector,
@@ -18,14 +18,14 @@ use crate::state::{
 };
 
 /// A hint about a node: a new one, or both versions of a changed one.
-pub(super) type NodeHint = fn(&Pod, &Wishes, old: Option<&Node>, new: &Node) -> bool;
+pub(super) type NodeHint = fn(&Pod, &PodRequirements, old: Option<&Node>, new: &Node) -> bool;
 /// A hint about an event of another pod.
-pub(super) type PodHint = fn(&Pod, &Wishes, &Event) -> bool;
+pub(super) type PodHint = fn(&Pod, &PodRequirements, &Event) -> bool;
 /// A hint about a change of the waiting pod itself.
-pub(super) type OwnHint = fn(old: &Pod, new: &Pod, &Wishes) -> bool;
+pub(super) type OwnHint = fn(old: &Pod, new: &Pod, &PodRequirements) -> bool;
 
 /// Returns `true`: any node may help.
-pub(super) fn any_node(_: &Pod, _: &Wishes, _: Option<&Node>, _: &Node) -> bool {
+pub(super) fn any_node(_: &Pod, _: &PodRequirements, _: Option<&Node>, _: &Node) -> bool {
     true
 }
 
@@ -37,7 +37,7 @@ pub(super) fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Returns whether the node is schedulable and was not before (kube-scheduler: NodeUnschedulable).
-pub(super) fn now_uncordoned(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+pub(super) fn now_uncordoned(_: &Pod, _: &PodRequirements, old: Option<&Node>, new: &Node) -> bool {
     !is_cordoned(new) && old.is_none_or(is_cordoned)
 }
 
@@ -50,12 +50,22 @@ pub(super) fn features(node: &Node) -> &[String] {
 }
 
 /// Returns whether the declared features of the node's kubelet changed (kube-scheduler: NodeDeclaredFeatures).
-pub(super) fn features_changed(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+pub(super) fn features_changed(
+    _: &Pod,
+    _: &PodRequirements,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
     old.is_none_or(|old| features(old) != features(new))
 }
 
 /// Returns whether the pod tolerates the node's taints and did not before (kube-scheduler: TaintToleration).
-pub(super) fn taints_now_tolerated(pod: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+pub(super) fn taints_now_tolerated(
+    pod: &Pod,
+    _: &PodRequirements,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
     let tolerated = |node: &Node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
         let effects = ["NoSchedule", "NoExecute"];
@@ -71,28 +81,28 @@ fn tolerations(pod: &Pod) -> &[Toleration] {
 }
 
 /// Returns whether a toleration was added to the pod.
-pub(super) fn tolerations_added(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+pub(super) fn tolerations_added(old: &Pod, new: &Pod, _: &PodRequirements) -> bool {
     // Tolerations can only be added, so it is enough to compare their number.
     tolerations(old).len() != tolerations(new).len()
 }
 
 /// Returns whether a toleration was added to the pod, which now tolerates cordoned nodes (kube-scheduler:
 /// NodeUnschedulable).
-pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
+pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, requirements: &PodRequirements) -> bool {
     let cordon = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),
         ..Taint::default()
     };
     let tolerates = |toleration| taints::tolerates(toleration, &cordon);
-    tolerations_added(old, new, wishes) && tolerations(new).iter().any(tolerates)
+    tolerations_added(old, new, requirements) && tolerations(new).iter().any(tolerates)
 }
 
 /// Returns whether the node affinity of pod and profile allows the node, and the pod's did not before
 /// (kube-scheduler: NodeAffinity).
 pub(super) fn affinity_now_fits(
     pod: &Pod,
-    wishes: &Wishes,
+    requirements: &PodRequirements,
     old: Option<&Node>,
     new: &Node,
 ) -> bool {
@@ -100,12 +110,17 @@ pub(super) fn affinity_now_fits(
         let spec = pod.spec.as_ref();
         spec.is_some_and(|spec| node_selector::allows(spec, node))
     };
-    wishes.profile_allows(new) && allows(new) && old.is_none_or(|old| !allows(old))
+    requirements.profile_allows(new) && allows(new) && old.is_none_or(|old| !allows(old))
 }
 
 /// Returns whether the pod would fit the empty node and, for a changed node, whether any requested resource has
 /// grown (kube-scheduler: NodeResourcesFit).
-pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+pub(super) fn fits_when_empty(
+    _: &Pod,
+    requirements: &PodRequirements,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
     let offered = |node: &Node| {
         let status = node.status.as_ref();
         requests::amounts(status.and_then(|status| status.allocatable.as_ref()))
@@ -114,21 +129,23 @@ pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
     let now = offered(new);
     let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     // A resource that the node itself does not have may be provided by devices.
-    let is_for_devices = |name: &String| wishes.stood_for.contains(name) && amount(&now, name) == 0;
-    let mut wanted = wishes.requests.iter();
+    let is_for_devices = |name: &String| {
+        requirements.device_class_resources.contains(name) && amount(&now, name) == 0
+    };
+    let mut wanted = requirements.requests.iter();
     let fits = amount(&now, "pods") >= 1
         && wanted.all(|(name, wanted)| *wanted <= amount(&now, name) || is_for_devices(name));
     fits && old.is_none_or(|old| {
         let before = offered(old);
         let grew = |name: &str| amount(&now, name) > amount(&before, name);
         let helps = |name: &String| grew(name) || is_for_devices(name);
-        grew("pods") || wishes.requests.keys().any(helps)
+        grew("pods") || requirements.requests.keys().any(helps)
     })
 }
 
 /// Returns whether a bound pod released some resource that the waiting pod requests (kube-scheduler:
 /// NodeResourcesFit).
-pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
+pub(super) fn resources_freed(pod: &Pod, requirements: &PodRequirements, event: &Event) -> bool {
     match event {
         Event::PodDeleted(_) => true,
         Event::NominationDropped(other) => may_use_the_room_of(pod, other),
@@ -136,7 +153,7 @@ pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool
             let amounts = |pod: &Pod| pod.spec.as_ref().map(pod_requests).unwrap_or_default();
             let (before, after) = (amounts(old), amounts(new));
             let of = |all: &requests::Amounts, name: &str| all.get(name).copied().unwrap_or(0);
-            let mut wanted = wishes.requests.keys();
+            let mut wanted = requirements.requests.keys();
             wanted.any(|name| of(&after, name) < of(&before, name))
         }
         _ => false,
@@ -144,7 +161,7 @@ pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool
 }
 
 /// Returns whether the waiting pod itself now requests less (kube-scheduler: NodeResourcesFit).
-pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &PodRequirements) -> bool {
     let (Some(before), Some(after)) = (&old.spec, &new.spec) else {
         return false;
     };
@@ -160,7 +177,7 @@ pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
 }
 
 /// Returns whether a host port that the waiting pod needs was released (kube-scheduler: NodePorts).
-pub(super) fn ports_freed(pod: &Pod, _: &Wishes, event: &Event) -> bool {
+pub(super) fn ports_freed(pod: &Pod, _: &PodRequirements, event: &Event) -> bool {
     let other = match event {
         Event::PodDeleted(other) => other,
         Event::NominationDropped(other) if may_use_the_room_of(pod, other) => other,
@@ -208,12 +225,17 @@ fn may_use_the_room_of(pod: &Pod, other: &Pod) -> bool {
 
 /// Returns whether a pod appeared that the waiting pod's affinity requires, or one disappeared that anti-affinity
 /// of either pod kept apart (kube-scheduler: InterPodAffinity).
-pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
+pub(super) fn neighbours_changed(pod: &Pod, requirements: &PodRequirements, event: &Event) -> bool {
     let wanted = |other: &Pod| {
-        let near = &wishes.near;
+        let near = &requirements.affinity;
         !near.is_empty() && near.iter().all(|term| term.is_about(other))
     };
-    let unwanted = |other: &Pod| wishes.far.iter().any(|term| term.is_about(other));
+    let unwanted = |other: &Pod| {
+        requirements
+            .anti_affinity
+            .iter()
+            .any(|term| term.is_about(other))
+    };
     match event {
         Event::PodAdded(other) => wanted(other),
         Event::PodLabels { old, new } => {
@@ -221,7 +243,7 @@ pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> b
         }
         Event::PodDeleted(other) => {
             let keeps_away = || {
-                wishes::far_terms(other)
+                requirements::anti_affinity_terms(other)
                     .iter()
                     .any(|term| term.is_about(pod))
             };
@@ -232,7 +254,7 @@ pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> b
         }
         Event::NominationDropped(other) if may_use_the_room_of(pod, other) => {
             unwanted(other)
-                || wishes::far_terms(other)
+                || requirements::anti_affinity_terms(other)
                     .iter()
                     .any(|term| term.is_about(pod))
         }
@@ -244,74 +266,88 @@ pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> b
 /// InterPodAffinity).
 pub(super) fn neighbourhood_changed(
     _: &Pod,
-    wishes: &Wishes,
+    requirements: &PodRequirements,
     old: Option<&Node>,
     new: &Node,
 ) -> bool {
     let Some(old) = old else {
-        let joins = |term: &wishes::Term| domain(new, &term.topology_key).is_some();
+        let joins = |term: &requirements::AffinityTerm| domain(new, &term.topology_key).is_some();
         // If only the anti-affinity of other pods blocks the pod, any new node may be free of them. kube-scheduler
         // 1.36 misses this case.
-        return wishes.near.is_empty() || !wishes.far.is_empty() || wishes.near.iter().any(joins);
+        return requirements.affinity.is_empty()
+            || !requirements.anti_affinity.is_empty()
+            || requirements.affinity.iter().any(joins);
     };
-    let domains = |term: &wishes::Term| {
+    let domains = |term: &requirements::AffinityTerm| {
         let key = &term.topology_key;
         (domain(old, key), domain(new, key))
     };
-    let joined = |term: &wishes::Term| {
+    let joined = |term: &requirements::AffinityTerm| {
         let (before, after) = domains(term);
         after.is_some() && before != after
     };
-    let left = |term: &wishes::Term| {
+    let left = |term: &requirements::AffinityTerm| {
         let (before, after) = domains(term);
         before.is_some() && before != after
     };
     // Without terms of its own the pod was refused by the anti-affinity of others, whose domains are not
     // known here.
-    let only_others = wishes.near.is_empty() && wishes.far.is_empty();
-    only_others || wishes.near.iter().any(joined) || wishes.far.iter().any(left)
+    let only_others = requirements.affinity.is_empty() && requirements.anti_affinity.is_empty();
+    only_others
+        || requirements.affinity.iter().any(joined)
+        || requirements.anti_affinity.iter().any(left)
 }
 
 /// Returns whether the pod's labels changed, to which the anti-affinity of other pods refers. kube-scheduler has
 /// this hint since 1.37.
-pub(super) fn labels_changed(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+pub(super) fn labels_changed(old: &Pod, new: &Pod, _: &PodRequirements) -> bool {
     old.metadata.labels != new.metadata.labels
 }
 
 /// Returns whether a pod that one of the waiting pod's spread constraints counts appeared, disappeared or changed
 /// (kube-scheduler: PodTopologySpread).
-pub(super) fn spread_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
+pub(super) fn spread_changed(pod: &Pod, requirements: &PodRequirements, event: &Event) -> bool {
     let inside = |other: &Pod| other.metadata.namespace == pod.metadata.namespace;
-    let counts = |other: &Pod| inside(other) && wishes.spread.iter().any(|own| own.counts(other));
+    let counts =
+        |other: &Pod| inside(other) && requirements.spread.iter().any(|own| own.counts(other));
     match event {
         Event::PodAdded(other) | Event::PodDeleted(other) => counts(other),
         Event::NominationDropped(other) => may_use_the_room_of(pod, other) && counts(other),
-        Event::PodLabels { old, new } => inside(new) && counted_otherwise(wishes, old, new),
+        Event::PodLabels { old, new } => inside(new) && counted_otherwise(requirements, old, new),
         _ => false,
     }
 }
 
 /// Returns whether the waiting pod now counts in other constraints of its own, or its tolerations changed while
 /// they decide which nodes count (kube-scheduler: PodTopologySpread).
-pub(super) fn own_spread_changed(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
-    let honours_taints = wishes.spread.iter().any(|own| own.honours_taints);
-    (honours_taints && tolerations(old) != tolerations(new)) || counted_otherwise(wishes, old, new)
+pub(super) fn own_spread_changed(old: &Pod, new: &Pod, requirements: &PodRequirements) -> bool {
+    let honours_taints = requirements.spread.iter().any(|own| own.honours_taints);
+    (honours_taints && tolerations(old) != tolerations(new))
+        || counted_otherwise(requirements, old, new)
 }
 
-fn counted_otherwise(wishes: &Wishes, old: &Pod, new: &Pod) -> bool {
-    let mut constraints = wishes.spread.iter();
+fn counted_otherwise(requirements: &PodRequirements, old: &Pod, new: &Pod) -> bool {
+    let mut constraints = requirements.spread.iter();
     constraints.any(|own| own.counts(old) != own.counts(new))
 }
 
 /// Returns whether a node that the waiting pod's spread constraints count appeared, or left or joined one of their
 /// domains (kube-scheduler: PodTopologySpread).
-pub(super) fn domains_changed(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+pub(super) fn domains_changed(
+    _: &Pod,
+    requirements: &PodRequirements,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
     let Some(old) = old else {
-        return has_spread_keys(wishes, new);
+        return has_spread_keys(requirements, new);
     };
-    let (before, after) = (has_spread_keys(wishes, old), has_spread_keys(wishes, new));
+    let (before, after) = (
+        has_spread_keys(requirements, old),
+        has_spread_keys(requirements, new),
+    );
     let moved = || {
-        let mut constraints = wishes.spread.iter();
+        let mut constraints = requirements.spread.iter();
         constraints.any(|own| domain(old, &own.topology_key) != domain(new, &own.topology_key))
     };
     let taints = |node: &Node| {
@@ -323,9 +359,9 @@ pub(super) fn domains_changed(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
 }
 
 /// Returns whether a node has the topology keys of all the pod's spread constraints.
-pub(super) fn has_spread_keys(wishes: &Wishes, node: &Node) -> bool {
-    let has = |own: &wishes::Constraint| domain(node, &own.topology_key).is_some();
-    !wishes.spread.is_empty() && wishes.spread.iter().all(has)
+pub(super) fn has_spread_keys(requirements: &PodRequirements, node: &Node) -> bool {
+    let has = |own: &requirements::SpreadConstraint| domain(node, &own.topology_key).is_some();
+    !requirements.spread.is_empty() && requirements.spread.iter().all(has)
 }
 
 fn domain<'n>(node: &'n Node, key: &str) -> Option<&'n str> {

@@ -1,7 +1,7 @@
 //! The scheduler: kube-scheduler's queue and its writes, around the engine's decisions.
 //!
 //! `watch` turns changes of objects into inputs of the loop in `driver`, and `round` decides the pods of one batch.
-//! [`queue`] orders pending pods; [`wake`] decides which events may help a refused pod, given the pod's [`wishes`].
+//! [`queue`] orders pending pods; [`wake`] decides which events may help a refused pod, given the pod's [`requirements`].
 //! [`config`] parses the configuration file, and `writer` sends decisions to the API server. The decisions
 //! themselves are made in the engine.
 
@@ -14,13 +14,13 @@ mod evictions;
 mod extended;
 mod hints;
 pub mod queue;
+pub mod requirements;
 mod round;
 mod storage_hints;
 mod traced;
 mod volumes;
 pub mod wake;
 mod watch;
-pub mod wishes;
 mod writer;
 
 pub use device_hints::DeviceEvent;

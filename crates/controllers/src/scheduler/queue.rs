@@ -17,8 +17,8 @@ use k8s_openapi::api::core::v1::Pod;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    requirements::PodRequirements,
     wake::{self, Event, Plugins},
-    wishes::Wishes,
 };
 
 /// The back-off of a pod after a refusal, which doubles with each refusal.
@@ -73,7 +73,7 @@ pub struct Entry {
     failures: u32,
     rejectors: Plugins,
     /// What it waits for since plugins refused it.
-    wishes: Wishes,
+    requirements: PodRequirements,
     /// Whether pods are being evicted for it. Until all of them are, another try would evict further pods.
     evicting: bool,
     /// The uid of the last victim, once the others are evicted.
@@ -140,7 +140,7 @@ impl SchedulingQueue {
                 refusals: 0,
                 failures: 0,
                 rejectors: Plugins::default(),
-                wishes: Wishes::default(),
+                requirements: PodRequirements::default(),
                 evicting: false,
                 last_victim: None,
                 backoff: self.backoff,
@@ -192,18 +192,18 @@ impl SchedulingQueue {
     }
 
     /// Drops a pod that was handed out and then bound, or that will not be tried again.
-    pub fn placed(&mut self, entry: &Entry) {
+    pub fn finish(&mut self, entry: &Entry) {
         self.out.remove(&entry.key);
     }
 
-    /// Takes back a pod that `rejectors` refused; it then waits for `wishes`. Without rejectors (a cluster without nodes) no
+    /// Takes back a pod that `rejectors` refused; it then waits for `requirements`. Without rejectors (a cluster without nodes) no
     /// event is known to help, so the pod is retried after its back-off. While pods are `evicting` for it, no event wakes it
     /// (kube-scheduler: DefaultPreemption's PreEnqueue).
     pub fn refused(
         &mut self,
         mut entry: Entry,
         rejectors: Plugins,
-        wishes: Wishes,
+        requirements: PodRequirements,
         evicting: bool,
         now: Timestamp,
     ) {
@@ -213,7 +213,7 @@ impl SchedulingQueue {
         entry.refusals += 1;
         entry.failures = 0;
         entry.rejectors = rejectors;
-        entry.wishes = wishes;
+        entry.requirements = requirements;
         entry.evicting = evicting;
         // The queue time counts from the last try, so among equal priorities refused pods go behind newer
         // ones.
@@ -223,10 +223,16 @@ impl SchedulingQueue {
 
     /// Takes back a pod that cannot be tried yet because something that `rejectors` need does not exist (kube-scheduler:
     /// PreEnqueue). This does not count as a refusal.
-    pub fn held(&mut self, mut entry: Entry, rejectors: Plugins, wishes: Wishes, now: Timestamp) {
+    pub fn held(
+        &mut self,
+        mut entry: Entry,
+        rejectors: Plugins,
+        requirements: PodRequirements,
+        now: Timestamp,
+    ) {
         entry.failures = 0;
         entry.rejectors = rejectors;
-        entry.wishes = wishes;
+        entry.requirements = requirements;
         entry.evicting = false;
         self.give_back(entry, Place::Unschedulable, now);
     }
@@ -235,7 +241,7 @@ impl SchedulingQueue {
     pub fn failed(&mut self, mut entry: Entry, now: Timestamp) {
         entry.failures += 1;
         entry.rejectors = Plugins::default();
-        entry.wishes = Wishes::default();
+        entry.requirements = PodRequirements::default();
         entry.since = now;
         let until = entry.backoff_ends();
         self.give_back(entry, Place::Erring(until), now);
@@ -322,7 +328,7 @@ impl SchedulingQueue {
         let interests = event.interests();
         self.waiting
             .keys()
-            .any(|rejectors| rejectors.meets(interests))
+            .any(|rejectors| rejectors.intersects(interests))
     }
 
     /// Wakes the pods that any of these events may help.
@@ -337,15 +343,16 @@ impl SchedulingQueue {
         for (rejectors, keys) in &self.waiting {
             let of_interest = events
                 .iter()
-                .filter(|(_, interests)| rejectors.meets(*interests));
+                .filter(|(_, interests)| rejectors.intersects(*interests));
             let of_interest: Vec<_> = of_interest.map(|(event, _)| *event).collect();
             if of_interest.is_empty() {
                 continue;
             }
             let is_helped = |key: &&Arc<str>| {
                 self.entries.get(*key).is_some_and(|(entry, _)| {
-                    let helps =
-                        |event: &&Event| wake::wakes(&entry.pod, *rejectors, &entry.wishes, event);
+                    let helps = |event: &&Event| {
+                        wake::wakes(&entry.pod, *rejectors, &entry.requirements, event)
+                    };
                     of_interest.iter().any(helps)
                 })
             };
@@ -483,8 +490,8 @@ impl Entry {
         if self.rejectors.is_empty() {
             return false;
         }
-        self.wishes = self.wishes.renewed(&self.pod, self.rejectors);
-        wake::own_change_wakes(&old, &self.pod, self.rejectors, &self.wishes)
+        self.requirements = self.requirements.renewed(&self.pod, self.rejectors);
+        wake::own_change_wakes(&old, &self.pod, self.rejectors, &self.requirements)
     }
 
     /// Returns the place to which an event moves the pod: active, or backing off if it was refused too recently.

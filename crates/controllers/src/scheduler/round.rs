@@ -14,7 +14,7 @@ use super::{
     devices::Decided,
     evictions::Evictions,
     wake::Plugins,
-    writer::{Nomination, Relief, Reserved},
+    writer::{ClaimRelease, Nomination, Reserved},
 };
 use crate::state::{ClusterState, convert};
 
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
         /// The key of a pod whose eviction, already under way, this pod waits for.
         awaited: Option<String>,
         /// What has to be done about the pod's ResourceClaims.
-        devices: Option<Relief>,
+        devices: Option<ClaimRelease>,
     },
     Fail {
         message: String,
@@ -155,15 +155,18 @@ impl Round<'_> {
         let message = cluster.message_with_preemption(&refusal, &preemption);
         let claims = cluster.claims_after_preemption(class, &refusal, &preemption);
         let devices = match claims {
-            Claims::GivenBack { claim } => Some(Relief::Deallocate(cluster.text(claim).to_owned())),
-            Claims::Deleted { claim } => Some(Relief::Delete(cluster.text(claim).to_owned())),
+            Claims::GivenBack { claim } => {
+                Some(ClaimRelease::Deallocate(cluster.text(claim).to_owned()))
+            }
+            Claims::Deleted { claim } => Some(ClaimRelease::Delete(cluster.text(claim).to_owned())),
             Claims::None | Claims::Kept => None,
         };
         // The earlier victims are still leaving. Evicting others on a second node would kill pods in vain.
         if preemption.waits_for_victims() {
             refused.clear();
             let promised = cluster.nominated_node(&key);
-            let awaited = promised.and_then(|node| self.evictions.last_on(cluster.node_name(node)));
+            let awaited =
+                promised.and_then(|node| self.evictions.last_evicted_on(cluster.node_name(node)));
             return Ok(Verdict::Refuse {
                 message,
                 rejectors,
@@ -183,7 +186,7 @@ impl Round<'_> {
                 // Another pod's preemption may have claimed a victim already; it is evicted once.
                 victims.retain(|uid| self.evictions.begin(uid, &node));
                 let awaited = match victims.is_empty() {
-                    true => self.evictions.last_on(&node).map(str::to_owned),
+                    true => self.evictions.last_evicted_on(&node).map(str::to_owned),
                     false => None,
                 };
                 return Ok(Verdict::Refuse {

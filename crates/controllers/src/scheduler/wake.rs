@@ -12,8 +12,8 @@ use mullion_engine::Plugin;
 use super::{
     device_hints::{self, DeviceEvent},
     hints::{self, NodeHint, OwnHint, PodHint},
+    requirements::{self, PodRequirements},
     storage_hints::{self, StorageEvent},
-    wishes::{self, Wishes},
 };
 
 /// Something that happened in the cluster.
@@ -60,7 +60,7 @@ pub enum Event {
 
 impl Event {
     /// Returns whether `other` can be dropped because this event wakes the same pods, as for two equal pods of one template.
-    pub fn covers(&self, other: &Self) -> bool {
+    pub fn makes_redundant(&self, other: &Self) -> bool {
         let same = |one: &Pod, other: &Pod| {
             let spec = |pod: &Pod| pod.spec.as_ref().map(|spec| spec.priority);
             fn volumes(pod: &Pod) -> Option<&[Volume]> {
@@ -72,7 +72,7 @@ impl Event {
                 && one.metadata.labels == other.metadata.labels
                 && spec(one) == spec(other)
                 && hints::host_ports(one).eq(hints::host_ports(other))
-                && wishes::affinity(one) == wishes::affinity(other)
+                && requirements::affinity(one) == requirements::affinity(other)
                 && volumes(one) == volumes(other)
         };
         match (self, other) {
@@ -80,7 +80,7 @@ impl Event {
             | (Self::PodDeleted(one), Self::PodDeleted(other))
             | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
             // Two nodes differ in room and labels, so an event about a node never stands for another.
-            (Self::Device(one), Self::Device(other)) => one.covers(other),
+            (Self::Device(one), Self::Device(other)) => one.makes_redundant(other),
             _ => false,
         }
     }
@@ -144,7 +144,7 @@ impl NodeChanges {
         self.allocatable || self.labels || self.taints || self.features
     }
 
-    fn meets(self, other: Self) -> bool {
+    fn intersects(self, other: Self) -> bool {
         (self.allocatable && other.allocatable)
             || (self.labels && other.labels)
             || (self.taints && other.taints)
@@ -168,7 +168,7 @@ impl Plugins {
     }
 
     /// Returns whether the sets have a plugin in common.
-    pub fn meets(self, other: Self) -> bool {
+    pub fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
@@ -192,7 +192,7 @@ struct Registration {
     /// The parts of a node whose change matters; a new node always matters.
     node: NodeChanges,
     node_hint: NodeHint,
-    node_deleted: Option<fn(&Wishes, &Node) -> bool>,
+    node_deleted: Option<fn(&PodRequirements, &Node) -> bool>,
     pods: PodChanges,
     pod_hint: PodHint,
     own_hint: OwnHint,
@@ -378,7 +378,7 @@ impl Registration {
     fn registers(&self, event: &Event) -> bool {
         match event {
             Event::NodeAdded(_) => true,
-            Event::NodeUpdated { changes, .. } => self.node.meets(*changes),
+            Event::NodeUpdated { changes, .. } => self.node.intersects(*changes),
             Event::NodeDeleted(_) => self.node_deleted.is_some(),
             Event::PodAdded(_) => self.pods.added,
             Event::PodLabels { .. } => self.pods.labels,
@@ -391,7 +391,7 @@ impl Registration {
 
 /// Returns whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits only for its
 /// back-off.
-pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
+pub fn wakes(pod: &Pod, rejectors: Plugins, requirements: &PodRequirements, event: &Event) -> bool {
     match event {
         Event::Storage(event) => return storage_hints::wakes(pod, rejectors, event),
         Event::Device(event) => return device_hints::wakes(pod, rejectors, event),
@@ -403,28 +403,33 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> b
             rejectors.contains(registration.plugin) && registration.registers(event)
         })
         .any(|registration| match event {
-            Event::NodeAdded(node) => (registration.node_hint)(pod, wishes, None, node),
+            Event::NodeAdded(node) => (registration.node_hint)(pod, requirements, None, node),
             Event::NodeUpdated { old, new, .. } => {
-                (registration.node_hint)(pod, wishes, Some(old), new)
+                (registration.node_hint)(pod, requirements, Some(old), new)
             }
             Event::NodeDeleted(node) => registration
                 .node_deleted
-                .is_some_and(|hint| hint(wishes, node)),
+                .is_some_and(|hint| hint(requirements, node)),
             Event::PodAdded(_)
             | Event::PodLabels { .. }
             | Event::PodScaledDown { .. }
             | Event::PodDeleted(_)
-            | Event::NominationDropped(_) => (registration.pod_hint)(pod, wishes, event),
+            | Event::NominationDropped(_) => (registration.pod_hint)(pod, requirements, event),
             Event::Storage(_) | Event::Device(_) => false,
         })
 }
 
-/// Returns whether a change of the waiting pod itself may help it. `wishes` are those of the new version.
-pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins, wishes: &Wishes) -> bool {
+/// Returns whether a change of the waiting pod itself may help it. `requirements` are those of the new version.
+pub fn own_change_wakes(
+    old: &Pod,
+    new: &Pod,
+    rejectors: Plugins,
+    requirements: &PodRequirements,
+) -> bool {
     let mut registrations = TABLE
         .iter()
         .filter(|registration| rejectors.contains(registration.plugin));
-    registrations.any(|registration| (registration.own_hint)(old, new, wishes))
+    registrations.any(|registration| (registration.own_hint)(old, new, requirements))
 }
 
 #[cfg(test)]

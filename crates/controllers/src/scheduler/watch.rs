@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use super::{
     hints,
     queue::Entry,
+    requirements::PodRequirements,
     wake::{Event, NodeChanges},
-    wishes::Wishes,
     writer::Outcome,
 };
-use crate::{Change, Context, resource_claims::of_pod::extended, state::convert};
+use crate::{Change, Context, resource_claims::pod_claims::extended, state::convert};
 
 /// An input of the scheduling loop.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut report: impl FnMut
                 let (old, new) = versions();
                 report(Event::PodLabels { old, new });
             }
-            if hints::scaled_down(old, new, &Wishes::default()) {
+            if hints::scaled_down(old, new, &PodRequirements::default()) {
                 let (old, new) = versions();
                 report(Event::PodScaledDown { old, new });
             }

@@ -79,12 +79,12 @@ pub(super) struct Refusal {
     pub(super) nominated: Nomination,
     pub(super) victims: Vec<Victim>,
     /// What has to be done about the pod's ResourceClaims.
-    pub(super) devices: Option<Relief>,
+    pub(super) devices: Option<ClaimRelease>,
 }
 
 /// A change of a ResourceClaim that may let the pod be scheduled later.
 #[derive(Clone, Debug)]
-pub(super) enum Relief {
+pub(super) enum ClaimRelease {
     /// Deallocates this claim.
     Deallocate(String),
     /// Deletes this claim.
@@ -329,13 +329,13 @@ impl Writer {
             }
         }
         match &refusal.devices {
-            Some(Relief::Deallocate(claim)) => {
+            Some(ClaimRelease::Deallocate(claim)) => {
                 let give_back = || devices::deallocate(&self.context, pod, claim);
                 while settled(give_back().await).is_none() {
                     tokio::time::sleep(RETRY).await;
                 }
             }
-            Some(Relief::Delete(claim)) => devices::delete(&self.context, pod, claim).await,
+            Some(ClaimRelease::Delete(claim)) => devices::delete(&self.context, pod, claim).await,
             None => {}
         }
         // The pod may be woken only when its last victim leaves; an earlier try would choose further victims.

@@ -54,7 +54,7 @@ fn pod_changed(
 
 /// The facts of a pod that endpoints contain.
 #[derive(PartialEq)]
-struct Shown<'a> {
+struct EndpointFacts<'a> {
     labels: Option<&'a BTreeMap<String, String>>,
     node: &'a str,
     address: (Option<&'a str>, Option<&'a str>),
@@ -62,8 +62,8 @@ struct Shown<'a> {
     deleting: bool,
 }
 
-fn shown(pod: &Pod) -> Shown<'_> {
-    Shown {
+fn shown(pod: &Pod) -> EndpointFacts<'_> {
+    EndpointFacts {
         labels: pod.metadata.labels.as_ref(),
         node: pods::node_name(pod),
         address: (backend::address(pod, false), backend::address(pod, true)),

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use mullion_engine::model::{PodClaim, PodClaims, ResourceClaimSpec};
 
 use super::volumes::spec_of;
-use crate::resource_claims::of_pod::{self, Claimed};
+use crate::resource_claims::pod_claims::{self, Claimed};
 
 /// How long devices may take to become ready (`bindingTimeout` of DynamicResourcesArgs).
 pub const BINDING_PATIENCE: Duration = Duration::from_secs(600);
@@ -25,8 +25,8 @@ pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
         claim: claim.map(str::to_owned),
         generated,
     };
-    let claims: Vec<PodClaim> = of_pod::entries(pod)
-        .filter_map(|entry| match of_pod::claimed(pod, entry) {
+    let claims: Vec<PodClaim> = pod_claims::entries(pod)
+        .filter_map(|entry| match pod_claims::claimed(pod, entry) {
             Ok(Claimed::Named(name)) => Some(named(Some(name), false)),
             Ok(Claimed::Made(name)) => Some(named(Some(name), true)),
             Ok(Claimed::Nothing) => None,

@@ -6,7 +6,7 @@
 //! loses its claim, and this queue creates another.
 //!
 //! Invariant: a pool never has more than `limits.nodes` claims, including those being deleted. Claims of static pools are
-//! counted and created under the lock [`Turn`], so two tasks never use the same room.
+//! counted and created under the lock [`StaticPoolLock`], so two tasks never use the same room.
 
 mod census;
 mod scale_down;
@@ -24,7 +24,7 @@ use self::template::Supply;
 pub(crate) use self::{census::Census, template::planned};
 use crate::{
     Change, Queue,
-    provisioner::{BY_POOL, KarpenterContext, PROVISIONED, decision_log::Pass, order},
+    provisioner::{BY_POOL, KarpenterContext, PROVISIONED, decision_log::Reconciliation, order},
 };
 
 /// Group and kind of pools in the decision log.
@@ -41,9 +41,9 @@ const TRIAL: Duration = Duration::from_secs(1);
 
 /// A lock that lets one task at a time count the nodes of static pools and create more. Clones share the lock.
 #[derive(Clone, Debug, Default)]
-pub struct Turn(Arc<Mutex<()>>);
+pub struct StaticPoolLock(Arc<Mutex<()>>);
 
-impl Turn {
+impl StaticPoolLock {
     /// Acquires the lock.
     pub(crate) async fn take(&self) -> MutexGuard<'_, ()> {
         self.0.lock().await
@@ -90,7 +90,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Opt
         return Ok(None);
     }
     // Held until the claims are created: drift also orders nodes for static pools, and counts them first.
-    let _turn = karpenter.static_turn.take().await;
+    let _turn = karpenter.static_pool_lock.take().await;
     let Some(pool) = karpenter.pools.get("", name) else {
         return Ok(None);
     };
@@ -184,7 +184,7 @@ fn is_under_way(claim: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::LAUNCHED)
 }
 
-fn record_no_instance_types(karpenter: &KarpenterContext, pool: &NodePool, pass: &Pass) {
+fn record_no_instance_types(karpenter: &KarpenterContext, pool: &NodePool, pass: &Reconciliation) {
     pass.info("skipping, nodepool requirements filtered out all instance types");
     karpenter.recorder.warning(
         pool,
@@ -193,6 +193,6 @@ fn record_no_instance_types(karpenter: &KarpenterContext, pool: &NodePool, pass:
     );
 }
 
-fn pass(karpenter: &KarpenterContext, controller: &'static str, pool: &str) -> Pass {
-    karpenter.log.pass_over(controller, POOL, pool)
+fn pass(karpenter: &KarpenterContext, controller: &'static str, pool: &str) -> Reconciliation {
+    karpenter.log.reconciliation_of(controller, POOL, pool)
 }

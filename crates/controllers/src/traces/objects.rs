@@ -66,7 +66,7 @@ fn follow_claims(karpenter: &KarpenterContext) {
         let is_initialized = |claim: &NodeClaim| claim.is(condition::INITIALIZED);
         match change {
             Change::Updated { old, .. } if is_initialized(claim) && !is_initialized(old) => {
-                record_way(&own, claim);
+                record_claim_times(&own, claim);
                 // The others record it when they are bound.
                 for pod in own.pods_on(claim.node_name().unwrap_or_default()) {
                     if let Some(trace) = own.base.traces.of_pod(&pod) {
@@ -87,9 +87,9 @@ fn follow_claims(karpenter: &KarpenterContext) {
 }
 
 /// Records the way of an initialized claim in its own trace. The launch, which failed attempts may precede, records itself.
-fn record_way(karpenter: &KarpenterContext, claim: &NodeClaim) {
+fn record_claim_times(karpenter: &KarpenterContext, claim: &NodeClaim) {
     let traces = &karpenter.base.traces;
-    let (Some(trace), Some(way)) = (traces.of_claim(claim), Way::of(claim)) else {
+    let (Some(trace), Some(way)) = (traces.of_claim(claim), ClaimTimes::of(claim)) else {
         return;
     };
     let whole = about(trace.root("nodeclaim", way.created, way.initialized), claim);
@@ -102,7 +102,7 @@ fn record_way(karpenter: &KarpenterContext, claim: &NodeClaim) {
 
 /// Records the way of an initialized claim in the trace of a pod that waited for its node.
 fn record_wait(trace: &Trace, pod: &Pod, claim: &NodeClaim) {
-    let Some(way) = Way::of(claim) else {
+    let Some(way) = ClaimTimes::of(claim) else {
         return;
     };
     // The node of an older claim was there, or on its way, without the pod.
@@ -124,22 +124,22 @@ fn record_wait(trace: &Trace, pod: &Pod, claim: &NodeClaim) {
     }
 }
 
-/// When an initialized claim came how far.
-struct Way {
+/// The times at which an initialized NodeClaim reached each state.
+struct ClaimTimes {
     created: Timestamp,
     launched: Timestamp,
     registered: Timestamp,
     initialized: Timestamp,
 }
 
-impl Way {
+impl ClaimTimes {
     fn of(claim: &NodeClaim) -> Option<Self> {
         let since = |kind: &str| {
             let condition = claim.condition(kind);
             let reached = condition.filter(|condition| condition.status == "True")?;
             Some(reached.last_transition_time.0)
         };
-        Some(Way {
+        Some(ClaimTimes {
             created: claim.metadata.creation_timestamp.as_ref()?.0,
             launched: since(condition::LAUNCHED)?,
             registered: since(condition::REGISTERED)?,

@@ -214,11 +214,11 @@ impl Binder {
         let Some(name) = matching::volume_name(claim) else {
             let message =
                 "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
-            return self.lose(claim, "ClaimLost", message).await;
+            return self.mark_lost(claim, "ClaimLost", message).await;
         };
         let Some(volume) = self.context.informers.volumes.get("", name) else {
             let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
-            return self.lose(claim, "ClaimLost", message).await;
+            return self.mark_lost(claim, "ClaimLost", message).await;
         };
         // A volume without a reference lost only its side of the binding, which is written again.
         let own = matching::claim_uid(&volume) == claim.metadata.uid.as_deref();
@@ -226,10 +226,10 @@ impl Binder {
             return self.bind(&volume, claim).await;
         }
         let message = "Two claims are bound to the same volume, this one is bound incorrectly";
-        self.lose(claim, "ClaimMisbound", message).await
+        self.mark_lost(claim, "ClaimMisbound", message).await
     }
 
-    async fn lose(
+    async fn mark_lost(
         &self,
         claim: &PersistentVolumeClaim,
         reason: &str,
@@ -379,7 +379,7 @@ fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
         .unwrap_or_default()
 }
 
-fn is_let_go(volume: &PersistentVolume) -> bool {
+fn is_released(volume: &PersistentVolume) -> bool {
     matches!(phase(volume), "Released" | "Failed")
 }
 

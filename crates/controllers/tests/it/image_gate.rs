@@ -19,7 +19,7 @@ use mullion_controllers::{
         ClusterReader,
         placement::{Facts, PlaceByImage, Taint, usual_taint},
     },
-    image_gate::{self, AskAgain},
+    image_gate::{self, RegistryRetry},
     kubelet::pace::Pace,
     workloads,
 };
@@ -59,8 +59,8 @@ impl Facts for Answers {
     }
 }
 
-impl AskAgain for Answers {
-    fn ask_again(&self, _: &[ImageRef], _: &[Arc<Value>]) {
+impl RegistryRetry for Answers {
+    fn retry_lookups(&self, _: &[ImageRef], _: &[Arc<Value>]) {
         self.asked.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use mullion_controllers::{
-    kubelet::{driver::Machine, logs, pace::Pace},
+    kubelet::{driver::MachineEvent, logs, pace::Pace},
     node_lifecycle, scheduler,
 };
 use mullion_engine::windows::Build;
@@ -134,7 +134,7 @@ async fn a_kubelet_renews_its_lease_every_ten_seconds_until_its_machine_is_gone(
     world.pass(10).await;
     let second = renewed().await;
     assert_eq!(second.0.duration_since(first.0).as_secs(), 10);
-    world.tell(Machine::Gone { name: name.clone() });
+    world.tell(MachineEvent::Gone { name: name.clone() });
     world.pass(30).await;
     assert_eq!(renewed().await, second);
 }

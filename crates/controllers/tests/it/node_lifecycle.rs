@@ -9,7 +9,7 @@ use mullion_api::eksctl::KubernetesVersion;
 use mullion_cloud::sim::{Config, SimulatedEc2};
 use mullion_controllers::{
     Clock,
-    kubelet::{driver::Machine, pace::Pace},
+    kubelet::{driver::MachineEvent, pace::Pace},
     node_lifecycle, scheduler,
 };
 use serde_json::json;
@@ -66,9 +66,9 @@ async fn a_silent_node_becomes_unknown_and_loses_its_pods_after_their_toleration
     }
     let begin = world.context.clock.now();
     let since = || world.context.clock.now().duration_since(begin).as_secs();
-    world.tell(Machine::Talking {
+    world.tell(MachineEvent::Connection {
         name: dead.clone(),
-        talking: false,
+        connected: false,
     });
     world
         .until("the node is unknown", || {
@@ -117,9 +117,9 @@ async fn a_silent_node_becomes_unknown_and_loses_its_pods_after_their_toleration
         "Marking for deletion Pod default/doomed".to_owned()
     )));
     assert!(doomed.contains(&("NodeNotReady".to_owned(), "Node is not ready".to_owned())));
-    world.tell(Machine::Talking {
+    world.tell(MachineEvent::Connection {
         name: dead.clone(),
-        talking: true,
+        connected: true,
     });
     world
         .until("its kubelet carries the deletion out", || {
@@ -237,7 +237,7 @@ async fn a_node_that_is_not_ready_and_has_no_instance_is_deleted() {
         world.context.informers.nodes.get("", &node).is_some(),
         "while its kubelet speaks it is not doubted"
     );
-    world.tell(Machine::Gone { name: node.clone() });
+    world.tell(MachineEvent::Gone { name: node.clone() });
     world
         .until("the node is gone", || {
             world

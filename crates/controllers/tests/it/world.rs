@@ -16,7 +16,7 @@ use mullion_controllers::{
     Clock, Context,
     kubelet::{
         addresses::Addresses,
-        driver::{self, Machine, Options},
+        driver::{self, MachineEvent, Options},
         node::NodeFacts,
         pace::Pace,
     },
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) struct World {
     pub(crate) context: Context,
-    machines: mpsc::UnboundedSender<Machine>,
+    machines: mpsc::UnboundedSender<MachineEvent>,
     booted: RefCell<Vec<NodeFacts>>,
 }
 
@@ -116,7 +116,7 @@ impl World {
     fn boot(&self, facts: NodeFacts) {
         let [a, b, c, _] = facts.internal_ip.octets();
         let addresses = Addresses::new((10..30).map(|host| Ipv4Addr::new(a, b, c, host)));
-        self.tell(Machine::Booted {
+        self.tell(MachineEvent::Booted {
             facts: Box::new(facts),
             addresses,
         });
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Tells the kubelets about machines.
-    pub(crate) fn tell(&self, machine: Machine) {
+    pub(crate) fn tell(&self, machine: MachineEvent) {
         self.machines.send(machine).expect("the kubelets run");
     }
 
@@ -270,7 +270,7 @@ impl World {
     }
 }
 
-fn start_kubelets(context: &Context, pace: Pace) -> mpsc::UnboundedSender<Machine> {
+fn start_kubelets(context: &Context, pace: Pace) -> mpsc::UnboundedSender<MachineEvent> {
     let (machines, receiver) = mpsc::unbounded_channel();
     let options = Options {
         pace,

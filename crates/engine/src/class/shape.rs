@@ -169,7 +169,7 @@ impl Shape {
     }
 
     /// Returns whether the profile's added node affinity allows a node.
-    pub(crate) fn is_let_on(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+    pub(crate) fn profile_allows(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
         let terms = self.added_terms.as_ref();
         terms.is_none_or(|terms| terms.iter().any(|term| term.matches(labels, name, names)))
     }

@@ -404,9 +404,10 @@ impl Cluster {
         self.boards.loads.touch(at);
         // In the reverse order of `load`.
         self.views_count(class, at, -1, PodPresence::of(terminating));
-        self.let_go(class, at, terminating);
+        self.release_room(class, at, terminating);
     }
 
+    /// Adds a pod of this class to a node's load and to the use of its claims.
     pub(super) fn take_in(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
@@ -416,7 +417,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn let_go(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+    /// Takes a pod of this class off a node's load and off the use of its claims.
+    pub(super) fn release_room(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.release(class, own, terminating);

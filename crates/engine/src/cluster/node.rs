@@ -8,7 +8,7 @@ use crate::class::{HostPort, NodeClassId, NodeTaint, PodClass, PodClassId};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::resources::Amounts;
-use crate::topology::Spot;
+use crate::topology::ViewedNode;
 
 use super::PodId;
 
@@ -45,8 +45,8 @@ pub(crate) struct NodeFixed {
 }
 
 impl NodeFixed {
-    pub(crate) fn spot(&self) -> Spot<'_> {
-        Spot {
+    pub(crate) fn spot(&self) -> ViewedNode<'_> {
+        ViewedNode {
             id: self.id,
             name: self.name,
             labels: &self.labels,

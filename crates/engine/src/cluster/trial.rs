@@ -81,7 +81,7 @@ impl Trial {
 impl Cluster {
     /// Runs `act` as a trial for a pod of a class on a node. `act` may remove pods from the node and add them, and must restore all but the
     /// ports, which are restored here. Boards must not be asked during a trial. Trials may be nested.
-    pub(crate) fn in_thought<T>(
+    pub(crate) fn with_trial<T>(
         &mut self,
         class: PodClassId,
         node: NodeId,
@@ -121,7 +121,7 @@ impl Cluster {
     /// Removes a pod from a node in a trial. Its ports become free even if another pod has them too, as in kube-scheduler's `HostPortInfo`.
     pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.views_count(class, at, -1, PodPresence::Tried);
-        self.let_go(class, at, terminating);
+        self.release_room(class, at, terminating);
         let class = &self.classes[class.index()];
         if let Some(node) = &mut self.nodes[at.index()] {
             let freed = &class.shape.host_ports;

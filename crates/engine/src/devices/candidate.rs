@@ -1,7 +1,7 @@
 //! The devices that a search chose for a claim on one node, and the allocation that is written to the claim's status.
 
 use super::capacity::Portions;
-use super::object::{Claim, DeviceId, Reach, Slice};
+use super::object::{Claim, DeviceId, Slice, UsableNodes};
 use super::{Failure, Key};
 use crate::intern::Symbol;
 use crate::model::{
@@ -39,7 +39,7 @@ impl<'a> CandidateDevice<'a> {
 
     fn nodes(&self) -> &'a DeviceNodes {
         match self.slice.reach {
-            Reach::PerDevice => &self.device().nodes,
+            UsableNodes::PerDevice => &self.device().nodes,
             _ => &self.slice.nodes,
         }
     }

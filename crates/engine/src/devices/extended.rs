@@ -1,7 +1,7 @@
 //! Extended resources that DeviceClasses provide: on a node without the resource itself, a pod's request for it becomes a
 //! request for devices.
 
-use super::object::{Alternative, Class, Reach, Request};
+use super::object::{Alternative, Class, Request, UsableNodes};
 use super::search::UnallocatedClaim;
 use super::{Devices, Key, Verdict};
 use crate::class::{ExtendedResource, PodClass, RequestUse};
@@ -197,11 +197,11 @@ impl Devices {
         let Some(class) = self.class(class) else {
             return (0, 0);
         };
-        let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
+        let includes = |reach: &UsableNodes| reach.includes(site.name, site.labels, site.names);
         for slice in self.slices_for(site) {
             for device in 0..slice.devices.len() {
                 let reach = match &slice.reach {
-                    Reach::PerDevice => &slice.places[device].1,
+                    UsableNodes::PerDevice => &slice.places[device].1,
                     reach => reach,
                 };
                 if !includes(reach) {

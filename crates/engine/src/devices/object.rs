@@ -194,10 +194,10 @@ pub(crate) struct Slice {
     pub(crate) pool: Symbol,
     pub(crate) generation: i64,
     pub(crate) slice_count: i64,
-    pub(crate) reach: Reach,
+    pub(crate) reach: UsableNodes,
     pub(crate) devices: Box<[DeviceSpec]>,
     /// The name of each device and the nodes from which it can be used, in the order of `devices`.
-    pub(crate) places: Box<[(Symbol, Reach)]>,
+    pub(crate) places: Box<[(Symbol, UsableNodes)]>,
     pub(crate) counters: Box<[CounterSet]>,
     /// The selector that `reach` was compiled from.
     pub(crate) nodes: DeviceNodes,
@@ -205,7 +205,7 @@ pub(crate) struct Slice {
 
 /// The nodes from which devices can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum UsableNodes {
     Unknown,
     Node(Symbol),
     All,
@@ -213,25 +213,25 @@ pub(crate) enum Reach {
     PerDevice,
 }
 
-impl Reach {
+impl UsableNodes {
     fn compile(nodes: &DeviceNodes, names: &mut Interner) -> Self {
         match nodes {
-            DeviceNodes::Unknown => Reach::Unknown,
-            DeviceNodes::Node(name) => Reach::Node(names.intern(name)),
-            DeviceNodes::All => Reach::All,
-            DeviceNodes::Selected(selector) => Reach::Terms(terms(selector, names)),
-            DeviceNodes::PerDevice => Reach::PerDevice,
+            DeviceNodes::Unknown => UsableNodes::Unknown,
+            DeviceNodes::Node(name) => UsableNodes::Node(names.intern(name)),
+            DeviceNodes::All => UsableNodes::All,
+            DeviceNodes::Selected(selector) => UsableNodes::Terms(terms(selector, names)),
+            DeviceNodes::PerDevice => UsableNodes::PerDevice,
         }
     }
 
     /// Returns whether a node with this name and these labels can use the devices.
     pub(crate) fn includes(&self, name: Symbol, labels: &LabelSet, names: &Interner) -> bool {
         match self {
-            Reach::Node(own) => *own == name,
-            Reach::All => true,
-            Reach::Terms(terms) => terms.iter().any(|term| term.matches(labels, name, names)),
+            UsableNodes::Node(own) => *own == name,
+            UsableNodes::All => true,
+            UsableNodes::Terms(terms) => terms.iter().any(|term| term.matches(labels, name, names)),
             // Where each device has its own reach, callers ask that one.
-            Reach::Unknown | Reach::PerDevice => false,
+            UsableNodes::Unknown | UsableNodes::PerDevice => false,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Slice {
     pub(crate) fn compile(spec: &ResourceSliceSpec, names: &mut Interner) -> Self {
         let place = |device: &DeviceSpec| {
             let name = names.intern(&device.name);
-            (name, Reach::compile(&device.nodes, names))
+            (name, UsableNodes::compile(&device.nodes, names))
         };
         let places = spec.devices.iter().map(place).collect();
         Slice {
@@ -249,7 +249,7 @@ impl Slice {
             pool: names.intern(&spec.pool),
             generation: spec.generation,
             slice_count: spec.slice_count,
-            reach: Reach::compile(&spec.nodes, names),
+            reach: UsableNodes::compile(&spec.nodes, names),
             devices: spec.devices.as_slice().into(),
             places,
             counters: spec.shared_counters.as_slice().into(),
@@ -265,7 +265,7 @@ impl Slice {
     /// Returns the node that the slice's devices can be used from, if the slice names a single node.
     pub(crate) fn only_node(&self) -> Option<Symbol> {
         match self.reach {
-            Reach::Node(node) => Some(node),
+            UsableNodes::Node(node) => Some(node),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Devices;
-use super::object::{Reach, Slice};
+use super::object::{Slice, UsableNodes};
 use crate::intern::Symbol;
 use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
@@ -63,10 +63,10 @@ pub(super) fn is_unsound(devices: &Devices, mut counters: Vec<&Slice>) -> bool {
 
 /// Returns whether a slice matters to a node: it has devices for the node, or counters, which all devices of the pool use.
 fn concerns(slice: &Slice, site: Site<'_>) -> bool {
-    let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
+    let includes = |reach: &UsableNodes| reach.includes(site.name, site.labels, site.names);
     !slice.counters.is_empty()
         || match &slice.reach {
-            Reach::PerDevice => slice.places.iter().any(|(_, reach)| includes(reach)),
+            UsableNodes::PerDevice => slice.places.iter().any(|(_, reach)| includes(reach)),
             reach => includes(reach),
         }
 }

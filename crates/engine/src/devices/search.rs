@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::candidate::{CandidateAllocation, CandidateDevice};
 use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
-use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
+use super::object::{Alternative, Claim, DeviceId, Request, Slice, UsableNodes};
 use super::pool::{Pool, State, gather};
 use super::{Devices, Key, Verdict};
 use crate::intern::Symbol;
@@ -315,7 +315,7 @@ impl<'a> Search<'a> {
             }
         }
         let (_, reach) = &slice.places[device];
-        Ok(slice.reach != Reach::PerDevice
+        Ok(slice.reach != UsableNodes::PerDevice
             || reach.includes(self.site.name, self.site.labels, self.site.names))
     }
 

@@ -19,7 +19,7 @@ pub struct Move {
 
 /// Why a candidate stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stays {
+pub enum StayReason {
     /// The pool's disruption budget allows no further node.
     Budget,
     /// A pod would have no place, neither on other nodes nor on one that could be bought.
@@ -51,7 +51,7 @@ pub struct Moves {
     /// The moves, those without replacements first. They can be made at the same time.
     pub moves: Vec<Move>,
     /// The candidates that stay by node name, in the order in which they were examined.
-    pub stays: Vec<(String, Stays)>,
+    pub stays: Vec<(String, StayReason)>,
     /// A lower bound for the price of new nodes for the pods of all candidates, in micro-dollars per hour. Pods whose
     /// constraints have no numeric form are left out; where zones are assigned beforehand, the bound holds for that
     /// assignment.

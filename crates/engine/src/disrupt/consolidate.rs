@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
-use super::answer::{Move, Moves, Stays};
+use super::answer::{Move, Moves, StayReason};
 use super::question::{Candidate, Consolidation};
 use super::worth::{self, RemovedNodes};
 use crate::class::PodClassId;
@@ -196,7 +196,7 @@ impl<'a> Round<'a> {
         let mut looked_at = 0;
         while let Some((_, worst, _)) = order.first().copied() {
             let mut best: Option<NodeReplacement> = None;
-            let mut why = Stays::NoneCheaper;
+            let mut why = StayReason::NoneCheaper;
             if looked_at >= MOST_SETS {
                 return;
             }
@@ -207,7 +207,7 @@ impl<'a> Round<'a> {
                     break;
                 }
                 looked_at += 1;
-                match self.look_at(&order[..size], values) {
+                match self.plan_set(&order[..size], values) {
                     Ok(replacement) => {
                         if best
                             .as_ref()
@@ -261,17 +261,21 @@ impl<'a> Round<'a> {
 
     /// Plans the pods of a set anew. A set of several nodes that would not save enough even by its pods' values is not
     /// planned; a single node always is, because some of its pods may fit elsewhere.
-    fn look_at(&mut self, set: &[Priced<'_>], values: &Values) -> Result<NodeReplacement, Stays> {
+    fn plan_set(
+        &mut self,
+        set: &[Priced<'_>],
+        values: &Values,
+    ) -> Result<NodeReplacement, StayReason> {
         let nodes: Vec<&Candidate> = set.iter().map(|(_, candidate, _)| *candidate).collect();
         if !self.is_within_budget(&nodes) {
-            return Err(Stays::Budget);
+            return Err(StayReason::Budget);
         }
         let removed = RemovedNodes::new(&nodes, &self.question.pools);
         let (price, ceiling) = (removed.price(), removed.ceiling());
         let beyond: f64 = set.iter().map(|(_, _, beyond)| beyond).sum();
         // Even at the pods' values the saving is too small, so the costly plan is skipped.
         if set.len() > 1 && beyond < (price - ceiling) as f64 {
-            return Err(Stays::NoneCheaper);
+            return Err(StayReason::NoneCheaper);
         }
         let checkpoint = self.cluster.checkpoint();
         let pods = self.cluster.take_out(set.iter().map(|(id, ..)| *id));
@@ -288,24 +292,24 @@ impl<'a> Round<'a> {
         self.cluster.rollback(checkpoint);
         // The scheduler's reasons are known only for a node that could not be emptied before.
         let replacement = replacement.map_err(|why| match (why, self.stuck.get(&set[0].0)) {
-            (NoReplacement::NoPlace, Some((pod, why))) => Stays::PodStuck {
+            (NoReplacement::NoPlace, Some((pod, why))) => StayReason::PodStuck {
                 pod: pod.clone(),
                 why: why.clone(),
             },
             (NoReplacement::MoreCombinations { pod, tried }, _) => {
-                Stays::MoreCombinations { pod, tried }
+                StayReason::MoreCombinations { pod, tried }
             }
-            _ => Stays::NoneCheaper,
+            _ => StayReason::NoneCheaper,
         })?;
         // Karpenter's feature gate `SpotToSpotConsolidation`, which is off by default.
         let is_spot_to_spot = removed.is_spot() && replacement.nodes.iter().any(worth::is_spot);
         if is_spot_to_spot && !self.question.spot_to_spot {
-            return Err(Stays::SpotToSpot);
+            return Err(StayReason::SpotToSpot);
         }
         // The plan cost no more than the ceiling, which is below the price.
         let saving = price - replacement.price;
         if !removed.pays(&replacement.nodes, saving, is_spot_to_spot) {
-            return Err(Stays::NotWorthIt);
+            return Err(StayReason::NotWorthIt);
         }
         Ok(NodeReplacement {
             size: set.len(),

@@ -11,7 +11,7 @@ mod question;
 mod relocate;
 mod worth;
 
-pub use answer::{Move, Moves, Stays};
+pub use answer::{Move, Moves, StayReason};
 pub use balance::{BALANCED_K, Balance, Score};
 pub use question::{Candidate, Consolidation, PoolTerms};
 

@@ -1,6 +1,6 @@
 //! Places the pods of nodes that must be removed whatever it costs.
 
-use super::answer::{Move, Stays};
+use super::answer::{Move, StayReason};
 use super::question::Consolidation;
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
@@ -17,7 +17,7 @@ impl Cluster {
     pub fn relocate(
         &mut self,
         question: &Consolidation,
-    ) -> Result<Result<Move, Stays>, ModelError> {
+    ) -> Result<Result<Move, StayReason>, ModelError> {
         let checkpoint = self.checkpoint();
         let made = relocate(self, question);
         self.rollback(checkpoint);
@@ -28,7 +28,7 @@ impl Cluster {
 fn relocate(
     cluster: &mut Cluster,
     question: &Consolidation,
-) -> Result<Result<Move, Stays>, ModelError> {
+) -> Result<Result<Move, StayReason>, ModelError> {
     question.make_room_for_pending(cluster)?;
     let moved = question.classes(cluster);
     let mut pools = Pools::compile(&question.market, &moved, cluster)?;
@@ -52,23 +52,27 @@ fn relocate(
             saving_micro_usd: 0,
         }),
         Err(NoReplacement::MoreCombinations { pod, tried }) => {
-            Err(Stays::MoreCombinations { pod, tried })
+            Err(StayReason::MoreCombinations { pod, tried })
         }
         Err(_) => Err(stuck(&pods, question, cluster)),
     })
 }
 
 /// Returns the first pod that no node accepts, with the scheduler's reasons.
-fn stuck(pods: &[(String, PodClassId)], question: &Consolidation, cluster: &mut Cluster) -> Stays {
+fn stuck(
+    pods: &[(String, PodClassId)],
+    question: &Consolidation,
+    cluster: &mut Cluster,
+) -> StayReason {
     for (pod, class) in pods {
         if let Decision::Unschedulable(why) =
             cluster.schedule_key(*class, pod, question.market.seed)
         {
-            return Stays::PodStuck {
+            return StayReason::PodStuck {
                 pod: pod.clone(),
                 why: Box::new(why),
             };
         }
     }
-    Stays::NoneCheaper
+    StayReason::NoneCheaper
 }

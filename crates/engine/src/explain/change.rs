@@ -11,7 +11,7 @@ const PREFIX_SWITCH: &str =
     "set enable-windows-prefix-delegation: \"true\" in the ConfigMap kube-system/amazon-vpc-cni";
 
 /// Formats a quantity of a resource.
-pub(super) fn said(resource: &str, amount: Quantity) -> String {
+pub(super) fn format_quantity(resource: &str, amount: Quantity) -> String {
     at_least(resource, units(resource, amount))
 }
 
@@ -24,7 +24,7 @@ struct DescribedChange<'a>(&'a Change, Owner<'a>);
 impl Change {
     /// Returns the text of a change. `owner` returns, for the name of a pool, the object to change; that is another object than the
     /// NodePool if the NodePool is a copy of it.
-    pub fn words(&self, owner: impl Fn(&str) -> String) -> String {
+    pub fn text(&self, owner: impl Fn(&str) -> String) -> String {
         DescribedChange(self, &owner).to_string()
     }
 }
@@ -114,7 +114,7 @@ impl fmt::Display for DescribedChange<'_> {
                 f,
                 "raise the {resource} limit of {} by {}",
                 owner(pool),
-                said(resource, *by)
+                format_quantity(resource, *by)
             ),
             Change::RaiseLimit { pool, resource, .. } => {
                 write!(f, "raise the {resource} limit of {}", owner(pool))

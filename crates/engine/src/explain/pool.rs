@@ -83,7 +83,7 @@ impl Cluster {
             let pairs = all.iter().enumerate();
             let mut pairs = pairs.flat_map(|(at, a)| all[at + 1..].iter().map(move |b| (a, b)));
             let apart = pairs.find(|(a, b)| !both(a, b));
-            let of = |demand: &Demand| format!("{}{}", demand.key, demand.words());
+            let of = |demand: &Demand| format!("{}{}", demand.key, demand.text());
             return Ok(apart.map(|(a, b)| format!("no machine has both {} and {}", of(a), of(b))));
         }
         Ok(Some(words.join("; ")))
@@ -197,11 +197,11 @@ impl PoolMachines<'_> {
     fn of_range(&self, demand: &Demand, own: &BTreeSet<String>) -> String {
         let key = &demand.key;
         match own.is_empty() {
-            true => format!("no label {key}, the pod needs {key}{}", demand.words()),
+            true => format!("no label {key}, the pod needs {key}{}", demand.text()),
             false => format!(
                 "{key} is {}, the pod needs {key}{}",
                 one_of(own),
-                demand.words()
+                demand.text()
             ),
         }
     }

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::model::{Operator, PodTemplate, label};
 use crate::provision::{Machine, NodeTemplate, machines};
-use crate::remedy::{Demands, known_values, nearest, words as asked_of};
+use crate::remedy::{Demands, demand_text as asked_of, known_values, nearest};
 
 /// Returns the word for the values of a label that the machine determines, such as "type"; `None` for labels whose values users
 /// invent.

@@ -12,7 +12,7 @@ pub(crate) fn check(
     name: Symbol,
     names: &Interner,
 ) -> Option<Reason> {
-    if !pod.is_let_on(labels, name, names) {
+    if !pod.profile_allows(labels, name, names) {
         return Some(Reason::EnforcedAffinity);
     }
     (!pod.selects(labels, name, names)).then(|| Reason::NodeAffinity {

@@ -346,7 +346,7 @@ impl Interface {
     }
 
     /// Tells pods that they lost their address, once the last listing needs no repetition.
-    pub(super) fn tell_losses(&mut self, answers: &mut Vec<Answer>) {
+    pub(super) fn report_lost_addresses(&mut self, answers: &mut Vec<Answer>) {
         // A listing may be outdated, and a pod that was told cannot be told otherwise.
         if self.recent.list_at().is_none() {
             let losses = self.absent.take_unreported();

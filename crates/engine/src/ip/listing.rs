@@ -6,10 +6,10 @@
 
 use core::net::Ipv4Addr;
 
+use super::block::BlockStart;
 use super::cidr::{Cidr, Kind};
 use super::event::{Answer, Listing};
 use super::interface::Interface;
-use super::seats::Arrival;
 use super::{COOL_DOWN_MS, SETTLE_MS};
 
 /// Recent changes, and when to list again because of them.
@@ -129,7 +129,7 @@ impl Interface {
         };
         self.retries.list.end();
         let restarted = !self.recent.is_confirmed();
-        let arrival = Arrival {
+        let arrival = BlockStart {
             now,
             rest_until: restarted.then_some(now + COOL_DOWN_MS),
             known_warm: &[],
@@ -169,7 +169,7 @@ impl Interface {
         let again = compared.iter().filter_map(|(_, again)| *again);
         // One listing at the latest of these times settles the earlier doubts too.
         recent.list_at = again.chain(doubt).chain(recent.confirm_at).max();
-        self.tell_losses(answers);
+        self.report_lost_addresses(answers);
     }
 
     /// Returns the time until which it is open whether all blocks exist that earlier listings showed and this one does not;

@@ -24,11 +24,12 @@
 //! - [`Pool`]: the addresses of one kind and the formulas of amazon-vpc-resource-controller-k8s.
 //! - [`Interface`]: both pools, the waiting pods, the calls in progress, retries and listings.
 //!
-//! Invariants: an address is in exactly one place, because it has one seat and the seat has one state; counts are computed
-//! from the seats; a released address rests for [`COOL_DOWN_MS`] before another pod gets it.
+//! Invariants: an address is in exactly one place, because it has one entry in its block and the entry has one state; counts are computed
+//! from the states; a released address rests for [`COOL_DOWN_MS`] before another pod gets it.
 
 mod absent;
 mod backoff;
+mod block;
 mod calls;
 mod cidr;
 mod event;
@@ -36,7 +37,6 @@ mod interface;
 mod listing;
 mod pool;
 mod restore;
-mod seats;
 mod settings;
 mod targets;
 

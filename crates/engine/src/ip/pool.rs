@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::absent::Absent;
+use super::block::{AddressState, Block, BlockStart};
 use super::cidr::{Cidr, Kind};
 use super::event::{Failure, PodUid, WaitReason};
-use super::seats::{Arrival, Block, Seat};
 use super::targets::{Counts, Goal};
 
 /// Why a pod does not get an address, or cannot release one.
@@ -84,17 +84,17 @@ impl Pool {
             ..Counts::default()
         };
         for block in &self.blocks {
-            // None of its addresses can be given to a pod, whatever their seats say.
+            // None of its addresses can be given to a pod, whatever their states say.
             if block.giving_back {
                 counts.deleting += size;
                 continue;
             }
             let before = counts.warm;
-            for seat in &block.seats {
-                match seat {
-                    Seat::Warm { .. } => counts.warm += 1,
-                    Seat::Cooling { .. } => counts.cooling += 1,
-                    Seat::Used(_) => counts.used += 1,
+            for state in &block.addresses {
+                match state {
+                    AddressState::Warm { .. } => counts.warm += 1,
+                    AddressState::Cooling { .. } => counts.cooling += 1,
+                    AddressState::Used(_) => counts.used += 1,
                 }
             }
             if self.kind == Kind::Prefix && counts.warm - before == size {
@@ -144,39 +144,39 @@ impl Pool {
 
     /// Returns the pods that have an address, with the address.
     pub fn used(&self) -> impl Iterator<Item = (&PodUid, Cidr)> {
-        self.seats().filter_map(|(address, seat)| match seat {
-            Seat::Used(pod) => Some((pod, address)),
+        self.addresses().filter_map(|(address, state)| match state {
+            AddressState::Used(pod) => Some((pod, address)),
             _ => None,
         })
     }
 
     /// Returns the addresses that are ready for pods.
     pub fn warm(&self) -> impl Iterator<Item = Cidr> {
-        self.seats().filter_map(|(address, seat)| match seat {
-            Seat::Warm { .. } => Some(address),
+        self.addresses().filter_map(|(address, state)| match state {
+            AddressState::Warm { .. } => Some(address),
             _ => None,
         })
     }
 
     /// Returns the addresses of all blocks that are not being given back.
-    fn seats(&self) -> impl Iterator<Item = (Cidr, &Seat)> {
+    fn addresses(&self) -> impl Iterator<Item = (Cidr, &AddressState)> {
         let blocks = self.blocks.iter().filter(|block| !block.giving_back);
         blocks.flat_map(|block| {
-            let seats = block.seats.iter().enumerate();
-            seats.map(|(index, seat)| (block.address(index), seat))
+            let addresses = block.addresses.iter().enumerate();
+            addresses.map(|(index, state)| (block.address(index), state))
         })
     }
 
     /// Returns the address that `pod` has.
     pub fn address_of(&self, pod: &PodUid) -> Option<Cidr> {
-        let (block, index) = self.seat_of(pod)?;
+        let (block, index) = self.entry_of(pod)?;
         Some(self.blocks[block].address(index))
     }
 
     /// Gives `pod` an address: the lowest warm one or, with prefixes, the one that became warm first in the prefix with the
     /// fewest warm addresses. The pool may have `capacity` slots; the other pool will free `freeing` more soon.
     pub fn take(&mut self, pod: &PodUid, capacity: usize, freeing: usize) -> Result<Cidr, Refusal> {
-        if self.seat_of(pod).is_some() {
+        if self.entry_of(pod).is_some() {
             return Err(Refusal::AlreadyAssigned);
         }
         self.check(capacity, freeing).map_err(Refusal::Waits)?;
@@ -186,7 +186,7 @@ impl Pool {
         let empty = Refusal::Waits(WaitReason::Empty);
         let block = &mut self.blocks[fewest.ok_or(empty)?.1];
         let index = block.first_warm().ok_or(empty)?;
-        block.seats[index] = Seat::Used(pod.clone());
+        block.addresses[index] = AddressState::Used(pod.clone());
         Ok(block.address(index))
     }
 
@@ -222,16 +222,16 @@ impl Pool {
         until: u64,
         absent: &mut Absent,
     ) -> Result<(), Refusal> {
-        let (block, index) = self.seat_of(pod).ok_or(Refusal::NotAssigned)?;
+        let (block, index) = self.entry_of(pod).ok_or(Refusal::NotAssigned)?;
         if self.blocks[block].address(index).ip != ip {
             return Err(Refusal::NotYours);
         }
         self.order += 1;
         let order = self.order;
-        // Another pod may hold the same address by its annotation; it gets the seat and the address does not rest.
-        self.blocks[block].seats[index] = match absent.reclaim(ip) {
-            Some(pod) => Seat::Used(pod),
-            None => Seat::Cooling { until, order },
+        // Another pod may hold the same address by its annotation; it gets the address, which then does not rest.
+        self.blocks[block].addresses[index] = match absent.reclaim(ip) {
+            Some(pod) => AddressState::Used(pod),
+            None => AddressState::Cooling { until, order },
         };
         Ok(())
     }
@@ -240,8 +240,8 @@ impl Pool {
     pub fn warm_up(&mut self, now: u64) {
         let mut rested: SmallVec<[_; 16]> = SmallVec::new();
         for (at, block) in self.blocks.iter().enumerate() {
-            for (index, seat) in block.seats.iter().enumerate() {
-                if let Seat::Cooling { until, order } = seat
+            for (index, state) in block.addresses.iter().enumerate() {
+                if let AddressState::Cooling { until, order } = state
                     && *until <= now
                 {
                     rested.push((*until, *order, at, index));
@@ -252,14 +252,14 @@ impl Pool {
         rested.sort_unstable();
         for (_, _, at, index) in rested {
             self.order += 1;
-            self.blocks[at].seats[index] = Seat::Warm { order: self.order };
+            self.blocks[at].addresses[index] = AddressState::Warm { order: self.order };
         }
     }
 
     /// Returns when the next resting address becomes warm.
     pub fn next_warm(&self) -> Option<u64> {
-        let until = self.seats().filter_map(|(_, seat)| match seat {
-            Seat::Cooling { until, .. } => Some(*until),
+        let until = self.addresses().filter_map(|(_, state)| match state {
+            AddressState::Cooling { until, .. } => Some(*until),
             _ => None,
         });
         until.min()
@@ -310,7 +310,7 @@ impl Pool {
             self.no_prefix = false;
         }
         for block in blocks {
-            self.arrive(*block, Arrival::new(now), absent);
+            self.arrive(*block, BlockStart::new(now), absent);
         }
     }
 
@@ -342,7 +342,7 @@ impl Pool {
                 && self.blocks[at].giving_back
             {
                 // Anew and not as before: pods may have come to hold its addresses by annotation in the meantime.
-                self.seat_anew(at, Arrival::new(now), absent);
+                self.reset_addresses(at, BlockStart::new(now), absent);
             }
         }
     }
@@ -360,11 +360,16 @@ impl Pool {
     /// Updates the pool to the blocks that EC2 has. Blocks that are being given back stay as they are. Addresses of missing
     /// blocks go to `absent` if a pod has them or they were released recently.
     pub fn listed(&mut self, blocks: &[Cidr], now: u64, absent: &mut Absent) {
-        self.listed_as(blocks, Arrival::new(now), absent);
+        self.listed_as(blocks, BlockStart::new(now), absent);
     }
 
     /// Updates the pool like [`Pool::listed`]. `arrival` decides the state in which unknown addresses start.
-    pub(super) fn listed_as(&mut self, blocks: &[Cidr], arrival: Arrival<'_>, absent: &mut Absent) {
+    pub(super) fn listed_as(
+        &mut self,
+        blocks: &[Cidr],
+        arrival: BlockStart<'_>,
+        absent: &mut Absent,
+    ) {
         self.must_list = false;
         self.lose_unlisted(blocks, absent);
         for block in blocks {
@@ -376,7 +381,7 @@ impl Pool {
 
     /// Removes the blocks that `blocks` lacks, except those that are being given back.
     pub(super) fn lose_unlisted(&mut self, blocks: &[Cidr], absent: &mut Absent) {
-        self.lose(absent, |block| {
+        self.remove_blocks(absent, |block| {
             let there = blocks.iter().any(|listed| listed.ip == block.cidr.ip);
             !there && !block.giving_back
         });
@@ -392,23 +397,25 @@ impl Pool {
         let overlapping: Vec<_> = blocks.filter(|block| overlaps(block.ip)).collect();
         if !overlapping.is_empty() {
             self.must_list = true;
-            self.lose(absent, |block| overlaps(block.cidr.ip));
+            self.remove_blocks(absent, |block| overlaps(block.cidr.ip));
         }
         overlapping
     }
 
     /// Removes blocks. Their addresses go to `absent` if a pod has them or they were released recently.
-    fn lose(&mut self, absent: &mut Absent, gone: impl Fn(&Block) -> bool) {
+    fn remove_blocks(&mut self, absent: &mut Absent, gone: impl Fn(&Block) -> bool) {
         self.blocks.retain(|block| {
             if !gone(block) {
                 return true;
             }
-            for (index, seat) in block.seats.iter().enumerate() {
-                match seat {
+            for (index, state) in block.addresses.iter().enumerate() {
+                match state {
                     // The pod keeps the address; it comes back to the pod if a later listing shows it.
-                    Seat::Used(pod) => absent.lose(pod.clone(), block.address(index)),
-                    Seat::Cooling { until, .. } => absent.rest(block.address(index).ip, *until),
-                    Seat::Warm { .. } => {}
+                    AddressState::Used(pod) => absent.lose(pod.clone(), block.address(index)),
+                    AddressState::Cooling { until, .. } => {
+                        absent.rest(block.address(index).ip, *until)
+                    }
+                    AddressState::Warm { .. } => {}
                 }
             }
             false
@@ -424,22 +431,22 @@ impl Pool {
         let Some(index) = block.index(ip).filter(|_| !block.giving_back) else {
             return false;
         };
-        if matches!(block.seats[index], Seat::Used(_)) {
+        if matches!(block.addresses[index], AddressState::Used(_)) {
             return false;
         }
         let Some(pod) = absent.reclaim(ip) else {
             return false;
         };
-        block.seats[index] = Seat::Used(pod);
+        block.addresses[index] = AddressState::Used(pod);
         true
     }
 
     /// Adds a block that EC2 put on the interface. A block that is being given back stays so, because it is unknown which of
     /// the two came last.
-    fn arrive(&mut self, block: Cidr, arrival: Arrival<'_>, absent: &mut Absent) {
+    fn arrive(&mut self, block: Cidr, arrival: BlockStart<'_>, absent: &mut Absent) {
         if let Err(at) = self.find(block.ip) {
             self.insert(at, block);
-            self.seat_anew(at, arrival, absent);
+            self.reset_addresses(at, arrival, absent);
         }
     }
 
@@ -452,23 +459,23 @@ impl Pool {
     }
 
     fn insert(&mut self, at: usize, block: Cidr) {
-        let seats = (0..self.kind.size()).map(|_| Seat::Warm { order: 0 });
+        let addresses = (0..self.kind.size()).map(|_| AddressState::Warm { order: 0 });
         let block = Block {
             cidr: block,
             giving_back: false,
-            seats: seats.collect(),
+            addresses: addresses.collect(),
         };
         self.blocks.insert(at, block);
     }
 
     /// Resets the addresses of a block to their starting states.
-    fn seat_anew(&mut self, at: usize, arrival: Arrival<'_>, absent: &mut Absent) {
+    fn reset_addresses(&mut self, at: usize, arrival: BlockStart<'_>, absent: &mut Absent) {
         let block = &mut self.blocks[at];
         block.giving_back = false;
-        for index in 0..block.seats.len() {
+        for index in 0..block.addresses.len() {
             self.order += 1;
             let ip = block.address(index).ip;
-            block.seats[index] = arrival.seat(ip, self.order, absent);
+            block.addresses[index] = arrival.initial_state(ip, self.order, absent);
         }
     }
 
@@ -478,10 +485,11 @@ impl Pool {
     }
 
     /// Returns the indexes of the block and of the address that `pod` has.
-    fn seat_of(&self, pod: &PodUid) -> Option<(usize, usize)> {
+    fn entry_of(&self, pod: &PodUid) -> Option<(usize, usize)> {
         self.blocks.iter().enumerate().find_map(|(at, block)| {
-            let has = |seat: &Seat| matches!(seat, Seat::Used(user) if user == pod);
-            Some((at, block.seats.iter().position(has)?))
+            let has =
+                |state: &AddressState| matches!(state, AddressState::Used(user) if user == pod);
+            Some((at, block.addresses.iter().position(has)?))
         })
     }
 }

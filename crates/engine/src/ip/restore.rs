@@ -2,10 +2,10 @@
 
 use core::net::Ipv4Addr;
 
+use super::block::BlockStart;
 use super::cidr::{Cidr, Kind};
 use super::event::{Listing, PodUid};
 use super::interface::Interface;
-use super::seats::Arrival;
 use super::targets::Targets;
 use super::{COOL_DOWN_MS, SETTLE_MS};
 
@@ -44,7 +44,7 @@ impl Interface {
         for (pod, address) in state.pods {
             interface.absent.lose(pod.clone(), *address);
         }
-        let arrival = Arrival {
+        let arrival = BlockStart {
             now,
             rest_until: Some(now + COOL_DOWN_MS),
             known_warm: state.warm,

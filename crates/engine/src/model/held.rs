@@ -30,7 +30,7 @@ pub const RESIZE_PENDING: (&str, &str) = ("PodResizePending", "Infeasible");
 /// Raises the pod-level requests of a running pod as [`hold`] does for a container. Only resources with a pod-level request in the spec
 /// count, and overhead is added to the amounts of the status (kube-scheduler: `PodRequests` of component-helpers). A status without
 /// `resources` has no amounts, so callers pass `held` only from a status that has them.
-pub fn hold_as_whole<'a>(
+pub fn hold_pod_level<'a>(
     requests: &mut ResourceMap,
     infeasible: bool,
     held: impl IntoIterator<Item = &'a ResourceMap>,

@@ -33,7 +33,7 @@ pub use device::{
     DeviceTaint, DeviceToleration, ExactRequest, ExtendedClaim, ExtendedUse, PodClaim, PodClaims,
     RequestPolicy, ResourceClaimSpec, ResourceSliceSpec, SubRequest, ValidRange,
 };
-pub use held::{RESIZE_PENDING, hold, hold_as_whole};
+pub use held::{RESIZE_PENDING, hold, hold_pod_level};
 pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
 pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};
 pub use pod::{

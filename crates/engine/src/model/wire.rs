@@ -11,7 +11,7 @@ use super::{
     Affinity, Container, ContainerImage, ContainerPort, LabelSelector, NamespaceSpec, NodeSpec,
     OwnerRef, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy, RESIZE_PENDING, ResourceMap,
     Resources, RestartPolicy, RestartRule, ServiceSpec, StringMap, Taint, TaintEffect, Toleration,
-    TopologySpreadConstraint, WorkloadSpec, hold, hold_as_whole,
+    TopologySpreadConstraint, WorkloadSpec, hold, hold_pod_level,
 };
 
 #[derive(Default, Deserialize)]
@@ -192,7 +192,7 @@ impl PodStatus {
             && let Some(has) = &self.resources
         {
             let held = [&has.requests].into_iter().chain(&self.allocated_resources);
-            hold_as_whole(&mut asked.requests, infeasible, held);
+            hold_pod_level(&mut asked.requests, infeasible, held);
         }
     }
 }

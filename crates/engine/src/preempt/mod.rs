@@ -121,7 +121,7 @@ impl Cluster {
         evicting: &dyn Fn(&str) -> bool,
     ) -> Preemption {
         let preemption = self
-            .obstacle(class, key, refused, evicting)
+            .preemption_obstacle(class, key, refused, evicting)
             .or_else(|| self.preempt_by_board(class, key, seed))
             .unwrap_or_else(|| self.preempt_by_trying_all(class, key, seed));
         self.with_claims(class, preemption)
@@ -164,7 +164,7 @@ impl Cluster {
         key: &str,
         refused: &Unschedulable,
     ) -> Result<Vec<Eviction>, Preemption> {
-        let candidates = match self.obstacle(class, key, refused, &|_| false) {
+        let candidates = match self.preemption_obstacle(class, key, refused, &|_| false) {
             Some(obstacle) => Err(obstacle),
             None => self.candidates(class, key).map_err(Preemption::NotHelpful),
         };
@@ -175,7 +175,7 @@ impl Cluster {
     }
 
     /// Returns why no eviction is searched; `None` if it is.
-    fn obstacle(
+    fn preemption_obstacle(
         &mut self,
         class: PodClassId,
         key: &str,
@@ -271,7 +271,7 @@ impl Cluster {
         if others > 0 {
             count(hopeless.clone(), others);
         }
-        for (node, refusal) in self.refusals_among(named, class, key) {
+        for (node, refusal) in self.refusals_of_nodes(named, class, key) {
             // `UnschedulableAndUnresolvable`: no eviction changes a taint or a label.
             if refusal.is_unresolvable() {
                 count(hopeless.clone(), 1);
@@ -390,7 +390,7 @@ impl Cluster {
         let nominated = self.nominated_pods(class, key, node);
         // Within a trial, corrections follow kube-scheduler's AddPod and RemovePod and not the model's own counts
         // (decision 14).
-        let tried = self.in_thought(class, node, |own| {
+        let tried = self.with_trial(class, node, |own| {
             own.reprieve(class, node, &nominated, &lower)
         });
         let (mut victims, pdb_violations) = tried?;
@@ -456,7 +456,12 @@ impl Cluster {
     }
 
     /// Returns whether a node is feasible for a pod together with the pods nominated to it.
-    pub(crate) fn takes(&mut self, class: PodClassId, key: &str, node: NodeId) -> bool {
+    pub(crate) fn is_feasible_with_nominated(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        node: NodeId,
+    ) -> bool {
         let nominated = self.nominated_pods(class, key, node);
         self.refuses(class, node, &nominated).is_none()
     }

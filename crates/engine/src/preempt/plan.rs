@@ -55,7 +55,8 @@ impl Room {
         self.pods += times;
     }
 
-    fn holds(&self, request: &Amounts) -> bool {
+    /// Returns whether a request and one more pod fit into the room. A resource of which nothing is requested cannot refuse, as in NodeResourcesFit.
+    fn fits(&self, request: &Amounts) -> bool {
         let fits = |request: i64, left: i64| request <= 0 || request <= left;
         fits(request.cpu_milli, self.cpu_milli)
             && fits(request.memory_bytes, self.memory_bytes)
@@ -178,7 +179,7 @@ impl Cluster {
         nominated
             .iter()
             .for_each(|class| room.change(asked(*class), -1));
-        if !room.holds(request) {
+        if !room.fits(request) {
             return None;
         }
         let mut runs = Vec::new();
@@ -196,7 +197,7 @@ impl Cluster {
             let mut back = 0;
             while back < alike.len() {
                 room.change(size, -1);
-                if !room.holds(request) {
+                if !room.fits(request) {
                     room.change(size, 1);
                     // The run's other pods ask for as much, so none of them fits either. Smaller ones of later runs
                     // still may.

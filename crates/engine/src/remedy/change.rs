@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::demand;
 use super::near::{are_swapped, distance, is_misspelt};
-use super::prefixes::{Delegated, PrefixAddresses};
+use super::prefixes::{PrefixAddresses, PrefixGain};
 use crate::model::{
     Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
     PodTemplate, Quantity, ResourceMap, TaintEffect, Toleration, TolerationOperator,
@@ -106,7 +106,7 @@ pub enum Change {
     /// Enable prefix delegation for Windows nodes.
     DelegatePrefixes {
         /// The effect on the machine that the pod then gets; `None` until one is chosen.
-        on: Option<Delegated>,
+        on: Option<PrefixGain>,
     },
     /// Let a pool's requirements allow another value of a label that depends on the instance type or offering.
     Allow {
@@ -270,7 +270,8 @@ impl Change {
                 instead,
             } => {
                 let is_it = |demand: &NodeSelectorRequirement| {
-                    demand.key == *key && demand::words(demand.operator, &demand.values) == *wanted
+                    demand.key == *key
+                        && demand::demand_text(demand.operator, &demand.values) == *wanted
                 };
                 change_terms(pod, is_it, instead.as_deref());
             }
@@ -381,14 +382,15 @@ fn misspelling_cost(wrong: &str, right: &str) -> u32 {
 /// Drops the term with this text, or all terms if it is `None`.
 fn drop_term(affinity: &mut Option<PodAffinity>, term: &Option<String>) {
     if let Some(affinity) = affinity {
-        affinity
-            .required
-            .retain(|own| term.as_ref().is_some_and(|term| words(own) != *term));
+        affinity.required.retain(|own| {
+            term.as_ref()
+                .is_some_and(|term| describe_term(own) != *term)
+        });
     }
 }
 
 /// Describes the pods that a term is about, and its topology key.
-pub(super) fn words(term: &PodAffinityTerm) -> String {
+pub(super) fn describe_term(term: &PodAffinityTerm) -> String {
     let selector = |selector: &LabelSelector| {
         let labels = selector.match_labels.iter();
         let labels = labels.map(|(key, value)| format!("{key}={value}"));

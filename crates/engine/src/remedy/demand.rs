@@ -145,13 +145,13 @@ impl Demand {
     }
 
     /// Returns the text of the demand after the key.
-    pub(crate) fn words(&self) -> String {
-        words(self.operator, &self.values)
+    pub(crate) fn text(&self) -> String {
+        demand_text(self.operator, &self.values)
     }
 }
 
 /// Returns the text of a demand after the key: `=a`, ` in (a, b)`, ` > 4`.
-pub(crate) fn words(operator: Operator, values: &[String]) -> String {
+pub(crate) fn demand_text(operator: Operator, values: &[String]) -> String {
     let list = values.join(", ");
     match operator {
         Operator::In if values.len() == 1 => format!("={list}"),

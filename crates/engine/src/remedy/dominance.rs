@@ -3,7 +3,7 @@
 //! A larger set is shown only if it has an advantage: it changes another object, the node costs less, or it leads to another place at the
 //! same price with other values.
 
-use super::{Change, Place, Set};
+use super::{Change, ChangedPlace, Set};
 
 /// The object that a change is made to.
 #[derive(PartialEq)]
@@ -26,10 +26,10 @@ fn object(change: &Change) -> Object<'_> {
 }
 
 /// Returns the price of a place in micro-dollars per hour; an existing node costs nothing more.
-fn price(place: &Place) -> u64 {
+fn price(place: &ChangedPlace) -> u64 {
     match place {
-        Place::Node(_) => 0,
-        Place::Bought {
+        ChangedPlace::Node(_) => 0,
+        ChangedPlace::Bought {
             price_micro_usd, ..
         } => *price_micro_usd,
     }
@@ -37,7 +37,10 @@ fn price(place: &Place) -> u64 {
 
 /// Returns whether the first set of changes makes the second one, which is not smaller, superfluous. Each set comes with the place that it
 /// leads to.
-pub(super) fn dominates((smaller, place): (&Set, &Place), (larger, other): (&Set, &Place)) -> bool {
+pub(super) fn dominates(
+    (smaller, place): (&Set, &ChangedPlace),
+    (larger, other): (&Set, &ChangedPlace),
+) -> bool {
     // A change of an object that the smaller set leaves alone may be the one that this user is allowed to make.
     let touched: Vec<_> = larger.iter().map(object).collect();
     let same_objects = smaller.iter().all(|own| touched.contains(&object(own)));
@@ -67,12 +70,12 @@ fn gives_up_more(larger: &Set, smaller: &Set) -> bool {
 mod tests {
     use super::*;
 
-    fn bought(price_micro_usd: u64) -> Place {
+    fn bought(price_micro_usd: u64) -> ChangedPlace {
         bought_as("m5.large", price_micro_usd)
     }
 
-    fn bought_as(instance_type: &str, price_micro_usd: u64) -> Place {
-        Place::Bought {
+    fn bought_as(instance_type: &str, price_micro_usd: u64) -> ChangedPlace {
+        ChangedPlace::Bought {
             pool: "linux".into(),
             instance_type: instance_type.into(),
             price_micro_usd,
@@ -104,8 +107,9 @@ mod tests {
 
     #[test]
     fn an_alternative_is_worth_showing_if_it_is_better_in_something() {
-        let dominated =
-            |a: &Set, place: Place, b: &Set, other: Place| dominates((a, &place), (b, &other));
+        let dominated = |a: &Set, place: ChangedPlace, b: &Set, other: ChangedPlace| {
+            dominates((a, &place), (b, &other))
+        };
         let (here, there) = (bought_as("here", 0), bought_as("there", 0));
         // A larger reduction of the request gains nothing.
         assert!(dominated(

@@ -65,12 +65,12 @@ impl Market {
             return Ok(Vec::new());
         };
         let keys = refused.demands.all().map(|demand| demand.key.as_str());
-        let buyer = Buyer {
+        let buyer = PoolPurchase {
             refused,
             class,
             pool,
             decided: pool.decided().collect(),
-            gives: keys.filter(|key| can_give(pool, key)).collect(),
+            addable_labels: keys.filter(|key| can_add_label(pool, key)).collect(),
             tolerate,
             sold: machines,
             cluster,
@@ -81,7 +81,7 @@ impl Market {
             if !reached[index] {
                 continue;
             }
-            for mut changes in buyer.ways(machine) {
+            for mut changes in buyer.change_sets(machine) {
                 changes.sort();
                 let own = (size(&changes), index);
                 // No change needed: what keeps the pod away are other pods, about which this module says nothing.
@@ -146,31 +146,31 @@ fn tolerations(taints: &[NodeTaint], class: PodClassId, cluster: &Cluster) -> Op
 
 /// Returns whether a pool may add this label to its nodes: no machine decides it, the pool does not set it yet, and its
 /// domain is not reserved.
-fn can_give(pool: &NodeTemplate, key: &str) -> bool {
+fn can_add_label(pool: &NodeTemplate, key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let is_of = |own: &str| domain == own || domain.ends_with(&format!(".{own}"));
     !RESERVED.into_iter().any(is_of) && !pool.labels.contains_key(key) && !pool.is_decided(key)
 }
 
-/// A pod for which a pool is to buy a node.
-struct Buyer<'a> {
+/// The purchase of a node by a pool for a refused pod.
+struct PoolPurchase<'a> {
     refused: &'a RefusedPod<'a>,
     class: PodClassId,
     pool: &'a NodeTemplate,
     /// The pool's requirements on labels that machines decide.
     decided: Vec<&'a Requirement>,
     /// Labels that the pod demands and the pool could add to its nodes.
-    gives: BTreeSet<&'a str>,
+    addable_labels: BTreeSet<&'a str>,
     tolerate: Vec<Change>,
     /// The machines of the pool's class.
     sold: &'a [Machine],
     cluster: &'a Cluster,
 }
 
-impl Buyer<'_> {
+impl PoolPurchase<'_> {
     /// Returns the sets of changes that would let the pod have a machine: by changing its demands, or by labels that the
     /// pool adds.
-    fn ways(&self, machine: &Machine) -> Vec<Vec<Change>> {
+    fn change_sets(&self, machine: &Machine) -> Vec<Vec<Change>> {
         let names = self.cluster.names();
         let value = |key: &str| {
             let value = machine.labels.value(names.find(key)?)?;
@@ -204,7 +204,8 @@ impl Buyer<'_> {
         let mut gives = false;
         for demand in unmet {
             let given = demand.only_value();
-            let given = given.filter(|_| by_pool && self.gives.contains(demand.key.as_str()));
+            let given =
+                given.filter(|_| by_pool && self.addable_labels.contains(demand.key.as_str()));
             gives |= given.is_some();
             changes.push(match given {
                 Some(value) => Change::Label {

@@ -28,9 +28,9 @@ use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
 
 pub use change::Change;
 pub(crate) use change::units;
-pub(crate) use demand::{Demand, Demands, words};
+pub(crate) use demand::{Demand, Demands, demand_text};
 pub(crate) use near::{is_misspelt, known_values, nearest};
-pub use prefixes::{Delegated, PrefixAddresses};
+pub use prefixes::{PrefixAddresses, PrefixGain};
 pub use price::{PodDemand, Prices};
 
 use market::Market;
@@ -57,12 +57,12 @@ pub struct Remedy {
     /// The changes, all of which are needed.
     pub changes: Vec<Change>,
     /// The place that the pod then gets.
-    pub place: Place,
+    pub place: ChangedPlace,
 }
 
 /// The place of a changed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ChangedPlace {
     /// An existing node.
     Node(NodeId),
     /// A node that a pool would buy.
@@ -80,7 +80,7 @@ pub enum Place {
 
 /// The result of trying one set of changes.
 enum TrialResult {
-    Placed(Place, Vec<Change>),
+    Placed(ChangedPlace, Vec<Change>),
     Refused(BTreeSet<Vec<Change>>),
 }
 
@@ -200,8 +200,8 @@ impl Cluster {
         Ok(match tried? {
             TrialResult::Placed(place, changes) => {
                 let on = match &place {
-                    Place::Node(node) => self.delegated(*node, facts.prefixes),
-                    Place::Bought {
+                    ChangedPlace::Node(node) => self.delegated(*node, facts.prefixes),
+                    ChangedPlace::Bought {
                         pool,
                         instance_type,
                         ..
@@ -283,7 +283,7 @@ impl Cluster {
         // Existing nodes first: a place there costs nothing.
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
-            return Ok(TrialResult::Placed(Place::Node(*node), changes));
+            return Ok(TrialResult::Placed(ChangedPlace::Node(*node), changes));
         }
         proposals.extend(
             answer
@@ -324,7 +324,7 @@ impl Cluster {
             if !is_for_pool(&bought.pool) {
                 return Ok(TrialResult::Refused(proposals));
             }
-            let place = Place::Bought {
+            let place = ChangedPlace::Bought {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
                 price_micro_usd: bought.price_micro_usd(),

@@ -31,7 +31,7 @@ impl FromIterator<(String, i64)> for PrefixAddresses {
 
 /// The effect of prefix delegation on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Delegated {
+pub struct PrefixGain {
     /// The node that has to be replaced, if it exists already.
     pub node: Option<String>,
     /// Instance type.
@@ -76,7 +76,7 @@ impl PrefixAddresses {
         pools: &[NodeTemplate],
         pool: &str,
         machine: &str,
-    ) -> Option<Delegated> {
+    ) -> Option<PrefixGain> {
         let template = pools.iter().find(|template| template.pool == pool)?;
         let types = template.instance_types.iter().chain(&template.for_sale);
         let kind = types.into_iter().find(|kind| kind.name == machine)?;
@@ -85,7 +85,7 @@ impl PrefixAddresses {
             // Addresses beyond the kubelet's maximum of pods are of no use.
             .get("pods")
             .map_or(i64::MAX, |pods| pods.value());
-        Some(Delegated {
+        Some(PrefixGain {
             node: None,
             instance_type: machine.to_owned(),
             from: kind.allocatable.get(ADDRESSES)?.value().min(pods),
@@ -100,7 +100,7 @@ impl Cluster {
     pub(super) fn delegate_prefixes(&mut self, prefixes: &PrefixAddresses) {
         let nodes: Vec<NodeId> = self.nodes().collect();
         for node in nodes {
-            if let Some(Delegated { from, to, .. }) = self.delegated(node, prefixes)
+            if let Some(PrefixGain { from, to, .. }) = self.delegated(node, prefixes)
                 && to > from
             {
                 self.offer(node, ADDRESSES, to);
@@ -109,7 +109,7 @@ impl Cluster {
     }
 
     /// Returns the effect of prefix delegation on the successor of a Windows node; `None` for other nodes.
-    pub(super) fn delegated(&self, node: NodeId, prefixes: &PrefixAddresses) -> Option<Delegated> {
+    pub(super) fn delegated(&self, node: NodeId, prefixes: &PrefixAddresses) -> Option<PrefixGain> {
         let fixed = &self.at(node).fixed;
         let kind = self.names().find(label::INSTANCE_TYPE)?;
         let kind = self.text(fixed.labels.value(kind)?);
@@ -118,7 +118,7 @@ impl Cluster {
         if !fixed.allocatable.knows(addresses) {
             return None;
         }
-        Some(Delegated {
+        Some(PrefixGain {
             node: Some(self.node_name(node).to_owned()),
             instance_type: kind.to_owned(),
             from: fixed
@@ -132,7 +132,7 @@ impl Cluster {
 
 impl Change {
     /// Returns the change with its effect on the chosen machine.
-    pub(super) fn with_addresses(self, delegated: Option<Delegated>) -> Change {
+    pub(super) fn with_addresses(self, delegated: Option<PrefixGain>) -> Change {
         match self {
             Change::DelegatePrefixes { .. } => Change::DelegatePrefixes { on: delegated },
             other => other,

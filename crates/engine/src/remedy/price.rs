@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::change::words;
+use super::change::describe_term;
 use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::model::{PodTemplate, WhenUnsatisfiable, label};
@@ -65,10 +65,10 @@ impl PodDemand {
         }
         let near = pod.affinity.pod_affinity.iter();
         let near = near.flat_map(|affinity| &affinity.required);
-        demands.extend(near.map(|term| PodDemand::Affinity(words(term))));
+        demands.extend(near.map(|term| PodDemand::Affinity(describe_term(term))));
         let away = pod.affinity.pod_anti_affinity.iter();
         let away = away.flat_map(|affinity| &affinity.required);
-        demands.extend(away.map(|term| PodDemand::AntiAffinity(words(term))));
+        demands.extend(away.map(|term| PodDemand::AntiAffinity(describe_term(term))));
         demands.dedup();
         demands
     }
@@ -87,11 +87,15 @@ impl PodDemand {
             }
             PodDemand::Affinity(term) => {
                 let near = pod.affinity.pod_affinity.iter_mut();
-                near.for_each(|affinity| affinity.required.retain(|own| words(own) != *term));
+                near.for_each(|affinity| {
+                    affinity.required.retain(|own| describe_term(own) != *term)
+                });
             }
             PodDemand::AntiAffinity(term) => {
                 let away = pod.affinity.pod_anti_affinity.iter_mut();
-                away.for_each(|affinity| affinity.required.retain(|own| words(own) != *term));
+                away.for_each(|affinity| {
+                    affinity.required.retain(|own| describe_term(own) != *term)
+                });
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::change::words;
+use super::change::describe_term;
 use super::demand::{Demand, Demands};
 use super::near::{is_misspelt, known_values};
 use super::prefixes::ADDRESSES;
@@ -106,7 +106,7 @@ fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     let required = demands(label::OS).find_map(|demand| demand.values.first());
     let named = [pod.os.as_deref(), selected, required.map(String::as_str)];
     // The pod's own field first, then its selectors; the first one that means an operating system decides.
-    let mut named = named.into_iter().flatten().filter_map(meant_by);
+    let mut named = named.into_iter().flatten().filter_map(intended_os);
     let by_build = || {
         let selects = pod.node_selector.contains_key(label::WINDOWS_BUILD);
         (selects || demands(label::WINDOWS_BUILD).next().is_some()).then_some(WINDOWS)
@@ -125,7 +125,7 @@ pub(super) fn take_for_linux(pod: &mut PodTemplate) {
 }
 
 /// Returns the operating system that a name means, even if misspelt.
-fn meant_by(name: &str) -> Option<&'static str> {
+fn intended_os(name: &str) -> Option<&'static str> {
     let mut known = known_values(label::OS).iter().copied();
     known.find(|known| *known == name || is_misspelt(name, known))
 }
@@ -285,7 +285,7 @@ impl<'a> RefusedPod<'a> {
             _ => return None,
         };
         let terms = terms.map_or(&[][..], |affinity| &affinity.required[..]);
-        let words: Vec<_> = terms.iter().map(words).collect();
+        let words: Vec<_> = terms.iter().map(describe_term).collect();
         Some(words.into_iter().map(Some).map(move |term| match reason {
             Reason::Affinity => Change::DropAffinity { term },
             _ => Change::DropAntiAffinity { term },
@@ -442,7 +442,7 @@ impl<'a> RefusedPod<'a> {
             },
             None => Change::Demand {
                 key,
-                wanted: demand.words(),
+                wanted: demand.text(),
                 instead,
             },
         })

@@ -11,4 +11,4 @@ mod view;
 
 pub(crate) use counts::{PairCounts, PairScores, SpreadCounts};
 pub(crate) use effect::Effect;
-pub(crate) use view::{PodPresence, Spot, View};
+pub(crate) use view::{PodPresence, View, ViewedNode};

@@ -74,7 +74,7 @@ impl PodPresence {
 
 /// The properties of a node that a view reads.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct ViewedNode<'a> {
     pub(crate) id: NodeId,
     pub(crate) name: Symbol,
     pub(crate) labels: &'a LabelSet,
@@ -203,7 +203,7 @@ impl View {
         }
     }
 
-    fn note_changed_host(&mut self, spot: Spot<'_>) {
+    fn note_changed_host(&mut self, spot: ViewedNode<'_>) {
         let ChangedHosts::These(nodes) = &mut self.changed_hosts else {
             return;
         };
@@ -222,7 +222,7 @@ impl View {
     }
 
     /// Adds a node, which has no pods yet.
-    pub(crate) fn join(&mut self, class: &PodClass, spot: Spot<'_>, names: &Interner) {
+    pub(crate) fn join(&mut self, class: &PodClass, spot: ViewedNode<'_>, names: &Interner) {
         let has_all = |all: &[SpreadCounts]| {
             all.iter()
                 .all(|counts| spot.labels.value(counts.rule.key).is_some())
@@ -262,7 +262,7 @@ impl View {
     }
 
     /// Removes a node, whose pods are removed already.
-    pub(crate) fn leave(&mut self, spot: Spot<'_>) {
+    pub(crate) fn leave(&mut self, spot: ViewedNode<'_>) {
         for counts in &mut self.hard {
             counts.leave(spot.id, place(counts.rule.key, spot));
         }
@@ -275,7 +275,7 @@ impl View {
     pub(crate) fn apply(
         &mut self,
         effects: &[Effect],
-        spot: Spot<'_>,
+        spot: ViewedNode<'_>,
         delta: i64,
         presence: PodPresence,
     ) {
@@ -323,12 +323,12 @@ impl View {
     }
 }
 
-fn place(key: Symbol, spot: Spot<'_>) -> Symbol {
+fn place(key: Symbol, spot: ViewedNode<'_>) -> Symbol {
     spot.labels.value(key).unwrap_or(Symbol::EMPTY)
 }
 
 /// Returns the domain of a node for scoring. kube-scheduler counts hosts by the node itself there, whatever its hostname label says.
-fn soft_place(key: Symbol, spot: Spot<'_>) -> Symbol {
+fn soft_place(key: Symbol, spot: ViewedNode<'_>) -> Symbol {
     if key == Symbol::HOSTNAME {
         spot.name
     } else {

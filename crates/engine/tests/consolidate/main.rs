@@ -7,7 +7,7 @@ mod world;
 
 use std::sync::Arc;
 
-use mullion_engine::disrupt::{Consolidation, Stays};
+use mullion_engine::disrupt::{Consolidation, StayReason};
 use mullion_engine::model::{
     NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator,
 };
@@ -167,7 +167,7 @@ fn a_node_stays_because_its_pod_accepts_more_values_of_an_open_label_than_are_tr
     world.add(vec![web]);
     world.templates = vec![with_team(Operator::Exists, &[], &sizes())];
     let pod = "ns/web".to_owned();
-    let stays = Stays::MoreCombinations { pod, tried: 1024 };
+    let stays = StayReason::MoreCombinations { pod, tried: 1024 };
     assert_eq!(world.moves().stays, [("n1".to_owned(), stays)]);
 }
 
@@ -190,13 +190,16 @@ fn a_small_saving_is_not_worth_it() {
     world.templates = vec![pool("p", &[machine("new", 8, 32, 395_000, &["a"], false)])];
     let moves = world.moves();
     assert_eq!(moves.moves, []);
-    assert_eq!(moves.stays, [("n1".to_owned(), Stays::NoneCheaper)]);
+    assert_eq!(moves.stays, [("n1".to_owned(), StayReason::NoneCheaper)]);
     world.terms.least_saving_per_mille = 10;
     // 5,000 saved in an hour pay 395,000 for 45 seconds, not for a minute.
     world.terms.boot_seconds = 45;
     assert_eq!(world.moves().moves.len(), 1);
     world.terms.boot_seconds = 60;
-    assert_eq!(world.moves().stays, [("n1".to_owned(), Stays::NotWorthIt)]);
+    assert_eq!(
+        world.moves().stays,
+        [("n1".to_owned(), StayReason::NotWorthIt)]
+    );
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn budgets_are_kept() {
     world.terms.budget = 0;
     let moves = world.moves();
     assert_eq!(moves.moves, []);
-    assert_eq!(moves.stays, [("n1".to_owned(), Stays::Budget)]);
+    assert_eq!(moves.stays, [("n1".to_owned(), StayReason::Budget)]);
 }
 
 #[test]
@@ -229,7 +232,10 @@ fn spot_takes_the_place_of_spot_only_where_it_is_asked_for() {
     world.nodes.get_mut("n1").expect("bought").is_spot = true;
     world.nodes.get_mut("n1").expect("bought").price = 200_000;
     world.templates = vec![pool("p", &types(0))];
-    assert_eq!(world.moves().stays, [("n1".to_owned(), Stays::SpotToSpot)]);
+    assert_eq!(
+        world.moves().stays,
+        [("n1".to_owned(), StayReason::SpotToSpot)]
+    );
     let question = |world: &World| Consolidation {
         spot_to_spot: true,
         ..world.question()
@@ -242,7 +248,7 @@ fn spot_takes_the_place_of_spot_only_where_it_is_asked_for() {
     let moves = world.cluster.consolidate(&asked).expect("valid");
     assert_eq!(
         moves.stays,
-        [("n1".to_owned(), Stays::NotWorthIt)],
+        [("n1".to_owned(), StayReason::NotWorthIt)],
         "10 types are too few"
     );
 }
@@ -266,7 +272,7 @@ fn pods_that_wait_keep_their_room() {
     let moves = world.cluster.consolidate(&question).expect("valid");
     assert_eq!(moves.moves, []);
     assert!(
-        matches!(moves.stays[0].1, Stays::PodStuck { .. }),
+        matches!(moves.stays[0].1, StayReason::PodStuck { .. }),
         "{moves:?}"
     );
 }

@@ -16,7 +16,7 @@ use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
 };
-use mullion_engine::remedy::{Facts, Place, PrefixAddresses};
+use mullion_engine::remedy::{ChangedPlace, Facts, PrefixAddresses};
 use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome, Profile};
 
 use crate::storage;
@@ -207,8 +207,8 @@ impl Session {
         for remedy in remedies {
             let changes: Vec<_> = remedy.changes.iter().map(ToString::to_string).collect();
             let place = match &remedy.place {
-                Place::Node(node) => self.cluster.node_name(*node).to_owned(),
-                Place::Bought {
+                ChangedPlace::Node(node) => self.cluster.node_name(*node).to_owned(),
+                ChangedPlace::Bought {
                     pool,
                     instance_type,
                     price_micro_usd,

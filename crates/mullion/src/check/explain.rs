@@ -24,7 +24,7 @@ pub(super) fn rule(id: &str) -> Result<String, Failure> {
     Ok(format!(
         "{id}  {severity}  {title}\n\n{}\n\ntopic   {topic}\nfix     {}\nsource  {source}",
         filled(explanation),
-        fix.words()
+        fix.description()
     ))
 }
 
@@ -68,7 +68,7 @@ pub(super) fn tables() -> String {
                 rule.title,
                 rule.explanation,
                 rule.source,
-                rule.fix.words()
+                rule.fix.description()
             );
         }
         text.push('\n');

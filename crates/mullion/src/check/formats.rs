@@ -22,7 +22,7 @@ fn of_report(report: &Report) -> Value {
         .map(|fix| json!({"safe": fix.safe, "text": text::edits(&fix.edits)}));
     json!({
         "id": finding.rule.id,
-        "severity": finding.severity.word(),
+        "severity": finding.severity.label(),
         "object": report.object,
         "file": report.file,
         "source": report.origin,

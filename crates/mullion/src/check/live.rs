@@ -84,6 +84,7 @@ pub(super) async fn cluster(
 pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Failure> {
     let lists: Vec<_> = stream::iter(LISTS)
         .map(|(kind, version, resource)| async move {
+            // The core group is older than API groups and has a path of its own.
             let root = if version == "v1" { "api" } else { "apis" };
             let path = format!("/{root}/{version}/{resource}");
             Ok::<_, Failure>((version, source::list(client, server, kind, &path).await?))
@@ -136,6 +137,7 @@ async fn denied(client: &Client, objects: &[Object]) -> BTreeSet<CredentialUse> 
                 account,
                 name,
             } = &one;
+            // The groups are those that the API server gives to every service account; without them rules for groups would not count.
             let review = json!({"spec": {
                 "user": format!("system:serviceaccount:{namespace}:{account}"),
                 "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{namespace}"), "system:authenticated"],

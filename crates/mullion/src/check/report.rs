@@ -50,7 +50,7 @@ fn finding(report: &Report, colours: bool, width: Option<usize>, lines: &mut Vec
         0 => String::new(),
         line => line.to_string(),
     };
-    let severity = painted(&format!("{:<5}", finding.severity.word()), colour, colours);
+    let severity = painted(&format!("{:<5}", finding.severity.label()), colour, colours);
     let front = format!("{line:>5}  {severity}  {}  ", finding.rule.id);
     broken(
         &front,

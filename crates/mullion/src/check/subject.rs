@@ -29,6 +29,7 @@ impl Object {
 
     pub(super) fn name(&self) -> &str {
         match self.text_at("/metadata/name") {
+            // The server chooses the rest of such a name when the object is created.
             "" => self.text_at("/metadata/generateName"),
             name => name,
         }
@@ -36,6 +37,7 @@ impl Object {
 
     pub(super) fn namespace(&self) -> &str {
         match self.text_at("/metadata/namespace") {
+            // A file does not say to which namespace it will be applied; without `-n` it is this one.
             "" => "default",
             name => name,
         }
@@ -161,6 +163,7 @@ impl<'a> Pod<'a> {
                 .as_ref()
                 .is_some_and(|fact| fact.only_of(system))
         };
+        // A pod without containers is invalid and not a pod for both systems.
         !self.containers.is_empty() && self.containers.iter().all(is)
     }
 
@@ -241,7 +244,7 @@ impl Container<'_> {
     }
 
     /// Returns the container's command and arguments.
-    pub(super) fn words(&self) -> Vec<&str> {
+    pub(super) fn command_line(&self) -> Vec<&str> {
         let lists = ["command", "args"].into_iter();
         lists
             .flat_map(|list| self.value[list].as_array().into_iter().flatten())

@@ -16,7 +16,7 @@ pub(super) enum Severity {
 }
 
 impl Severity {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Severity::Info => "info",
             Severity::Warn => "warn",
@@ -27,7 +27,7 @@ impl Severity {
 
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.label())
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) enum FixKind {
 
 impl FixKind {
     /// Returns what the documentation says about a rule's fix.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             FixKind::Safe => "written by `--fix` where it is certain",
             FixKind::Unsafe => "written by `--fix --unsafe` only",

@@ -145,6 +145,7 @@ pub(crate) fn authority(notes: &Notes, now: Timestamp) -> Result<Authority, rcge
     if let (Some(pem), Some(key)) = (text(notes, CA), text(notes, CA_KEY)) {
         return Ok(Authority::from_pem(pem, key));
     }
+    // A certificate without its key cannot sign, so both are created again if one of them is missing.
     let authority = Authority::generate(now)?;
     let (pem, key) = authority.to_pem();
     notes.put(CA, pem.to_owned());

@@ -1,12 +1,12 @@
 //! The clusters of this machine: `mullion list`, `mullion down`, `mullion kubeconfig`, and the directories of clusters.
 //!
-//! [`running`] finds running clusters, [`keep`] has the state on disk, [`elsewhere`] remembers other directories, [`status`] queries a
+//! [`running`] finds running clusters, [`keep`] has the state on disk, [`other_directories`] remembers other directories, [`status`] queries a
 //! cluster, [`snapshot`] copies one, and [`delete`] deletes one. A named cluster has the directory of that name below the state directory,
 //! a cluster with `--data-dir` has that one, and a cluster with neither is in memory only.
 
 pub(crate) mod delete;
-mod elsewhere;
 pub(crate) mod keep;
+mod other_directories;
 pub(crate) mod running;
 pub(crate) mod snapshot;
 pub(crate) mod status;
@@ -63,7 +63,7 @@ impl NamedCluster {
 
     /// Returns the running clusters that match. If no cluster has the name, it may be a process id or a port, because clusters in memory
     /// can have equal names.
-    fn among(&self, mut running: Vec<Record>) -> Vec<Record> {
+    fn matching(&self, mut running: Vec<Record>) -> Vec<Record> {
         if let Some(directory) = &self.directory {
             let directory = absolute(directory);
             // The directory alone decides: names need not be unique, but a directory belongs to one cluster.
@@ -196,7 +196,7 @@ pub(crate) fn age(age: SignedDuration) -> String {
 /// # Errors
 /// Several match. `command` is the command that must name one of them.
 fn one_running(chosen: &NamedCluster, command: &str) -> Result<Option<Record>, Failure> {
-    let mut found = chosen.among(running::all());
+    let mut found = chosen.matching(running::all());
     match found.len() {
         0 | 1 => Ok(found.pop()),
         _ => Err(several(&found, command)),
@@ -250,9 +250,14 @@ fn kept(running: &[Record]) -> Vec<StoredCluster> {
         directory: entry.path(),
     });
     let named = named.filter(|kept| keep::is_kept(&kept.directory));
-    let elsewhere = elsewhere::all().into_iter();
+    let elsewhere = other_directories::all().into_iter();
     let elsewhere =
-        elsewhere.map(|elsewhere::Place { name, directory }| StoredCluster { name, directory });
+        elsewhere.map(
+            |other_directories::ClusterDirectory { name, directory }| StoredCluster {
+                name,
+                directory,
+            },
+        );
     let mut all: Vec<StoredCluster> = named.chain(elsewhere).collect();
     all.retain(|kept| {
         let mut directories = running.iter().map(|record| record.directory.as_deref());

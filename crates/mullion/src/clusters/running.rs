@@ -17,7 +17,7 @@ use kube::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::elsewhere;
+use super::other_directories;
 use crate::{failure::Failure, files, kubeconfig};
 
 /// A running cluster.
@@ -78,7 +78,7 @@ fn paths(place: &Path, pid: u32) -> (PathBuf, PathBuf) {
 /// Writes the record of a cluster. If that fails, the cluster works but cannot be found.
 pub(crate) fn announce(record: &Record) -> Option<Announced> {
     if let Some(directory) = &record.directory {
-        elsewhere::remember(&record.name, directory);
+        other_directories::remember(&record.name, directory);
     }
     let announced = place().map(|place| try_announce(&place, record));
     match announced? {

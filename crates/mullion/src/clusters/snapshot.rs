@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a cluster to a file.
 pub(crate) async fn save(file: PathBuf, chosen: NamedCluster) -> Result<(), Failure> {
-    let running = chosen.among(running::all());
+    let running = chosen.matching(running::all());
     let unwritable = |error: io::Error| cannot("written", &file, &error);
     let place = files::replaceable(&file).map_err(unwritable)?;
     // Beside the file, because a rename is atomic only within a file system.

@@ -39,11 +39,11 @@ use tokio::time::timeout;
 use self::{
     args::{Cloud, ControllerArgs, LogFormat, Part, Parts},
     serving::Readiness,
-    webhooks::{Hooks, Place, Rules, Served},
+    webhooks::{Rules, WebhookAddress, WebhookServer, WebhookSettings},
 };
 use crate::{
     cli::UnknownImages,
-    devices::Judge,
+    devices::CelEvaluator,
     failure::Failure,
     image_facts::ImageFacts,
     input, reach, simulated_cloud,
@@ -85,7 +85,7 @@ struct Settings {
     namespace: String,
     lease: Option<String>,
     bind: IpAddr,
-    place: Place,
+    address: WebhookAddress,
     /// The settings of the parts that need a cloud.
     nodes: NodeSettings,
     /// Where traces go; `None` if there are none.
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         () = reach::answering(&client, &server) => {}
         early = &mut interrupted => return early.map(|()| true),
     }
-    readiness.lost("it has not come that far");
+    readiness.mark_not_ready("it has not come that far");
     if settings.parts.has(Part::Addresses) {
         let users = &mut settings.rules.addresses.controllers;
         users.extend(own_user(&client).await);
@@ -185,7 +185,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         Some(Cloud::Aws) => Some(aws::connect(&client, &args).await?),
     };
     let context = Context::new(client, Clock::system()).with_traces(tracer);
-    let (parts, place) = (settings.parts.clone(), settings.place.clone());
+    let (parts, address) = (settings.parts.clone(), settings.address.clone());
     let started = tokio::select! {
         started = start(&context, settings, args.webhook_port, cloud, sources) => started.map(Some),
         early = &mut interrupted => early.map(|()| None),
@@ -194,7 +194,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         Ok(Some(started)) => started,
         // Some configurations may have been written already.
         early => {
-            place.withdraw(&context.client, &parts).await;
+            address.withdraw(&context.client, &parts).await;
             return early.map(|_| true);
         }
     };
@@ -212,8 +212,8 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         }
     };
     // First, so that the Service sends no more reviews while the webhooks still answer those under way.
-    readiness.lost("it is stopping");
-    place.withdraw(&context.client, &parts).await;
+    readiness.mark_not_ready("it is stopping");
+    address.withdraw(&context.client, &parts).await;
     if let Some(served) = served {
         served.stop().await;
     }
@@ -247,7 +247,7 @@ async fn own_user(client: &Client) -> Option<String> {
 }
 
 /// Waits until the webhook server ends without having been stopped, and returns why; waits forever if there are no webhooks.
-async fn failed(served: &mut Option<Served>) -> String {
+async fn failed(served: &mut Option<WebhookServer>) -> String {
     match served {
         Some(served) => served.failed().await,
         None => std::future::pending().await,
@@ -256,7 +256,7 @@ async fn failed(served: &mut Option<Served>) -> String {
 
 /// The parts that a replica runs: the webhooks, and those that wait for the Lease.
 struct RunningParts {
-    served: Option<Served>,
+    served: Option<WebhookServer>,
     lead: Option<LeaderParts>,
 }
 
@@ -275,16 +275,16 @@ async fn start(
         namespace,
         lease,
         bind,
-        place,
+        address,
         nodes,
         ..
     } = settings;
     let gate = (rules.placement.clone(), rules.facts.clone());
     let served = match parts.have_webhooks() {
         true => {
-            let hooks = Hooks {
+            let hooks = WebhookSettings {
                 parts: parts.clone(),
-                place,
+                address,
             };
             if parts.has(Part::Placement) || parts.has(Part::Addresses) {
                 tracing::info!("waits for the list of nodes, at which rules look");
@@ -357,7 +357,7 @@ impl LeaderParts {
             }
             ended = interrupted => ended,
         };
-        readiness.lost("it is stopping");
+        readiness.mark_not_ready("it is stopping");
         // All parts must have stopped before the next leader starts.
         let stopped = timeout(STOP_PATIENCE, context.stop()).await;
         // Otherwise something may still be writing, and the Lease is left to expire.
@@ -389,7 +389,7 @@ impl LeaderParts {
             state.with(|state| {
                 state
                     .cluster_mut()
-                    .judge_devices_by(Arc::new(Judge::default()));
+                    .judge_devices_by(Arc::new(CelEvaluator::default()));
             });
             state
         });
@@ -466,16 +466,16 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
         .clone()
         .or_else(|| in_cluster.then(own_namespace).flatten())
         .unwrap_or_else(|| NAMESPACE.to_owned());
-    let place = match (&args.webhook_url, &args.webhook_service, in_cluster) {
-        (Some(url), _, _) => Place::Url {
+    let address = match (&args.webhook_url, &args.webhook_service, in_cluster) {
+        (Some(url), _, _) => WebhookAddress::Url {
             url: checked(url)?,
             is_own: false,
         },
-        (None, None, false) => Place::Url {
+        (None, None, false) => WebhookAddress::Url {
             url: format!("https://127.0.0.1:{}", args.webhook_port),
             is_own: true,
         },
-        (None, service, _) => Place::Service {
+        (None, service, _) => WebhookAddress::Service {
             namespace: namespace.clone(),
             name: service.clone().unwrap_or_else(|| SERVICE.to_owned()),
         },
@@ -528,7 +528,7 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
         traces: args.traces.settings()?,
         namespace,
         bind,
-        place,
+        address,
         parts,
     })
 }

@@ -27,7 +27,7 @@ impl Readiness {
     }
 
     /// Marks the process as not ready any more, because of `why`.
-    pub(super) fn lost(&self, why: &str) {
+    pub(super) fn mark_not_ready(&self, why: &str) {
         self.0.send_replace(Some(why.to_owned()));
     }
 }

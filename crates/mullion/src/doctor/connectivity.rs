@@ -99,7 +99,7 @@ fn passes(rows: &[Row]) -> bool {
 }
 
 /// Returns the paths that were tested, with their answers; none if nothing was measured.
-fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&TrafficPath, &Answer)> {
+fn tested_paths(snapshot: &Snapshot) -> impl Iterator<Item = (&TrafficPath, &Answer)> {
     let tried = match &snapshot.probes {
         Probes::Tried(answers) => Some(answers),
         Probes::None(_) => None,
@@ -109,7 +109,7 @@ fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&TrafficPath, &Answer)> {
 
 /// Returns the text for people: each path, then the checklist with the usual remedies for blocked paths.
 fn page(snapshot: &Snapshot, rows: &[Row], colours: bool, width: Option<usize>) -> String {
-    let mut lines: Vec<_> = ways(snapshot)
+    let mut lines: Vec<_> = tested_paths(snapshot)
         .map(|(way, answer)| match answer {
             Answer::Answered(seconds) => format!("open  {:>6.0} ms  {way}", seconds * 1000.0),
             Answer::Failed(why) => format!("shut             {way}: {why}"),
@@ -126,7 +126,7 @@ fn page(snapshot: &Snapshot, rows: &[Row], colours: bool, width: Option<usize>) 
 
 /// Returns the JSON object for programs: that of `mullion doctor`, plus the paths.
 fn json(snapshot: &Snapshot, rows: &[Row]) -> Value {
-    let ways = ways(snapshot).map(|(way, answer)| {
+    let ways = tested_paths(snapshot).map(|(way, answer)| {
         let (result, seconds, why) = match answer {
             Answer::Answered(seconds) => ("open", Some(*seconds), None),
             Answer::Failed(why) => ("shut", None, Some(why)),

@@ -22,7 +22,7 @@ pub(super) fn check(id: &str) -> Result<String, Failure> {
         check.title,
         filled(check.explanation),
         check.asks,
-        check.fix.words(),
+        check.fix.description(),
         check.source
     ))
 }
@@ -44,7 +44,7 @@ pub(super) fn tables() -> String {
                 check.explanation,
                 check.source,
                 check.asks,
-                check.fix.words()
+                check.fix.description()
             );
         }
         text.push('\n');

@@ -16,7 +16,7 @@ pub(super) enum Outcome {
 
 impl Outcome {
     /// Returns the word that is printed for the result.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
             Outcome::Failed => "failed",
@@ -125,7 +125,7 @@ impl From<Unknown> for Findings {
 
 impl Problem {
     /// Adds a change that fixes the problem.
-    pub(super) fn mend(&mut self, change: Change) -> &mut Self {
+    pub(super) fn with_fix(&mut self, change: Change) -> &mut Self {
         self.changes.push(change);
         self
     }

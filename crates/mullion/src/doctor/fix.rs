@@ -20,7 +20,7 @@ const ROUNDS: usize = 4;
 ///
 /// # Errors
 /// The cluster does not answer, or there is no terminal to ask for confirmation.
-pub(super) async fn mend(
+pub(super) async fn apply_fixes(
     client: &Client,
     mut snapshot: Snapshot,
     mut rows: Vec<Row>,

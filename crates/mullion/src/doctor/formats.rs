@@ -24,7 +24,7 @@ fn of_row(row: &Row) -> Value {
     json!({
         "id": row.check.id,
         "title": row.check.title,
-        "result": row.found.outcome().word(),
+        "result": row.found.outcome().label(),
         "state": row.found.state,
         "needs": row.found.missing,
         "problems": problems,

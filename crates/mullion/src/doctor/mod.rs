@@ -110,7 +110,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
     }
     let mut rows = examine(&snapshot, args.network);
     if args.fix {
-        (snapshot, rows) = fix::mend(&client, snapshot, rows, args.yes).await?;
+        (snapshot, rows) = fix::apply_fixes(&client, snapshot, rows, args.yes).await?;
     }
     match args.output {
         Format::Text => out::line(&report::page(

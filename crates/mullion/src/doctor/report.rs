@@ -75,7 +75,7 @@ fn add(row: &Row, colours: bool, width: Option<usize>, lines: &mut Vec<String>) 
         Outcome::Unknown => "36",
         Outcome::NotNeeded => "2",
     };
-    let word = painted(&format!("{:<10}", outcome.word()), colour, colours);
+    let word = painted(&format!("{:<10}", outcome.label()), colour, colours);
     let front = format!("{word}  {}  ", row.check.id);
     let is_bad = matches!(outcome, Outcome::Failed | Outcome::Warning);
     if !is_bad {

@@ -19,7 +19,7 @@ pub(super) enum FixKind {
 
 impl FixKind {
     /// Returns what the documentation says about a check's fix.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn description(self) -> &'static str {
         match self {
             FixKind::Made => "made by `--fix`",
             FixKind::Shown => "shown",

@@ -248,7 +248,7 @@ fn every_check_has_the_results_of_its_examples() {
         let sections = sections(check.id);
         for section in &sections {
             let found = World::healthy().with(&section.documents).found(check.id);
-            if found.outcome().word() != section.expected {
+            if found.outcome().label() != section.expected {
                 wrong.push(format!(
                     "{} ({}): not {} but {found:#?}",
                     check.id, section.remark, section.expected

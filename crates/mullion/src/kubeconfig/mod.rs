@@ -300,7 +300,7 @@ pub(crate) fn mark(server: &str, directory: Option<&Path>) -> Value {
 }
 
 /// Returns a kubeconfig with this cluster only.
-pub(crate) fn alone(cluster: &Cluster<'_>) -> Value {
+pub(crate) fn for_cluster(cluster: &Cluster<'_>) -> Value {
     entries::merged(json!({}), cluster, true)
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
     // Checked again although [`Target::resolve`] did: the file may have changed while the cluster started.
     let found = target.check(cluster.name, Some(cluster.server))?;
     let config = match target {
-        Target::Usual(_) | Target::File(_) => alone(cluster),
+        Target::Usual(_) | Target::File(_) => for_cluster(cluster),
         Target::Merge(path) => {
             let other_files = other_files(path);
             // The current context of any file counts for all of them, so a choice in another file is

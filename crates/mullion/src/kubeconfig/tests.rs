@@ -68,7 +68,7 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
         true,
     ))
     .expect("YAML");
-    let own = alone(&cluster("mullion", NOWHERE, &certs));
+    let own = for_cluster(&cluster("mullion", NOWHERE, &certs));
     let own = file::yaml(&own).expect("YAML");
     let commented = own.replace("kind: Config", "kind: Config # of the demo");
     let foreign = [
@@ -326,7 +326,7 @@ fn a_copy_of_a_kubeconfig_is_private_and_replaces_nothing_of_the_users() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("demo");
     let certs = certs();
-    let config = alone(&cluster("demo", NOWHERE, &certs));
+    let config = for_cluster(&cluster("demo", NOWHERE, &certs));
     for _ in 0..2 {
         write_alone(&path, NOWHERE, &config).expect("it can be written");
     }

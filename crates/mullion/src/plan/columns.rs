@@ -2,21 +2,21 @@
 
 /// The alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum Alignment {
     Left,
     Right,
 }
 
 /// A table with a header line.
 pub(super) struct Columns<const N: usize> {
-    sides: [Side; N],
+    alignments: [Alignment; N],
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Columns<N> {
-    pub(super) fn new(titles: [(&str, Side); N]) -> Self {
+    pub(super) fn new(titles: [(&str, Alignment); N]) -> Self {
         Columns {
-            sides: titles.map(|(_, side)| side),
+            alignments: titles.map(|(_, side)| side),
             rows: vec![titles.map(|(title, _)| title.to_owned())],
         }
     }
@@ -39,9 +39,9 @@ impl<const N: usize> Columns<N> {
         let line = |row: &[String; N]| {
             let cells = used
                 .iter()
-                .map(|&(column, width)| match self.sides[column] {
-                    Side::Left => format!("{:width$}", row[column]),
-                    Side::Right => format!("{:>width$}", row[column]),
+                .map(|&(column, width)| match self.alignments[column] {
+                    Alignment::Left => format!("{:width$}", row[column]),
+                    Alignment::Right => format!("{:>width$}", row[column]),
                 });
             let cells: Vec<_> = cells.collect();
             format!("  {}", cells.join("  ")).trim_end().to_owned()
@@ -57,9 +57,9 @@ mod tests {
     #[test]
     fn a_column_is_as_wide_as_its_widest_cell_and_left_out_if_it_is_empty() {
         let titles = [
-            ("pool", Side::Left),
-            ("x", Side::Left),
-            ("pods", Side::Right),
+            ("pool", Alignment::Left),
+            ("x", Alignment::Left),
+            ("pods", Alignment::Right),
         ];
         let mut table = Columns::new(titles);
         let row = |name: &str, pods: &str| [name.to_owned(), String::new(), pods.to_owned()];

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{
-    columns::{Columns, Side},
+    columns::{Alignment, Columns},
     options::PlanArgs,
     price::{a_month, whole},
     refusals,
@@ -124,10 +124,10 @@ impl Comparison {
 
     fn sums(&self) -> Vec<String> {
         let mut table = Columns::new([
-            ("", Side::Left),
-            ("now", Side::Right),
-            ("then", Side::Right),
-            ("difference", Side::Right),
+            ("", Alignment::Left),
+            ("now", Alignment::Right),
+            ("then", Alignment::Right),
+            ("difference", Alignment::Right),
         ]);
         let mut numbers = |what: &str, now: usize, then: usize| {
             let more = then as i64 - now as i64;
@@ -174,11 +174,11 @@ impl Comparison {
 
     fn nodes(&self) -> Vec<String> {
         let mut table = Columns::new([
-            ("pool", Side::Left),
-            ("type", Side::Left),
-            ("capacity", Side::Left),
-            ("now", Side::Right),
-            ("then", Side::Right),
+            ("pool", Alignment::Left),
+            ("type", Alignment::Left),
+            ("capacity", Alignment::Left),
+            ("now", Alignment::Right),
+            ("then", Alignment::Right),
         ]);
         for kind in &self.difference.nodes {
             table.row([

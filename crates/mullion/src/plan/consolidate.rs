@@ -22,7 +22,7 @@ use super::{
 use crate::{
     failure::Failure,
     why::{
-        page::{Ink, Page, Row},
+        page::{Colours, Page, Row},
         state::State,
     },
 };
@@ -279,7 +279,7 @@ impl Answer {
             page.paragraph(&format!("What if: {}.", self.what_if.join("; ")));
             page.blank();
         }
-        page.paragraph(&self.headline(&page.ink));
+        page.paragraph(&self.headline(&page.colours));
         page.blank();
         for made in &self.moves {
             made.print(&mut page);
@@ -303,8 +303,8 @@ impl Answer {
         page.end()
     }
 
-    fn headline(&self, ink: &Ink) -> String {
-        let Ink {
+    fn headline(&self, ink: &Colours) -> String {
+        let Colours {
             bold, good, end, ..
         } = ink;
         let (before, after) = (self.before_usd_per_hour, self.after_usd_per_hour);

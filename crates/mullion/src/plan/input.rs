@@ -21,7 +21,7 @@ use crate::{
         rules::RuleFlags,
         source::{self, Source},
         state::State,
-        template::Maker,
+        template::PodOwner,
         world::{self, PlannedPod},
     },
 };
@@ -40,7 +40,7 @@ pub(super) struct Input {
     /// The keys of the pods in `coming` and of pending pods.
     pub(super) keys: FxHashSet<String>,
     /// A model pod for each workload of the manifests that has zero replicas.
-    pub(super) idle: Vec<(Maker, PodSpec)>,
+    pub(super) idle: Vec<(PodOwner, PodSpec)>,
 }
 
 impl Input {
@@ -54,7 +54,7 @@ impl Input {
             ignore_pod_os: false,
         };
         let empty = || -> Result<State, Failure> {
-            let state = State::new(rules.alone()?);
+            let state = State::new(rules.empty_cluster()?);
             Ok(match keeps_whole {
                 true => state.keeping_whole(),
                 false => state,
@@ -65,7 +65,7 @@ impl Input {
         let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {
             Some(path) => source::file(path, empty()?).await?,
-            None if args.offline => source::alone(empty()?).await?,
+            None if args.offline => source::with_local_server(empty()?).await?,
             None => {
                 let live = source::live(
                     args.kubeconfig.clone(),
@@ -168,12 +168,12 @@ impl Input {
         let gone = self
             .source
             .state
-            .take_pods(|pod| planned.maker.has_made(pod) && !pod.finished);
+            .take_pods(|pod| planned.owner.owns(pod) && !pod.finished);
         for pod in gone {
             self.keys.remove(&pod.key());
         }
         if planned.replicas == 0 {
-            let model = (planned.maker.clone(), planned.pod.clone());
+            let model = (planned.owner.clone(), planned.pod.clone());
             self.idle.push(model);
         }
         let copies = replicas::of(planned, &mut self.source.state, &mut self.keys)?;
@@ -184,7 +184,7 @@ impl Input {
     /// Binds a DaemonSet's pods to the existing nodes that have room for them.
     fn place_daemon(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
         let state = &mut self.source.state;
-        state.take_pods(|pod| planned.maker.has_made(pod));
+        state.take_pods(|pod| planned.owner.owns(pod));
         if state.cluster.node_count() == 0 {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl Input {
         let set = Daemon::of(&record);
         for node in &set.runs_on {
             let mut pod = daemon::on(&planned.pod, node);
-            pod.name = format!("{}-{node}", planned.maker.name);
+            pod.name = format!("{}-{node}", planned.owner.name);
             pod.node_name = Some(node.clone());
             let placed = state.cluster.bind(&pod, node);
             placed.map_err(|error| Failure::input(error).about(&planned.named))?;
@@ -203,8 +203,8 @@ impl Input {
         if let waiting @ 1.. = set.waits_on.len() {
             self.remarks.push(format!(
                 "DaemonSet {}/{} has no room on {waiting} of the {} nodes it is meant for",
-                planned.maker.namespace,
-                planned.maker.name,
+                planned.owner.namespace,
+                planned.owner.name,
                 waiting + set.runs_on.len(),
             ));
         }

@@ -47,8 +47,8 @@ pub(super) fn of(
         };
         pod.name = name(planned, index);
         if !keys.insert(pod.key()) {
-            let kind = planned.maker.kind.to_lowercase();
-            pod.name = format!("{}-{kind}-{index}", planned.maker.name);
+            let kind = planned.owner.kind.to_lowercase();
+            pod.name = format!("{}-{kind}-{index}", planned.owner.name);
             keys.insert(pod.key());
         }
         pods.push(pod);
@@ -64,15 +64,15 @@ fn first(planned: &PlannedPod) -> u64 {
 }
 
 fn name(planned: &PlannedPod, index: u64) -> String {
-    match planned.maker.kind.as_str() {
+    match planned.owner.kind.as_str() {
         "Pod" => planned.pod.name.clone(),
-        _ => format!("{}-{}", planned.maker.name, first(planned) + index),
+        _ => format!("{}-{}", planned.owner.name, first(planned) + index),
     }
 }
 
 fn alike(planned: &PlannedPod) -> PodSpec {
     let mut pod = planned.pod.clone();
-    if planned.maker.kind == "StatefulSet" {
+    if planned.owner.kind == "StatefulSet" {
         pod.template
             .labels
             .retain(|label, _| !ORDINALS.contains(&label.as_str()));

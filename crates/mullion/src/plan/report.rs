@@ -390,7 +390,7 @@ fn refused(
             continue;
         }
         let invalid = own.invalid.as_ref().map(ToString::to_string);
-        let pools = outlook::words(cluster, &question.pools, &pod.template, &own.pools)?;
+        let pools = outlook::refusal_texts(cluster, &question.pools, &pod.template, &own.pools)?;
         let like = |group: &UnplacedPods| group.invalid == invalid && group.pools == pools;
         let index = match groups.iter().position(like) {
             Some(index) => index,

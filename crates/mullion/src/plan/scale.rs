@@ -3,7 +3,7 @@
 use mullion_engine::model::{PodSpec, PodVolume};
 
 use super::input::Input;
-use crate::{failure::Failure, why::template::Maker};
+use crate::{failure::Failure, why::template::PodOwner};
 
 /// A workload and the number of pods that it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,19 +59,19 @@ pub(super) fn apply(
     input: &mut Input,
     namespace: Option<&str>,
 ) -> Result<String, Failure> {
-    let maker = Maker {
+    let owner = PodOwner {
         kind: scale.kind.to_owned(),
         namespace: namespace.unwrap_or("default").to_owned(),
         name: scale.name.clone(),
     };
-    let called = format!("{} {}/{}", maker.kind, maker.namespace, maker.name);
-    let is_own = |pod: &PodSpec| maker.has_made(pod) && !pod.finished && !pod.terminating;
+    let called = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
+    let is_own = |pod: &PodSpec| owner.owns(pod) && !pod.finished && !pod.terminating;
     let state = &mut input.source.state;
     let coming = input.coming.iter().filter(|pod| is_own(pod));
     let there = state.pods.iter().filter(|pod| is_own(pod));
     let before = coming.clone().count() + there.clone().count();
     let mut idle = input.idle.iter();
-    let idle = idle.find(|(own, _)| *own == maker).map(|(_, model)| model);
+    let idle = idle.find(|(own, _)| *own == owner).map(|(_, model)| model);
     // Pods of a manifest come first: they have the template that new pods will have, existing ones may be
     // older.
     let Some(model) = coming.chain(there).next().or(idle).cloned() else {

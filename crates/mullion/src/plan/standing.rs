@@ -65,7 +65,7 @@ pub(crate) async fn run(asked: StandingQuery) -> Result<bool, Failure> {
         Some(path) => {
             // Whether a node may go depends on annotations and conditions, which an abridged state does not
             // keep.
-            let empty = State::new(asked.rules.alone()?).keeping_whole();
+            let empty = State::new(asked.rules.empty_cluster()?).keeping_whole();
             source::file(path, empty).await?.state
         }
         None => {
@@ -129,7 +129,7 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
 impl NodeStanding {
     fn print(&self, page: &mut Page) {
         let name = &self.node;
-        let (bold, end) = (page.ink.bold, page.ink.end);
+        let (bold, end) = (page.colours.bold, page.colours.end);
         match &self.outcome {
             NodeOutcome::Stays { reason } => {
                 page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
@@ -252,7 +252,7 @@ impl PoolStanding {
     }
 
     fn print(&self, page: &mut Page) {
-        let (bold, end) = (page.ink.bold, page.ink.end);
+        let (bold, end) = (page.colours.bold, page.colours.end);
         let name = &self.node_pool;
         match (
             &self.buys_nothing,

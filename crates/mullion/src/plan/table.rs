@@ -4,7 +4,7 @@ use mullion_api::labels;
 use mullion_engine::model::Quantity;
 
 use super::{
-    columns::{Columns, Side},
+    columns::{Alignment, Columns},
     count,
     options::PlanArgs,
     price::whole,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     input,
-    why::page::{Ink, Page, Row},
+    why::page::{Colours, Page, Row},
 };
 
 /// The bytes of a gibibyte.
@@ -27,7 +27,7 @@ pub(super) fn text(
     width: Option<usize>,
 ) -> String {
     let mut page = Page::new(colours, width);
-    page.paragraph(&headline(report, &page.ink));
+    page.paragraph(&headline(report, &page.colours));
     page.blank();
     nodes(&mut page, report);
     if args.pods {
@@ -44,8 +44,8 @@ pub(super) fn text(
     page.end()
 }
 
-fn headline(report: &Report, ink: &Ink) -> String {
-    let Ink {
+fn headline(report: &Report, ink: &Colours) -> String {
+    let Colours {
         bold,
         good,
         bad,
@@ -117,18 +117,18 @@ fn nodes(page: &mut Page, report: &Report) {
         }
     }
     let mut table = Columns::new([
-        ("nodes", Side::Right),
-        ("pool", Side::Left),
-        ("os", Side::Left),
-        ("type", Side::Left),
-        ("or", Side::Right),
-        ("zone", Side::Left),
-        ("capacity", Side::Left),
-        ("pods", Side::Right),
-        ("cpu", Side::Right),
-        ("memory GiB", Side::Right),
-        ("addresses", Side::Right),
-        ("USD/h", Side::Right),
+        ("nodes", Alignment::Right),
+        ("pool", Alignment::Left),
+        ("os", Alignment::Left),
+        ("type", Alignment::Left),
+        ("or", Alignment::Right),
+        ("zone", Alignment::Left),
+        ("capacity", Alignment::Left),
+        ("pods", Alignment::Right),
+        ("cpu", Alignment::Right),
+        ("memory GiB", Alignment::Right),
+        ("addresses", Alignment::Right),
+        ("USD/h", Alignment::Right),
     ]);
     for group in &groups {
         let first = group[0];

@@ -156,7 +156,7 @@ impl Exporter {
             .await
             == Some(true)
         {
-            self.deliver(&batch).await;
+            self.send_batch(&batch).await;
             batch.clear();
         }
         // The process stops.
@@ -166,7 +166,7 @@ impl Exporter {
             {
                 batch.push(span);
             }
-            if batch.is_empty() || !self.deliver(&batch).await {
+            if batch.is_empty() || !self.send_batch(&batch).await {
                 return;
             }
             batch.clear();
@@ -174,7 +174,7 @@ impl Exporter {
     }
 
     /// Sends a batch until the collector takes it, refuses it for good, or the process stops. Returns whether it was taken.
-    async fn deliver(&mut self, batch: &[Span]) -> bool {
+    async fn send_batch(&mut self, batch: &[Span]) -> bool {
         let mut pause = RETRY;
         loop {
             match self.send(batch).await {
@@ -183,11 +183,11 @@ impl Exporter {
                     return true;
                 }
                 Err(Refusal::ForGood(why)) => {
-                    self.lose(&why);
+                    self.report_loss(&why);
                     self.drop_spans(batch.len());
                     return false;
                 }
-                Err(Refusal::ForNow(why)) => self.lose(&why),
+                Err(Refusal::ForNow(why)) => self.report_loss(&why),
             }
             let waited = tokio::time::sleep(pause);
             if self.stop.run_until_cancelled(waited).await.is_none() {
@@ -252,7 +252,7 @@ impl Exporter {
     }
 
     /// Says that the collector takes no spans, once until it does again.
-    fn lose(&mut self, why: &str) {
+    fn report_loss(&mut self, why: &str) {
         if self.lost.is_none() {
             self.lost = Some(self.dropped());
             tracing::warn!(

@@ -42,7 +42,7 @@ use super::{
     karpenter,
     logs::SimulatedLogs,
     metrics::SimulatedMetrics,
-    nodes::{self, Machine, Registered},
+    nodes::{self, Machine, RegisteredNodes},
     plan::Plan,
     pod_rules,
     progress::{Progress, ShownNodes},
@@ -54,7 +54,7 @@ use crate::{
         keep,
         running::{self, Announced, Record},
     },
-    devices::Judge,
+    devices::CelEvaluator,
     failure::Failure,
     image_facts::ImageFacts,
     kubeconfig::{self, Target},
@@ -197,7 +197,7 @@ impl Cluster {
             announced = running::announce(&Record {
                 name: plan.name.clone(),
                 pid: std::process::id(),
-                access: kubeconfig::alone(&leads_to),
+                access: kubeconfig::for_cluster(&leads_to),
                 server,
                 kubeconfig: Some(target.path().to_owned()),
                 directory: plan.directory.clone(),
@@ -305,7 +305,7 @@ impl Cluster {
         state.with(|state| {
             state
                 .cluster_mut()
-                .judge_devices_by(Arc::new(Judge::default()))
+                .judge_devices_by(Arc::new(CelEvaluator::default()))
         });
         // Reservations and faults must be in effect before the provisioner buys anything.
         account::resume(context, ec2).await;
@@ -328,7 +328,7 @@ impl Cluster {
         self.check_policies();
         let options = kubelet::driver::Options {
             pace,
-            images: kubelet::pulls::Knowledge {
+            images: kubelet::pulls::ImageSources {
                 table: self.plan.images.clone(),
                 contents: Some(Arc::new(PullRegistries(self.registries.clone()))),
             },
@@ -351,7 +351,7 @@ impl Cluster {
     pub(crate) async fn nodes_ready(&self, patience: Duration) -> Result<usize, Vec<Machine>> {
         let ready = async {
             self.context.informers.nodes.synced().await;
-            let mut registered = Registered::default();
+            let mut registered = RegisteredNodes::default();
             loop {
                 let machines = registered.remaining(self.machines());
                 let done = |machine: &Machine| machine.is_ready || machine.is_stopped;

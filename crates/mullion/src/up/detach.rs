@@ -82,7 +82,7 @@ mod unix {
     }
 
     /// Detaches from the terminal and the process's parent; all further output goes to `log`.
-    pub(crate) fn let_go(log: &Path) -> Result<(), Failure> {
+    pub(crate) fn detach_from_terminal(log: &Path) -> Result<(), Failure> {
         let failed = |error: io::Error| {
             Failure::input(format!(
                 "the log {} cannot be written: {}",
@@ -136,4 +136,4 @@ mod other {
 #[cfg(not(unix))]
 pub(crate) use other::{let_go, start};
 #[cfg(unix)]
-pub(crate) use unix::{let_go, start};
+pub(crate) use unix::{detach_from_terminal, start};

@@ -95,6 +95,7 @@ impl Plugin for ImagePlacement {
 
     fn handles(&self, action: &Action<'_>) -> bool {
         let is_whole = action.subresource.is_none();
+        // Ephemeral containers bring further images into a pod that exists already.
         let is_pod = action.is("", "pods")
             && (is_whole || action.subresource == Some("ephemeralcontainers"));
         let is_written = matches!(action.operation, Operation::Create | Operation::Update);
@@ -191,9 +192,9 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     /// A network of faulty registries; the first part of a host's name says how it fails.
-    struct Odd;
+    struct FaultyNetwork;
 
-    impl Dial for Odd {
+    impl Dial for FaultyNetwork {
         fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
             let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
             match to.host.split('.').next().unwrap_or_default() {
@@ -226,9 +227,9 @@ mod tests {
 
     /// A network without registries, which records the hosts that were called.
     #[derive(Default)]
-    struct Called(Mutex<BTreeSet<String>>);
+    struct RecordingNetwork(Mutex<BTreeSet<String>>);
 
-    impl Dial for Called {
+    impl Dial for RecordingNetwork {
         fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
             let mut called = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             called.insert(to.host.clone());
@@ -239,7 +240,7 @@ mod tests {
 
     /// Starts an API server whose registries are faulty.
     async fn server() -> Client {
-        server_with("all".parse().expect("a setting"), Arc::new(Odd)).await
+        server_with("all".parse().expect("a setting"), Arc::new(FaultyNetwork)).await
     }
 
     async fn server_with(settings: Settings, network: Arc<dyn Dial>) -> Client {
@@ -304,7 +305,7 @@ mod tests {
             let Command::Up(args) = cli.command else {
                 panic!("it is another command");
             };
-            let network = Arc::new(Called::default());
+            let network = Arc::new(RecordingNetwork::default());
             let settings = args.registries.unwrap_or_default();
             let pods: Api<Pod> =
                 Api::default_namespaced(server_with(settings, network.clone()).await);

@@ -1,13 +1,13 @@
 //! Warns about fields of Karpenter's kinds that are accepted but have no effect yet, with `Warning` headers that kubectl prints.
 //!
-//! [`mullion_controllers::nodepool::inert`] lists these fields. An update that does not change the spec gives no warnings.
+//! [`mullion_controllers::nodepool::ignored_fields`] lists these fields. An update that does not change the spec gives no warnings.
 
 use mullion_apiserver::{
     admission::{Action, Ctx, Plugin, Request},
     status::Status,
 };
 use mullion_controllers::{
-    nodepool::inert::{self, Inert},
+    nodepool::ignored_fields::{self, IgnoredField},
     provisioner::FeatureGates,
 };
 use serde::de::DeserializeOwned;
@@ -20,17 +20,17 @@ pub(super) struct InertFields {
 }
 
 /// Reads the spec of a kind and returns its fields without effect.
-type Reader = fn(&Value, FeatureGates) -> Vec<Inert>;
+type Reader = fn(&Value, FeatureGates) -> Vec<IgnoredField>;
 
 /// Group, plural, and the function that finds the fields.
 const KINDS: [(&str, &str, Reader); 6] = [
     ("karpenter.sh", "nodepools", |spec, gates| {
-        of(spec, |spec| inert::of_node_pool(spec, gates))
+        of(spec, |spec| ignored_fields::of_node_pool(spec, gates))
     }),
     ("karpenter.sh", "nodeoverlays", |_, gates| {
         match gates.node_overlay {
             true => Vec::new(),
-            false => vec![inert::of_node_overlay()],
+            false => vec![ignored_fields::of_node_overlay()],
         }
     }),
     (
@@ -38,22 +38,27 @@ const KINDS: [(&str, &str, Reader); 6] = [
         "capacitybuffers",
         |_, gates| match gates.capacity_buffer {
             true => Vec::new(),
-            false => vec![inert::of_capacity_buffer()],
+            false => vec![ignored_fields::of_capacity_buffer()],
         },
     ),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, gates| {
-        of(spec, |spec| inert::of_node_class(spec, false, gates))
+        of(spec, |spec| {
+            ignored_fields::of_node_class(spec, false, gates)
+        })
     }),
     ("karpenter.sh", "provisioners", |spec, _| {
-        of(spec, inert::of_provisioner)
+        of(spec, ignored_fields::of_provisioner)
     }),
     ("karpenter.k8s.aws", "awsnodetemplates", |spec, _| {
-        of(spec, inert::of_node_template)
+        of(spec, ignored_fields::of_node_template)
     }),
 ];
 
 /// Returns the fields without effect of a spec; none if the spec cannot be parsed, because validation reports that error.
-fn of<S: DeserializeOwned>(spec: &Value, fields: impl Fn(&S) -> Vec<Inert>) -> Vec<Inert> {
+fn of<S: DeserializeOwned>(
+    spec: &Value,
+    fields: impl Fn(&S) -> Vec<IgnoredField>,
+) -> Vec<IgnoredField> {
     S::deserialize(spec)
         .map(|spec| fields(&spec))
         .unwrap_or_default()

@@ -148,7 +148,7 @@ async fn announce(
                 cluster.plan.name
             ),
         });
-        detach::let_go(log)?;
+        detach::detach_from_terminal(log)?;
         progress = tells(seen.unwrap_or_else(|| ShownNodes::now(cluster.machines())));
     }
     Ok(Some(progress))

@@ -87,9 +87,9 @@ pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machin
 
 /// The names of nodes that have been registered.
 #[derive(Default)]
-pub(super) struct Registered(FxHashSet<String>);
+pub(super) struct RegisteredNodes(FxHashSet<String>);
 
-impl Registered {
+impl RegisteredNodes {
     /// Removes the machines whose nodes were deleted: they are never registered again, so waiting for them is useless.
     pub(super) fn remaining(&mut self, machines: Vec<Machine>) -> Vec<Machine> {
         let mut machines = machines;
@@ -125,7 +125,7 @@ enum NodeChange {
 }
 
 impl NodeChange {
-    fn word(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
             NodeChange::Bought => "bought",
             NodeChange::Ready => "ready",
@@ -145,14 +145,14 @@ struct ObservedNode {
 
 /// The nodes at the last look.
 pub(super) struct Watch {
-    registered: Registered,
+    registered: RegisteredNodes,
     known: BTreeMap<String, ObservedNode>,
 }
 
 impl Watch {
     /// Creates a watch that knows the nodes that the user has been shown; the first look reports all changes since then.
     pub(super) fn new(shown: Vec<Machine>) -> Watch {
-        let mut registered = Registered::default();
+        let mut registered = RegisteredNodes::default();
         let shown = registered.remaining(shown).into_iter();
         let known = shown.map(|machine| {
             let known = ObservedNode {
@@ -265,7 +265,7 @@ fn lines_of(change: NodeChange, kind: &Kind, names: Vec<String>) -> Vec<String> 
     } = kind;
     let pool = kind.pool();
     let usd = |count: usize| *price as f64 * count as f64 / 1e6;
-    let word = change.word();
+    let word = change.text();
     if names.len() > NAMED {
         let count = names.len();
         let cost = match change {
@@ -338,7 +338,7 @@ mod tests {
         );
         assert_eq!(watch.look(deleted.clone(), 2 * second), [] as [String; 0]);
         // Waiting for all nodes to be ready must not count the deleted node either.
-        let mut registered = Registered::default();
+        let mut registered = RegisteredNodes::default();
         registered.remaining(there());
         assert_eq!(registered.remaining(deleted), [booting]);
     }

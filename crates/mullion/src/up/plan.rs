@@ -85,7 +85,7 @@ pub(crate) struct Plan {
     /// Whether the default NodePools are created.
     pub(crate) default_pools: bool,
     /// The port to listen on.
-    pub(crate) port: Port,
+    pub(crate) port: PortChoice,
     /// The destination of the kubeconfig; `None` writes none.
     pub(crate) kubeconfig: Option<Target>,
     /// Divisor of simulated delays.
@@ -157,10 +157,10 @@ impl OutputOptions {
 
 /// The choice of the port.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Port {
+pub(crate) enum PortChoice {
     /// 6443, or the next free one.
     Usual,
-    /// The port of the last start; if it is taken, like [`Port::Usual`].
+    /// The port of the last start; if it is taken, like [`PortChoice::Usual`].
     Again(u16),
     /// This port; 0 is any free one.
     Exactly(u16),
@@ -201,7 +201,7 @@ impl Plan {
             spec,
             config,
             file: args.config,
-            port: args.port.map_or(Port::Usual, Port::Exactly),
+            port: args.port.map_or(PortChoice::Usual, PortChoice::Exactly),
             speed: args.speed,
             subnet_bits: args.subnet_size,
             ipam: args.ipam.into(),
@@ -224,8 +224,8 @@ impl Plan {
 
     /// Takes over the config of a kept cluster, or stores that of a new one; and takes over its port, unless the flags name another.
     pub(crate) fn go_on(&mut self, notes: &Notes) -> Result<(), Failure> {
-        if let (Port::Usual, Some(port)) = (self.port, keep::port(notes)) {
-            self.port = Port::Again(port);
+        if let (PortChoice::Usual, Some(port)) = (self.port, keep::port(notes)) {
+            self.port = PortChoice::Again(port);
         }
         let Some(config) = keep::config(notes) else {
             // Stored at the first start, because a kept cluster has to go on without the file.
@@ -396,23 +396,23 @@ fn only_one_reads_stdin(args: &UpArgs) -> Result<(), Failure> {
     }
 }
 
-impl Port {
+impl PortChoice {
     /// Takes the port on loopback.
     pub(crate) async fn bind(self) -> Result<(TcpListener, SocketAddr), Failure> {
         let listener = match self {
-            Port::Exactly(port) => listen(port).await.map_err(|error| {
+            PortChoice::Exactly(port) => listen(port).await.map_err(|error| {
                 Failure::input(format!(
                     "port {port} on 127.0.0.1 cannot be taken: {}",
                     cause(&error)
                 ))
                 .hint("choose another one with --port N; --port 0 takes any free one")
             })?,
-            Port::Again(port) => match listen(port).await {
+            PortChoice::Again(port) => match listen(port).await {
                 Ok(listener) => listener,
                 // The kubeconfig is written anew with the port, so another one does no harm.
                 Err(_) => usual().await?,
             },
-            Port::Usual => usual().await?,
+            PortChoice::Usual => usual().await?,
         };
         let address = listener
             .local_addr()

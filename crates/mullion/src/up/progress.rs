@@ -63,7 +63,7 @@ impl Progress {
         nodes.on_change({
             let changed = Arc::clone(&changed);
             move |change| {
-                if is_news(change) {
+                if is_reportable(change) {
                     changed.notify_one();
                 }
             }
@@ -106,7 +106,7 @@ impl Progress {
 }
 
 /// Returns whether a node was added, removed or changed its readiness, and not only sent a heartbeat.
-fn is_news(change: &Change<'_, Node>) -> bool {
+fn is_reportable(change: &Change<'_, Node>) -> bool {
     match change {
         Change::Added(_) | Change::Deleted(_) => true,
         Change::Updated { old, new } => is_ready(old) != is_ready(new),

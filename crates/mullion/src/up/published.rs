@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The published settings of a cluster's scheduler and provisioner.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Published {
+pub(crate) struct PublishedSettings {
     /// The KubeSchedulerConfiguration as the user gave it, if any.
     config: Option<String>,
     /// Whether `spec.os.name` is a placement requirement.
@@ -39,9 +39,9 @@ pub(crate) struct Published {
     pub(crate) settings: Settings,
 }
 
-impl Default for Published {
+impl Default for PublishedSettings {
     fn default() -> Self {
-        Published {
+        PublishedSettings {
             config: None,
             pod_os_counts: true,
             settings: Settings::default(),
@@ -49,7 +49,7 @@ impl Default for Published {
     }
 }
 
-impl Published {
+impl PublishedSettings {
     /// Returns the scheduler's configuration.
     ///
     /// # Errors
@@ -130,12 +130,12 @@ async fn write(
 ///
 /// # Errors
 /// There is no response, or the published settings are invalid.
-pub(crate) async fn of_cluster(client: &Client) -> Result<Published, Failure> {
+pub(crate) async fn of_cluster(client: &Client) -> Result<PublishedSettings, Failure> {
     let mut data = data_of(client, NAME).await?;
     let settings = settings::read(&data_of(client, PROVISIONER).await?);
     let settings = settings
         .map_err(|why| Failure::input(format!("ConfigMap {NAMESPACE}/{PROVISIONER}: {why}")))?;
-    Ok(Published {
+    Ok(PublishedSettings {
         settings,
         config: data.remove(CONFIG),
         pod_os_counts: data.get(POD_OS).is_none_or(|counts| counts != "false"),
@@ -175,7 +175,7 @@ mod tests {
     async fn what_is_not_the_default_is_known_to_clients_until_it_is_the_default_again() {
         let client = client().await;
         let read = || async { of_cluster(&client).await.expect("an answer") };
-        assert_eq!(read().await, Published::default());
+        assert_eq!(read().await, PublishedSettings::default());
         let text = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
         publish(&client, Some(text), false).await.expect("taken");
         let published = read().await;
@@ -184,7 +184,7 @@ mod tests {
         assert!(!published.pod_os_counts);
         for _ in 0..2 {
             publish(&client, None, true).await.expect("taken back");
-            assert_eq!(read().await, Published::default());
+            assert_eq!(read().await, PublishedSettings::default());
         }
         let own = Settings {
             preferences: PreferencePolicy::Ignore,
@@ -196,6 +196,6 @@ mod tests {
         publish_settings(&client, &Settings::default())
             .await
             .expect("taken back");
-        assert_eq!(read().await, Published::default());
+        assert_eq!(read().await, PublishedSettings::default());
     }
 }

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_decision_is_told_without_its_surroundings() {
         let log = DecisionLog::new(Clock::starting_at(jiff::Timestamp::UNIX_EPOCH), 10);
-        let pass = log.pass("provisioner");
+        let pass = log.reconciliation("provisioner");
         pass.clone()
             .with_ref("NodePool", "windows-2022")
             .with("Pods", "x".repeat(150))
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_failure_is_told_with_its_cause() {
         let log = DecisionLog::new(Clock::starting_at(jiff::Timestamp::UNIX_EPOCH), 10);
-        log.pass("provisioner")
+        log.reconciliation("provisioner")
             .error("creating nodeclaim", &"no offering");
         let told = decision(&log.since(0).0[0]);
         assert_eq!(

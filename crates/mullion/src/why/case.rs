@@ -43,7 +43,7 @@ impl Case {
     }
 
     /// Returns which object of a refused line is wrong, and why; `None` if the line itself is malformed.
-    pub(super) fn blame(line: &[u8], empty: &Cluster) -> Option<String> {
+    pub(super) fn find_invalid_object(line: &[u8], empty: &Cluster) -> Option<String> {
         #[derive(Deserialize)]
         struct Parts {
             #[serde(default)]
@@ -142,7 +142,9 @@ mod tests {
         }
         let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
         assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
-        let blame = |line: &str| Case::blame(line.as_bytes(), &Cluster::new(Options::default()));
+        let blame = |line: &str| {
+            Case::find_invalid_object(line.as_bytes(), &Cluster::new(Options::default()))
+        };
         let blamed = blame(twice).expect("an object");
         assert!(blamed.starts_with("items[1] (Node a): "), "{blamed}");
         let pod = blame(r#"{"items":[],"pod":{"spec":7}}"#).expect("the pod");

@@ -29,8 +29,8 @@ fn whole(error: &serde_json::Error) -> String {
 /// Appends the answer to a line to `text`.
 pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
     let read = Case::read(line, empty);
-    let Case { mut state, pod } =
-        read.map_err(|error| Case::blame(line, empty).unwrap_or_else(|| whole(&error)))?;
+    let Case { mut state, pod } = read
+        .map_err(|error| Case::find_invalid_object(line, empty).unwrap_or_else(|| whole(&error)))?;
     if let Some(message) = answer::undecided(&state.cluster, &pod) {
         let record = Record {
             message: Some(message),
@@ -70,9 +70,9 @@ mod tests {
     }
 
     /// A writer that accepts this many writes and then fails.
-    struct Patience(usize);
+    struct FailingWriter(usize);
 
-    impl Write for Patience {
+    impl Write for FailingWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(1).ok_or(io::ErrorKind::BrokenPipe)?;
             Ok(bytes.len())
@@ -190,7 +190,7 @@ mod tests {
         let input = (case(1) + "\nnothing\n").repeat(20_000);
         let ends = pass_through(
             input.as_bytes(),
-            Patience(2),
+            FailingWriter(2),
             2,
             &Cluster::new(Options::default()),
         );

@@ -7,7 +7,7 @@ use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
     images::ImageTable,
     model::{PodSpec, PodTemplate},
-    remedy::{Facts, Place, Remedy},
+    remedy::{ChangedPlace, Facts, Remedy},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -143,7 +143,7 @@ impl Explanation {
     }
 
     /// Returns whether another pending pod gets the same explanation, so that both can be printed together.
-    pub(super) fn says_as(&self, other: &Explanation) -> bool {
+    pub(super) fn has_same_text(&self, other: &Explanation) -> bool {
         let waits = |own: &Self| own.bound_to.is_none() && own.passed_over.is_none();
         let waits = waits(self) && waits(other);
         waits
@@ -516,11 +516,11 @@ fn prerequisite(cluster: &Cluster, asked: &EngineAnswers) -> Option<String> {
 
 fn change_set(cluster: &Cluster, pools: &Pools, remedy: Remedy) -> ChangeSet {
     let changes = remedy.changes.iter();
-    let changes = changes.map(|change| change.words(|pool| pools.owner(pool)));
+    let changes = changes.map(|change| change.text(|pool| pools.owner(pool)));
     let changes = changes.collect();
     let (node, buys) = match remedy.place {
-        Place::Node(node) => (Some(cluster.node_name(node).to_owned()), None),
-        Place::Bought {
+        ChangedPlace::Node(node) => (Some(cluster.node_name(node).to_owned()), None),
+        ChangedPlace::Bought {
             pool,
             instance_type,
             price_micro_usd,

@@ -124,16 +124,16 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         return standing::run(of_kind(kind, &args, rules)?).await;
     }
     if let Some(path) = &args.cases {
-        return cases::run(path, &rules.alone()?).map(|()| true);
+        return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
     let source = match &args.state {
-        Some(path) => source::file(path, State::new(rules.alone()?)).await?,
+        Some(path) => source::file(path, State::new(rules.empty_cluster()?)).await?,
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, false).await?,
     };
     let table = Arc::new(up::images::table(args.images.as_deref())?);
     let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
-    let subjects: Vec<Subject> = match args.filename.is_empty() {
+    let subjects: Vec<ExplainedPod> = match args.filename.is_empty() {
         false => {
             let documents = manifest::documents(&args.filename)?;
             let namespace = args.namespace.as_deref();
@@ -154,12 +154,12 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
                 &placement,
             );
             let planned = planned.await?;
-            let subject = |planned| Subject::planned(planned, &source.state);
+            let subject = |planned| ExplainedPod::planned(planned, &source.state);
             planned.into_iter().map(subject).collect()
         }
         true => existing(&source.state, &names, &args)?
             .into_iter()
-            .map(Subject::existing)
+            .map(ExplainedPod::existing)
             .collect(),
     };
     let mut state = source.state;
@@ -222,7 +222,7 @@ fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
     for explanation in explained {
         match groups
             .iter_mut()
-            .find(|group| group[0].says_as(explanation))
+            .find(|group| group[0].has_same_text(explanation))
         {
             Some(group) => group.push(explanation),
             None => groups.push(vec![explanation]),
@@ -232,7 +232,7 @@ fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
 }
 
 /// A pod to explain.
-struct Subject {
+struct ExplainedPod {
     /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     named: String,
     pod: PodSpec,
@@ -240,9 +240,9 @@ struct Subject {
     daemon: Option<Vec<String>>,
 }
 
-impl Subject {
+impl ExplainedPod {
     fn existing(pod: PodSpec) -> Self {
-        Subject {
+        ExplainedPod {
             named: format!("pod {}/{}", pod.template.namespace, pod.name),
             pod,
             daemon: None,
@@ -261,23 +261,23 @@ impl Subject {
             };
             state.pods.iter().filter(is_own).map(PodSpec::key).collect()
         });
-        Subject { named, pod, daemon }
+        ExplainedPod { named, pod, daemon }
     }
 }
 
 fn explain(
     state: &mut State,
     pools: &Pools,
-    subjects: &[Subject],
+    subjects: &[ExplainedPod],
     table: &ImageTable,
 ) -> Result<Vec<Explanation>, ModelError> {
-    let resize_of = |subject: &Subject| {
+    let resize_of = |subject: &ExplainedPod| {
         let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
         own.and_then(|pod| state.resize_of(pod)).cloned()
     };
     // Collected before the state is taken apart below: the explainer changes its cluster.
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
-    let images_of = |subject: &Subject| state.images_of(&subject.pod, table);
+    let images_of = |subject: &ExplainedPod| state.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
@@ -302,7 +302,7 @@ fn explain(
     });
     let mut explained: Vec<(usize, Explanation)> = Vec::new();
     for index in order {
-        let Subject { named, pod, daemon } = &subjects[index];
+        let ExplainedPod { named, pod, daemon } = &subjects[index];
         let explanation = match daemon {
             Some(replaced) => explainer.explain_daemon(pod, named.clone(), replaced, name_of)?,
             None => explainer.explain(pod, named.clone(), name_of)?,

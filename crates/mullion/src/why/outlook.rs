@@ -83,7 +83,7 @@ pub(super) fn outlook(
         };
         let words = match known.get(template) {
             Some(words) => words.clone(),
-            None => words(cluster, pools, template, &refused.pools)?,
+            None => refusal_texts(cluster, pools, template, &refused.pools)?,
         };
         known.insert(template, words.clone());
         outlook.refusals.insert(refused.pod, words);
@@ -188,7 +188,7 @@ fn dollars(micro_usd: u64) -> f64 {
 ///
 /// # Errors
 /// A pool has an impossible amount of a resource, such as a negative one.
-pub(crate) fn words(
+pub(crate) fn refusal_texts(
     cluster: &mut Cluster,
     pools: &Pools,
     template: &PodTemplate,

@@ -7,7 +7,7 @@ const NARROWEST: usize = 40;
 
 /// The escape sequences for colours; all are empty if colours are off.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Ink {
+pub(crate) struct Colours {
     pub(crate) bold: &'static str,
     pub(crate) dim: &'static str,
     pub(crate) good: &'static str,
@@ -15,17 +15,17 @@ pub(crate) struct Ink {
     pub(crate) end: &'static str,
 }
 
-impl Ink {
+impl Colours {
     pub(crate) fn new(colours: bool) -> Self {
         match colours {
-            true => Ink {
+            true => Colours {
                 bold: "\x1b[1m",
                 dim: "\x1b[2m",
                 good: "\x1b[32m",
                 bad: "\x1b[31m",
                 end: "\x1b[0m",
             },
-            false => Ink::default(),
+            false => Colours::default(),
         }
     }
 }
@@ -39,7 +39,7 @@ pub(crate) struct Row {
 
 /// A text that is being written. Results of `writeln!` are ignored, because writing to a String cannot fail.
 pub(crate) struct Page {
-    pub(crate) ink: Ink,
+    pub(crate) colours: Colours,
     text: String,
     width: Option<usize>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Page {
 impl Page {
     pub(crate) fn new(colours: bool, width: Option<usize>) -> Self {
         Page {
-            ink: Ink::new(colours),
+            colours: Colours::new(colours),
             text: String::new(),
             width: width.map(|width| width.max(NARROWEST)),
         }
@@ -68,17 +68,17 @@ impl Page {
 
     pub(crate) fn paragraph(&mut self, text: &str) {
         for line in text.lines() {
-            self.folded(line, 0);
+            self.wrapped(line, 0);
         }
     }
 
     pub(crate) fn dimmed(&mut self, text: &str) {
-        let Ink { dim, end, .. } = self.ink;
-        self.folded(&format!("{dim}{text}{end}"), 0);
+        let Colours { dim, end, .. } = self.colours;
+        self.wrapped(&format!("{dim}{text}{end}"), 0);
     }
 
     pub(crate) fn title(&mut self, text: &str) {
-        let Ink { bold, end, .. } = self.ink;
+        let Colours { bold, end, .. } = self.colours;
         let _ = writeln!(self.text, "  {bold}{text}{end}");
     }
 
@@ -99,24 +99,24 @@ impl Page {
     }
 
     fn row(&mut self, row: &Row, column: usize) {
-        let Ink { dim, end, .. } = self.ink;
+        let Colours { dim, end, .. } = self.colours;
         let Row { lead, what, aside } = row;
         let indent = visible(lead);
         if aside.is_empty() {
-            return self.folded(&format!("{lead}{what}"), indent);
+            return self.wrapped(&format!("{lead}{what}"), indent);
         }
         let whole = indent + visible(what).max(column) + 2 + visible(aside);
         if self.width.is_none_or(|width| whole <= width) {
             let _ = writeln!(self.text, "{lead}{what:column$}  {dim}{aside}{end}");
             return;
         }
-        self.folded(&format!("{lead}{what}"), indent);
+        self.wrapped(&format!("{lead}{what}"), indent);
         let deeper = " ".repeat(indent + 2);
-        self.folded(&format!("{deeper}{dim}{aside}{end}"), indent + 2);
+        self.wrapped(&format!("{deeper}{dim}{aside}{end}"), indent + 2);
     }
 
     /// Adds a line and wraps it at the page's width; continuation lines are indented by `hanging`.
-    fn folded(&mut self, line: &str, hanging: usize) {
+    fn wrapped(&mut self, line: &str, hanging: usize) {
         let Some(width) = self.width else {
             let _ = writeln!(self.text, "{line}");
             return;

@@ -46,7 +46,7 @@ impl Placement {
             has_table,
             rule: PlaceByImage {
                 table,
-                facts: Arc::new(NamesAlone::default()),
+                facts: Arc::new(NameBasedFacts::default()),
                 gates_unknown: false,
             },
             placed: Cell::new(false),
@@ -123,12 +123,12 @@ impl Placement {
 
 /// Facts about images that are taken from names only; no registry is asked.
 #[derive(Default)]
-struct NamesAlone {
+struct NameBasedFacts {
     /// The taints of Windows nodes; they are the same for all pods of a question.
     taints: OnceLock<Vec<Taint>>,
 }
 
-impl Facts for NamesAlone {
+impl Facts for NameBasedFacts {
     fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint> {
         self.taints.get_or_init(|| taints::common(cluster)).clone()
     }

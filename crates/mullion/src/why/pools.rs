@@ -226,7 +226,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
             .node_name()
             .filter(|name| state.cluster.node(name).is_some());
         let market = found.markets.of_claim(claim);
-        let node = expected_node(claim).or_else(|| template::likely_machine(claim, market?));
+        let node = expected_node(claim).or_else(|| template::expected_node(claim, market?));
         let Some(mut node) = node else { continue };
         node.name = there.unwrap_or(&node.name).to_owned();
         let sets = daemons

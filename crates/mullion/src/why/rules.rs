@@ -9,7 +9,7 @@ use mullion_controllers::provisioner::Settings;
 use mullion_engine::{Cluster, Options, Profile};
 
 use crate::{
-    devices::Judge,
+    devices::CelEvaluator,
     failure::Failure,
     up::{published, scheduler_config},
 };
@@ -26,7 +26,7 @@ impl RuleFlags {
     ///
     /// # Errors
     /// The scheduler's configuration file is invalid.
-    pub(crate) fn alone(&self) -> Result<Cluster, Failure> {
+    pub(crate) fn empty_cluster(&self) -> Result<Cluster, Failure> {
         Ok(empty(
             !self.ignore_pod_os,
             &self.profiles()?.unwrap_or_default(),
@@ -60,7 +60,7 @@ pub(super) fn empty(pod_os_counts: bool, profiles: &[Profile]) -> Cluster {
         os_filter: pod_os_counts,
     };
     let mut cluster = Cluster::with_profiles(options, profiles);
-    cluster.judge_devices_by(Arc::new(Judge::default()));
+    cluster.judge_devices_by(Arc::new(CelEvaluator::default()));
     cluster
 }
 

@@ -194,7 +194,7 @@ async fn connected(
         Some(path) => vec![path],
         None => kubeconfig::user_kubeconfigs()?,
     };
-    let read = together(&paths).map_err(|error| failed(&error))?;
+    let read = merge_kubeconfigs(&paths).map_err(|error| failed(&error))?;
     let config = kubeconfig::client_config(read, &options).await;
     let config = config.map_err(|error| failed(&error))?;
     let server = config.cluster_url.to_string();
@@ -203,7 +203,7 @@ async fn connected(
 }
 
 /// Merges kubeconfigs as kubectl does: the first of equal entries counts, and missing files are skipped unless all are missing.
-fn together(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+fn merge_kubeconfigs(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     let mut there: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
     if there.is_empty() {
         // Then the error names the missing file.
@@ -336,11 +336,11 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
             None => add(&mut state, &document, "", &named)?,
         }
     }
-    alone(state).await
+    with_local_server(state).await
 }
 
 /// Returns the state with a client of an API server in this process that admits pods to it.
-pub(crate) async fn alone(state: State) -> Result<Source, Failure> {
+pub(crate) async fn with_local_server(state: State) -> Result<Source, Failure> {
     let client = offline(&state).await?;
     Ok(Source {
         state,
@@ -497,12 +497,12 @@ mod tests {
         let missing = directory.path().join("missing");
         let first = write("first", entry("https://first") + "current-context: ''");
         let second = write("second", entry("https://second") + "current-context: b");
-        let read = together(&[missing.clone(), first, second]).expect("two are there");
+        let read = merge_kubeconfigs(&[missing.clone(), first, second]).expect("two are there");
         let cluster = read.clusters[0].cluster.as_ref().expect("a cluster");
         assert_eq!(cluster.server.as_deref(), Some("https://first"));
         assert_eq!(read.clusters.len(), 1);
         assert_eq!(read.current_context.as_deref(), Some("b"));
-        let none = together(&[missing]).expect_err("none is there");
+        let none = merge_kubeconfigs(&[missing]).expect_err("none is there");
         assert_eq!(root(&none), "there is no such file");
     }
 }

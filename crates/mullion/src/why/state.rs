@@ -9,7 +9,7 @@ use mullion_api::labels::{self, PLACED_BY_IMAGE};
 use mullion_cloud::WindowsAddresses;
 use mullion_controllers::provisioner::{
     self,
-    discovered::{Book, KEPT_IN},
+    discovered::{CapacityRecords, KEPT_IN},
     risk::SpotRisks,
 };
 use mullion_engine::{
@@ -63,15 +63,15 @@ pub(crate) struct State {
     /// All nodes by name. A case keeps none, and leaves the following fields empty too.
     nodes: BTreeMap<String, NodeSpec>,
     /// Claims, and volumes bound to a claim; a manifest cannot change them.
-    settled: BTreeSet<Title>,
+    settled: BTreeSet<ObjectKey>,
     /// The reasons why pods with a pending resize are not resized.
-    resizes: BTreeMap<Title, String>,
+    resizes: BTreeMap<ObjectKey, String>,
     /// What the images run on, as placement by image recorded it on pods.
-    images: BTreeMap<Title, Vec<ImagePlatforms>>,
+    images: BTreeMap<ObjectKey, Vec<ImagePlatforms>>,
     /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
     /// The objects of the kinds that are kept unabridged.
-    others: BTreeMap<Title, Value>,
+    others: BTreeMap<ObjectKey, Value>,
     /// The `status.nodeInfo.kubeletVersion` of the first node that has one; it serves as the cluster's version.
     pub(super) kubelet_version: Option<String>,
     /// The settings of the cluster's provisioner.
@@ -79,7 +79,7 @@ pub(crate) struct State {
 }
 
 /// Identifies an object: kind, namespace and name.
-type Title = (String, String, String);
+type ObjectKey = (String, String, String);
 
 /// A list of objects: a `v1` List, or a typed one such as PodList. A single object can be read as such a list too.
 #[derive(Deserialize)]
@@ -165,7 +165,7 @@ impl State {
         let words = words.into_iter().flatten().filter_map(Value::as_str);
         let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
         if !words.is_empty() {
-            let title = title_of("Pod", pod);
+            let title = key_of("Pod", pod);
             self.resizes.insert(title, words.join(": "));
         }
     }
@@ -174,7 +174,7 @@ impl State {
     pub(super) fn note_images(&mut self, pod: &Value) {
         if let Some(report) = pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str() {
             let words = images::of_annotation(report);
-            self.images.insert(title_of("Pod", pod), words);
+            self.images.insert(key_of("Pod", pod), words);
         }
     }
 
@@ -315,7 +315,7 @@ impl State {
             }
             "ConfigMap" => {
                 let config = whole(rest)?;
-                if [vpc_cni(), discovered()].contains(&title_of(kind, &config)) {
+                if [vpc_cni(), discovered()].contains(&key_of(kind, &config)) {
                     self.keep(kind, config);
                 }
             }
@@ -346,7 +346,7 @@ impl State {
 
     /// Stores an object, replacing one of the same kind, namespace and name.
     fn keep(&mut self, kind: &str, object: Value) {
-        self.others.insert(title_of(kind, &object), object);
+        self.others.insert(key_of(kind, &object), object);
     }
 
     fn settle(&mut self, kind: &str, namespace: String, name: String) {
@@ -359,13 +359,13 @@ impl State {
     /// and a manifest does not decide what it was given.
     pub(crate) fn is_settled(&self, object: &Value) -> bool {
         let kind = object["kind"].as_str().unwrap_or_default();
-        self.settled.contains(&title_of(kind, object))
+        self.settled.contains(&key_of(kind, object))
     }
 
     /// Returns the status of an object that is kept unabridged; `None` if there is no such object.
     pub(super) fn status_of(&self, object: &Value) -> Option<&Value> {
         let kind = object["kind"].as_str().unwrap_or_default();
-        self.others.get(&title_of(kind, object))?.get("status")
+        self.others.get(&key_of(kind, object))?.get("status")
     }
 
     /// Adds a node of a manifest. An existing node is changed as `kubectl apply` would change it: labels are added, and fields that the
@@ -420,9 +420,11 @@ impl State {
     }
 
     /// Returns the capacity that nodes of the cluster turned out to have, as far as the state has it.
-    pub(crate) fn discovered_capacity(&self) -> Book {
+    pub(crate) fn discovered_capacity(&self) -> CapacityRecords {
         let kept = self.others.get(&discovered());
-        kept.map_or_else(Book::default, |config| Book::read(&data_of(config)).0)
+        kept.map_or_else(CapacityRecords::default, |config| {
+            CapacityRecords::read(&data_of(config)).0
+        })
     }
 
     /// Returns the risks of spot offerings that the cluster has learnt, as far as the state has them.
@@ -497,13 +499,13 @@ impl State {
 }
 
 /// Returns the title of the ConfigMap that records the capacity which nodes turned out to have.
-fn discovered() -> Title {
+fn discovered() -> ObjectKey {
     let (namespace, name) = KEPT_IN;
     ["ConfigMap", namespace, name].map(str::to_owned).into()
 }
 
 /// Returns the title of the ConfigMap with the settings of the VPC resource controller.
-fn vpc_cni() -> Title {
+fn vpc_cni() -> ObjectKey {
     ["ConfigMap", "kube-system", "amazon-vpc-cni"]
         .map(str::to_owned)
         .into()
@@ -516,7 +518,7 @@ fn data_of(config: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn title_of(kind: &str, object: &Value) -> Title {
+fn key_of(kind: &str, object: &Value) -> ObjectKey {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let meta = &object["metadata"];
     (

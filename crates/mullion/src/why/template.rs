@@ -11,17 +11,17 @@ use serde_json::{Map, Value, json};
 
 /// The object that a pod is, or that creates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Maker {
+pub(crate) struct PodOwner {
     /// The kind: `Deployment`, for example, or `Pod` for a pod without a workload.
     pub(crate) kind: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-impl Maker {
+impl PodOwner {
     /// Returns whether an existing pod is this object, or was created by it. Pods of a CronJob's earlier runs are not counted.
-    pub(crate) fn has_made(&self, pod: &scheduled::PodSpec) -> bool {
-        let Maker {
+    pub(crate) fn owns(&self, pod: &scheduled::PodSpec) -> bool {
+        let PodOwner {
             kind,
             namespace,
             name,
@@ -49,7 +49,7 @@ impl Maker {
 pub(super) struct Prospect {
     /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(super) named: String,
-    pub(super) maker: Maker,
+    pub(super) pod_owner: PodOwner,
     /// The number of such pods at a time; 1 for a DaemonSet, whose number depends on the nodes.
     pub(super) replicas: u64,
     pub(super) pod: Value,
@@ -92,7 +92,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
             "Pod" => format!("pod {home}/{name}"),
             kind => format!("a pod of {kind} {home}/{name}"),
         },
-        maker: Maker {
+        pod_owner: PodOwner {
             kind: kind.to_owned(),
             namespace: home.to_owned(),
             name: name.to_owned(),

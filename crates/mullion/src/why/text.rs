@@ -7,7 +7,7 @@ use super::{
     daemon::Daemon,
     explanation::{ChangeSet, Explanation, Unserved},
     outlook::{Costs, Purchase},
-    page::{Ink, Page, Row},
+    page::{Colours, Page, Row},
 };
 
 /// The number of nodes named for each reason, and of nodes shown with their scores.
@@ -23,7 +23,7 @@ pub(super) fn text(
     width: Option<usize>,
 ) -> String {
     let mut page = Page::new(colours, width);
-    page.paragraph(&headline(explanation, &page.ink));
+    page.paragraph(&headline(explanation, &page.colours));
     if let Some(why) = &explanation.resize {
         page.paragraph(&format!("Its resize waits: {why}."));
     }
@@ -82,8 +82,8 @@ pub(super) fn text(
     page.end()
 }
 
-fn headline(explanation: &Explanation, ink: &Ink) -> String {
-    let Ink {
+fn headline(explanation: &Explanation, ink: &Colours) -> String {
+    let Colours {
         bold,
         good,
         bad,
@@ -186,8 +186,8 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
 }
 
 /// Returns the sentences about where the pods of a DaemonSet go.
-fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
-    let Ink {
+fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Colours) -> String {
+    let Colours {
         bold,
         good,
         bad,
@@ -230,8 +230,8 @@ fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
 }
 
 /// Returns the sentences about a pod that makes room by preemption.
-fn evictions(explanation: &Explanation, ink: &Ink) -> String {
-    let Ink {
+fn evictions(explanation: &Explanation, ink: &Colours) -> String {
+    let Colours {
         bold, good, end, ..
     } = ink;
     let pod = &explanation.pod;
@@ -386,7 +386,7 @@ fn changes(page: &mut Page, explanation: &Explanation) {
             None => "No change to the pod, a cordon or a pool places it: it needs another node or another pool.".to_owned(),
         });
     }
-    let Ink { bold, end, .. } = page.ink;
+    let Colours { bold, end, .. } = page.colours;
     let title = match explanation.is_placed() {
         // For a pod that has a place, nothing else can need a change.
         true => "Its image does not start on that Windows build. Smallest change that helps:",

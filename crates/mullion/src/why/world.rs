@@ -13,7 +13,7 @@ use super::{
     placement::Placement,
     source::{self, Source},
     state::State,
-    template::{self, Maker, Prospect, put},
+    template::{self, PodOwner, Prospect, put},
 };
 use crate::{failure::Failure, out};
 
@@ -74,7 +74,7 @@ pub(crate) struct PlannedPod {
     /// The DaemonSet, if the pod belongs to one, which has a pod on every eligible node.
     pub(crate) daemon: Option<String>,
     /// The object that creates the pod.
-    pub(crate) maker: Maker,
+    pub(crate) owner: PodOwner,
     /// The number of such pods.
     pub(crate) replicas: u64,
     /// The pod as an API server would store it.
@@ -145,11 +145,11 @@ pub(super) async fn apply(
     let planned = put_in(source, sorted, namespace, placement).await?;
     for own in planned
         .iter()
-        .filter(|own| own.maker.kind == "Pod" && own.is_taken)
+        .filter(|own| own.owner.kind == "Pod" && own.is_taken)
     {
-        let Maker {
+        let PodOwner {
             namespace, name, ..
-        } = &own.maker;
+        } = &own.owner;
         out::note(&format!(
             "pod {namespace}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {namespace}` asks about the one that is there"
         ));
@@ -216,7 +216,7 @@ fn keep_daemon(state: &mut State, mut object: Value, own: &PlannedPod) -> Result
     put(
         &mut object["metadata"],
         "namespace",
-        json!(own.maker.namespace),
+        json!(own.owner.namespace),
     );
     let spec = own.admitted["spec"].clone();
     put(&mut object["spec"]["template"], "spec", spec);
@@ -322,7 +322,7 @@ async fn admit(
 ) -> Result<PlannedPod, Failure> {
     let Prospect {
         named,
-        maker,
+        pod_owner,
         replicas,
         pod,
         owner,
@@ -380,7 +380,7 @@ async fn admit(
             ..spec
         },
         daemon,
-        maker,
+        owner: pod_owner,
         replicas,
         admitted,
         claims: own_claims,

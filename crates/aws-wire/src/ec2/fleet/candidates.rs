@@ -1,4 +1,4 @@
-//! The ways to fill a fleet, in the order of its allocation strategy.
+//! The options of a fleet, in the order of its allocation strategy.
 
 use mullion_cloud::{
     CapacityType, LaunchOption, Subnet,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::refusal::Refusal;
 
-/// One way to fill the fleet.
+/// One option of the fleet: an override in one subnet.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) config: usize,
@@ -37,7 +37,7 @@ impl Candidate {
             && self.capacity_type == other.capacity_type
     }
 
-    /// What is told of it when it cannot be had.
+    /// Returns the report about a candidate that cannot be bought.
     pub(super) fn failed(self, code: &str, message: &str) -> FailedOption {
         FailedOption {
             config: self.config,
@@ -63,7 +63,7 @@ impl Candidate {
     }
 }
 
-/// Returns all that may be bought, best first; what can never be had is told of in `failed`.
+/// Returns all options, best first. Overrides that no launch can satisfy are reported in `failed`.
 pub(super) fn candidates(
     call: &Call<'_>,
     fleet: &Fleet,
@@ -96,6 +96,7 @@ pub(super) fn candidates(
         _ => fleet.on_demand,
     };
     all.sort_by(|a, b| {
+        // In EC2 an override without a priority has the lowest one.
         let priority = |own: &Candidate| own.given.priority.unwrap_or(f64::INFINITY);
         let by_priority = match strategy {
             Strategy::Price => std::cmp::Ordering::Equal,

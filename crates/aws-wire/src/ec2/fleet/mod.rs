@@ -1,6 +1,7 @@
-//! CreateFleet, for fleets of type `instant`: what can be had at once of many options, and why the others could not.
+//! CreateFleet, for fleets of type `instant`: launches instances of the best available options at once, and reports the error of every option that
+//! failed.
 //!
-//! Invariant: options are tried in the order of the allocation strategy, and each that could not be had is told of once.
+//! Invariant: options are tried in the order of the allocation strategy, and each option that fails is reported once.
 
 mod candidates;
 mod request;
@@ -28,6 +29,7 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         return Ok(xml);
     };
     let place = call.state().tokens.of(token);
+    // Held until the fleet is bought, so that a retry that arrives meanwhile gets the same result and buys nothing.
     let mut place = place.lock().await;
     let fingerprint = call.params.fingerprint();
     if let Some(before) = &*place {
@@ -62,7 +64,7 @@ struct LaunchedCandidate {
     instances: Vec<Arc<Instance>>,
 }
 
-/// Buys what can be had. Returns the answer and what was bought.
+/// Buys the instances of a fleet. Returns the response and the instances.
 async fn fill(
     call: &Call<'_>,
     fleet: &Fleet,
@@ -76,7 +78,7 @@ async fn fill(
             continue;
         }
         let mut candidates = candidates(call, fleet, *capacity_type, &mut failed)?;
-        // The fleet runs instances with the rights of its caller.
+        // EC2 launches a fleet's instances with the permissions of the caller, so a denial shows as an error of every option.
         if let Some(why) = call.endpoint.denial("ec2:RunInstances") {
             let Refusal { code, message, .. } = unauthorized(&why);
             let refused = candidates.drain(..);
@@ -105,6 +107,7 @@ async fn fill(
                 }
                 Ok(None) => break,
                 Err(refusal) if bought.is_empty() => return Err(refusal),
+                // With an error the caller would never learn of the instances that were bought already.
                 Err(_) => break,
             }
         }
@@ -117,13 +120,13 @@ async fn fill(
 struct Purchase<'a> {
     fleet: &'a Fleet,
     id: &'a str,
-    /// What no other purchase is called.
+    /// A name that no other purchase has.
     name: String,
     token: &'a str,
 }
 
 impl Purchase<'_> {
-    /// Buys one of the candidates; those that could not be had are taken out of them and told of.
+    /// Buys one of the candidates. Candidates that cannot be bought are moved to `failed`.
     async fn make(
         &self,
         call: &Call<'_>,
@@ -131,6 +134,7 @@ impl Purchase<'_> {
         failed: &mut Vec<FailedOption>,
     ) -> Result<Option<(Candidate, Arc<Instance>)>, Refusal> {
         let mut attempt = 0;
+        // A launch request has one image, so only leading candidates of the first one's image are tried together.
         while let Some(first) = candidates.first() {
             let (config, image) = (first.config, first.image.clone());
             let of_one = |own: &&Candidate| own.config == config && own.image == image;
@@ -174,7 +178,11 @@ impl Purchase<'_> {
                     "an instance was bought that was not asked for",
                 ));
             };
-            let Err(refusal) = template.spec.settle(call, &instance, self.token).await else {
+            let Err(refusal) = template
+                .spec
+                .finish_launch(call, &instance, self.token)
+                .await
+            else {
                 return Ok(Some((candidates[position].clone(), instance)));
             };
             let own = candidates.remove(position);

@@ -1,4 +1,4 @@
-//! What a request for a fleet asks for.
+//! Reads the request for a fleet.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::super::{
 };
 use crate::{query::ParamScope, refusal::Refusal};
 
-/// Instances of one fleet at most.
+/// The maximum number of instances of one fleet.
 const MOST: i64 = 1000;
 
-/// A launch template and what may be bought with it.
+/// A launch template and its overrides.
 pub(super) struct Config {
     pub(super) template_id: String,
     pub(super) template_name: String,
@@ -24,7 +24,7 @@ pub(super) struct Config {
     pub(super) overrides: Vec<Override>,
 }
 
-/// What of a launch template is other for one way to fill the fleet.
+/// The values that replace those of a launch template for one option of the fleet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Override {
     pub(super) instance_type: Option<String>,
@@ -35,10 +35,10 @@ pub(super) struct Override {
     pub(super) max_price: Option<f64>,
 }
 
-/// A fleet as it is asked for.
+/// A requested fleet.
 pub(super) struct Fleet {
     pub(super) configs: Vec<Config>,
-    /// How many instances of each capacity type.
+    /// The number of instances of each capacity type.
     pub(super) wanted: Vec<(CapacityType, u64)>,
     pub(super) spot: Strategy,
     pub(super) on_demand: Strategy,

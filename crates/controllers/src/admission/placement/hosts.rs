@@ -56,7 +56,7 @@ pub(super) struct Allowed {
 
 impl Allowed {
     /// Computes the kinds of hosts that a pod's spec allows.
-    pub(super) fn by(
+    pub(super) fn of_spec(
         spec: &Value,
         containers: &[Container<'_>],
         builds: &Builds,

@@ -41,7 +41,7 @@ impl Source {
 
 /// The platforms on which an image runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
+pub struct ImageFact {
     /// The platforms.
     pub runs: Runs,
     /// The source of the fact.
@@ -56,7 +56,7 @@ pub struct Container<'a> {
     /// The image as written in the pod.
     pub image: &'a str,
     /// The platforms on which the image runs; `None` if unknown.
-    pub fact: Option<Fact>,
+    pub fact: Option<ImageFact>,
 }
 
 impl Container<'_> {
@@ -93,20 +93,20 @@ pub fn containers<'a>(
     let mut images = images.iter();
     let mut fact = || {
         if let Some(runs) = &annotated {
-            return Some(Fact {
+            return Some(ImageFact {
                 runs: runs.clone(),
                 source: Source::Annotation,
             });
         }
         let (image, runs) = (images.next()?, in_registries.next()?);
         if let Some(runs) = runs {
-            return Some(Fact {
+            return Some(ImageFact {
                 runs,
                 source: Source::Registry,
             });
         }
         let guess = table.guess(image.as_ref()?)?;
-        Some(Fact {
+        Some(ImageFact {
             runs: guess.runs,
             source: Source::Table(guess.because),
         })

@@ -12,7 +12,7 @@
 mod additions;
 mod hosts;
 mod images;
-mod sentences;
+mod messages;
 pub mod taints;
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
 use rustc_hash::FxHashSet;
 use serde_json::{Value, json};
 
-pub use self::images::{Container, Fact, Source, containers, pull_secrets};
+pub use self::images::{Container, ImageFact, Source, containers, pull_secrets};
 use self::{additions::Additions, hosts::Allowed};
 use super::{ClusterReader, Rule, Verdict, Write, system};
 
@@ -153,7 +153,9 @@ impl PlaceByImage {
     /// nodes by the template. `write` contains the template as a pod. A template is never refused, only its pods
     /// are, so a refusal becomes a warning.
     pub fn place_template(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
-        let is_to_be_placed = write.old.is_none_or(|old| is_placed_anew(old, write.pod));
+        let is_to_be_placed = write
+            .old
+            .is_none_or(|old| needs_new_placement(old, write.pod));
         let write = Write {
             old: None,
             ..*write
@@ -255,14 +257,14 @@ impl PlaceByImage {
         }
         let builds = self.table.builds();
         let common = self.common(containers);
-        let allowed = Allowed::by(&write.pod["spec"], containers, builds, cluster);
+        let allowed = Allowed::of_spec(&write.pod["spec"], containers, builds, cluster);
         let fits = |runs: &Runs| !allowed.systems_that_run(runs, builds).is_empty();
         // A pod that excludes every host by its own fields is not in conflict with its images, and is left to
         // the scheduler.
         if allowed.is_empty() || fits(&common.runs) {
             return (verdict, Some((common.runs, allowed, common.is_complete)));
         }
-        let sentence = |certain| sentences::conflict(containers, &allowed, builds, certain);
+        let sentence = |certain| messages::conflict(containers, &allowed, builds, certain);
         if !fits(&common.certain) {
             return (Verdict::forbidden(sentence(true)), None);
         }
@@ -337,7 +339,7 @@ pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
 
 /// Returns whether a changed template is placed again. Facts that were learned about images meanwhile must not
 /// cause a rollout when another field changes.
-fn is_placed_anew(old: &Value, template: &Value) -> bool {
+fn needs_new_placement(old: &Value, template: &Value) -> bool {
     let was_placed = old["metadata"]["annotations"][labels::PLACED_BY_IMAGE].is_string();
     was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
 }

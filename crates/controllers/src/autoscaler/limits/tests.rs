@@ -39,19 +39,19 @@ fn story(
     let bounds = Bounds { min, max, behavior };
     let mut history = History::default();
     let mut said = Vec::new();
-    for &(second, current, wish, expected) in steps {
+    for &(second, current, recommended, expected) in steps {
         history.begin(current, at(second));
-        let outcome = history.judge(&bounds, current, wish, at(second));
+        let outcome = history.judge(&bounds, current, recommended, at(second));
         assert_eq!(
             outcome.replicas, expected,
-            "after {second} s, {wish} instead of {current}: {outcome:?}"
+            "after {second} s, {recommended} instead of {current}: {outcome:?}"
         );
         if outcome.replicas != current {
             history.scaled(behavior, current, outcome.replicas, at(second));
         }
-        let (limited, (why, _)) = outcome.limited;
+        let (limited, (why, _)) = outcome.scaling_limited;
         assert_eq!(limited, why != "DesiredWithinRange", "{outcome:?}");
-        said.push((outcome.able.0, why));
+        said.push((outcome.able_to_scale.0, why));
     }
     said
 }
@@ -98,7 +98,7 @@ fn bounds_hold_with_and_without_a_behaviour() {
         };
         let outcome = history.judge(&bounds, 4, 1, at(0));
         assert_eq!(
-            (outcome.replicas, outcome.limited.1.0),
+            (outcome.replicas, outcome.scaling_limited.1.0),
             (2, "TooFewReplicas")
         );
     }
@@ -203,6 +203,10 @@ fn what_is_too_old_to_count_is_forgotten() {
         history.judge(&bounds, current, current + 1, at(step * 15));
         history.scaled(Some(&behavior), current, current + 1, at(step * 15));
     }
-    assert!(history.wishes.len() <= 6, "{}", history.wishes.len());
-    assert!(history.grown.len() <= 4, "{}", history.grown.len());
+    assert!(
+        history.recommendations.len() <= 6,
+        "{}",
+        history.recommendations.len()
+    );
+    assert!(history.scale_ups.len() <= 4, "{}", history.scale_ups.len());
 }

@@ -73,8 +73,8 @@ fn case(text: &str, requests: &[&str]) -> Case {
 }
 
 impl Case {
-    fn question(&self, current: i32, tolerances: Tolerances) -> Question<'_> {
-        Question {
+    fn question(&self, current: i32, tolerances: Tolerances) -> MetricInputs<'_> {
+        MetricInputs {
             current,
             pods: &self.pods,
             resource: "cpu",
@@ -194,7 +194,7 @@ fn an_average_asks_for_as_many_replicas_as_upstream() {
     ];
     for (resource, current, pods, target, expected) in cases {
         let case = case(pods, &[]);
-        let question = Question {
+        let question = MetricInputs {
             resource,
             ..case.question(current, Tolerances::USUAL)
         };
@@ -212,7 +212,7 @@ fn what_is_not_known_is_said() {
     assert_eq!(by_utilization(1, "-r 100x", 50), Err(Missing::Requests));
     let case = case("100r", &[]);
     let of = |container, resource| {
-        let question = Question {
+        let question = MetricInputs {
             container,
             resource,
             ..case.question(1, Tolerances::USUAL)
@@ -246,7 +246,7 @@ fn requests_of_the_pod_itself_count_instead_of_its_containers() {
         window: WINDOW,
     };
     let of = |container| {
-        let question = Question {
+        let question = MetricInputs {
             current: 1,
             pods: &pods,
             resource: "cpu",

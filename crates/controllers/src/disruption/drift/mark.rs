@@ -229,7 +229,7 @@ async fn write(
     if let Some(reason) = reason {
         karpenter
             .log
-            .pass_over(
+            .reconciliation_of(
                 "nodeclaim.disruption",
                 ("karpenter.sh", "NodeClaim"),
                 &claim.name_any(),

@@ -7,7 +7,7 @@ use mullion_engine::ip::{Cidr, PodUid};
 
 use crate::{
     Key,
-    ipam::{book::Member, events::reference},
+    ipam::{events::reference, node_state::AddressedPod},
     pods,
 };
 
@@ -54,8 +54,8 @@ pub(super) fn waits(pod: &Pod) -> bool {
     needs && !pod.annotations().contains_key(PRIVATE_IPV4)
 }
 
-/// Returns a pod as a member of its node's book, with the address in its annotation; `None` if it needs none.
-pub(super) fn member(pod: &Pod) -> Option<(PodUid, Member, Option<Cidr>)> {
+/// Returns a pod as a member of its node, with the address in its annotation; `None` if it needs none.
+pub(super) fn member(pod: &Pod) -> Option<(PodUid, AddressedPod, Option<Cidr>)> {
     if !is_concerned(pod) {
         return None;
     }
@@ -68,7 +68,7 @@ pub(super) fn member(pod: &Pod) -> Option<(PodUid, Member, Option<Cidr>)> {
     };
     Some((
         uid_of(pod)?,
-        Member::new(Key::of(pod), reference(pod)),
+        AddressedPod::new(Key::of(pod), reference(pod)),
         annotation,
     ))
 }

@@ -11,8 +11,8 @@ use crate::{
     Key,
     informers::BY_NODE,
     ipam::{
-        book::{Book, unsupported},
-        calls::{Begun, Life, Loaded, Report, Written},
+        calls::{AnnotationResult, LoadedNode, NodeLifetime, Report, StartedCall},
+        node_state::{NodeState, unsupported},
     },
     pods,
 };
@@ -22,57 +22,63 @@ impl Driver {
     pub(super) fn report(&mut self, report: Report) {
         let now = self.now();
         match report {
-            Report::Loaded(lives, found) => {
+            Report::Loaded(lifetimes, found) => {
                 self.metrics.called("load", &found);
                 if let Err(error) = &found {
                     tracing::debug!(%error, "the network interfaces of nodes cannot be read");
                 }
                 let mut found = found.unwrap_or_default();
-                for life in lives {
-                    let loaded = found.remove(&life.node);
-                    self.loaded(&life, loaded, now);
+                for lifetime in lifetimes {
+                    let loaded = found.remove(&lifetime.node);
+                    self.loaded(&lifetime, loaded, now);
                 }
             }
-            Report::Assigned(life, begun, ended) => {
+            Report::Assigned(lifetime, begun, ended) => {
                 self.metrics.called("assign", &ended);
                 // The subnet is told first, so that the node's next wish is already judged by what was
                 // learnt.
                 self.assigned(&begun, &ended, now);
                 if let Err(AddressError::NoPrefix) = ended {
-                    self.record_no_prefix(&life, now);
+                    self.record_no_prefix(&lifetime, now);
                 }
-                self.ended(&life, ended.map(Event::Created), Event::NotCreated, now);
+                self.ended(&lifetime, ended.map(Event::Created), Event::NotCreated, now);
             }
-            Report::GivenBack(life, subnet, ended) => {
+            Report::GivenBack(lifetime, subnet, ended) => {
                 self.metrics.called("give-back", &ended);
                 let given = ended.is_ok();
                 let event = ended.map(|()| Event::GivenBack);
-                self.ended(&life, event, Event::NotGivenBack, now);
+                self.ended(&lifetime, event, Event::NotGivenBack, now);
                 if given {
                     self.room(&subnet, now);
                 }
             }
-            Report::Listed(life, ended) => {
+            Report::Listed(lifetime, ended) => {
                 self.metrics.called("list", &ended);
-                self.ended(&life, ended.map(Event::Listed), Event::NotListed, now);
+                self.ended(&lifetime, ended.map(Event::Listed), Event::NotListed, now);
             }
-            Report::Annotated(life, pod, address, written) => {
-                self.annotated(&life, &pod, address, written, now);
+            Report::Annotated(lifetime, pod, address, written) => {
+                self.annotated(&lifetime, &pod, address, written, now);
             }
-            Report::Recorded(life, succeeded) => {
-                if let Some(book) = self.book(&life) {
-                    book.recorded(succeeded, now);
-                    self.touch(&life.node, None, now);
-                } else if self.context.informers.nodes.get("", &life.node).is_none() {
+            Report::Recorded(lifetime, succeeded) => {
+                if let Some(node_state) = self.node_state(&lifetime) {
+                    node_state.recorded(succeeded, now);
+                    self.touch(&lifetime.node, None, now);
+                } else if self
+                    .context
+                    .informers
+                    .nodes
+                    .get("", &lifetime.node)
+                    .is_none()
+                {
                     // The write may have created the CNINode again after it was deleted.
-                    self.calls.forget(life.node);
+                    self.calls.forget(lifetime.node);
                 }
             }
-            Report::Advertised(life, succeeded) => {
-                if let Some(book) = self.book(&life) {
-                    book.advertised(succeeded);
+            Report::Advertised(lifetime, succeeded) => {
+                if let Some(node_state) = self.node_state(&lifetime) {
+                    node_state.advertised(succeeded);
                     if !succeeded {
-                        let node = Work::Node(life.node.clone());
+                        let node = Work::Node(lifetime.node.clone());
                         self.queue.add_after(node, RETRY.base);
                     }
                 }
@@ -80,17 +86,19 @@ impl Driver {
         }
     }
 
-    /// Returns the book of a node, unless the report is about an earlier node of that name.
-    fn book(&mut self, life: &Life) -> Option<&mut Book> {
-        match self.nodes.get_mut(&life.node) {
-            Some(State::Managed(book)) if book.life == *life => Some(book),
+    /// Returns the state of a node, unless the report is about an earlier node of that name.
+    fn node_state(&mut self, lifetime: &NodeLifetime) -> Option<&mut NodeState> {
+        match self.nodes.get_mut(&lifetime.node) {
+            Some(State::Managed(node_state)) if node_state.lifetime == *lifetime => {
+                Some(node_state)
+            }
             _ => None,
         }
     }
 
-    fn loaded(&mut self, life: &Life, loaded: Option<Loaded>, now: u64) {
-        let name = &life.node;
-        if !matches!(self.nodes.get(name), Some(State::Loading(current)) if current == life) {
+    fn loaded(&mut self, lifetime: &NodeLifetime, loaded: Option<LoadedNode>, now: u64) {
+        let name = &lifetime.node;
+        if !matches!(self.nodes.get(name), Some(State::Loading(current)) if current == lifetime) {
             return;
         }
         // Removed before anything can return early: a node that is left as loading would never be tried
@@ -121,18 +129,25 @@ impl Driver {
             .iter()
             .filter_map(|(_, (uid, _, annotation))| Some((uid.clone(), (*annotation)?)))
             .collect();
-        let mut book = Book::open(life.clone(), node, loaded, &holders, &self.settings, now);
+        let mut node_state = NodeState::from_loaded(
+            lifetime.clone(),
+            node,
+            loaded,
+            &holders,
+            &self.settings,
+            now,
+        );
         for (key, (uid, member, annotation)) in members {
             self.pods.insert(key, (uid.clone(), name.clone()));
-            book.pod_is(uid, member, annotation, now, &mut self.events);
+            node_state.observe_pod(uid, member, annotation, now, &mut self.events);
         }
         self.nodes
-            .insert(name.clone(), State::Managed(Box::new(book)));
+            .insert(name.clone(), State::Managed(Box::new(node_state)));
         self.touch(name, None, now);
     }
 
     /// Reports the result of an assignment to its subnet, whether or not the node still exists.
-    fn assigned(&mut self, begun: &Begun, ended: &Result<Vec<Cidr>, AddressError>, now: u64) {
+    fn assigned(&mut self, begun: &StartedCall, ended: &Result<Vec<Cidr>, AddressError>, now: u64) {
         let key = (begun.subnet.clone(), begun.kind);
         let subnet = self.subnets.entry(key.clone()).or_default();
         let none_left = |error: &AddressError| {
@@ -160,59 +175,68 @@ impl Driver {
         }
     }
 
-    fn record_no_prefix(&mut self, life: &Life, now: u64) {
-        if let Some(State::Managed(book)) = self.nodes.get(&life.node) {
-            self.events.no_prefix(book.node.object_ref(&()), now);
+    fn record_no_prefix(&mut self, lifetime: &NodeLifetime, now: u64) {
+        if let Some(State::Managed(node_state)) = self.nodes.get(&lifetime.node) {
+            self.events.no_prefix(node_state.node.object_ref(&()), now);
         }
     }
 
     fn ended(
         &mut self,
-        life: &Life,
+        lifetime: &NodeLifetime,
         ended: Result<Event, AddressError>,
         failed: fn(Failure) -> Event,
         now: u64,
     ) {
-        if self.book(life).is_none() {
+        if self.node_state(lifetime).is_none() {
             return;
         }
         if let Err(error) = &ended {
-            tracing::debug!(%error, node = &*life.node, "a call to EC2 failed");
+            tracing::debug!(%error, node = &*lifetime.node, "a call to EC2 failed");
             if error.is_not_found() {
                 // The instance is gone and its node soon will be, or the node has another interface now.
-                self.node_left(&life.node, now);
-                return self.queue.add_rate_limited(Work::Node(life.node.clone()));
+                self.node_left(&lifetime.node, now);
+                return self
+                    .queue
+                    .add_rate_limited(Work::Node(lifetime.node.clone()));
             }
         }
         let event = ended.unwrap_or_else(|error| failed(error.failure()));
-        self.touch(&life.node, Some(event), now);
+        self.touch(&lifetime.node, Some(event), now);
     }
 
-    fn annotated(&mut self, life: &Life, uid: &PodUid, address: Cidr, written: Written, now: u64) {
-        let Some(State::Managed(book)) = self.nodes.get_mut(&life.node) else {
+    fn annotated(
+        &mut self,
+        lifetime: &NodeLifetime,
+        uid: &PodUid,
+        address: Cidr,
+        written: AnnotationResult,
+        now: u64,
+    ) {
+        let Some(State::Managed(node_state)) = self.nodes.get_mut(&lifetime.node) else {
             return;
         };
-        if book.life != *life {
+        if node_state.lifetime != *lifetime {
             return;
         }
-        let Some(member) = book.pod(uid).cloned() else {
+        let Some(member) = node_state.pod(uid).cloned() else {
             return;
         };
         let pod = Work::Pod(member.key.clone());
         match written {
-            Written::Yes => {
+            AnnotationResult::Written => {
                 self.queue.forget(&pod);
                 self.events.allocated(member.reference, address, now);
             }
-            Written::Refused | Written::Gone => {
+            AnnotationResult::Refused | AnnotationResult::Gone => {
                 // Forgetting the pod lets the retry add it as new, with a fresh request for an address.
                 self.pods.remove(&member.key);
-                book.pod_is_gone(uid, now, &mut self.events);
-                if written == Written::Refused {
+                node_state.forget_pod(uid, now, &mut self.events);
+                if written == AnnotationResult::Refused {
                     self.queue.add_rate_limited(pod);
                 }
             }
         }
-        self.touch(&life.node, None, now);
+        self.touch(&lifetime.node, None, now);
     }
 }

@@ -2,13 +2,13 @@
 
 use kube::ResourceExt;
 
-use super::{super::book::unsupported, Alarm, Driver, State, objects::is_windows};
+use super::{super::node_state::unsupported, Driver, State, TimerKind, objects::is_windows};
 
 impl Driver {
     /// Stops assigning addresses while AWS's controller holds its Lease, and resumes when it does not any more.
     pub(super) fn look_at_lease(&mut self) {
         let (has_changed, ends) = self.switches.look_at_lease(self.context.clock.steady());
-        self.timers.set(Alarm::Lease, ends);
+        self.timers.set(TimerKind::Lease, ends);
         if has_changed {
             self.read_settings();
         }
@@ -48,13 +48,13 @@ impl Driver {
         } else {
             let names: Vec<_> = self.nodes.keys().cloned().collect();
             for name in names {
-                if let Some(State::Managed(book)) = self.nodes.get_mut(&name) {
+                if let Some(State::Managed(node_state)) = self.nodes.get_mut(&name) {
                     if let Some((message, true)) =
-                        unsupported(&book.facts, self.settings.kind(true))
+                        unsupported(&node_state.facts, self.settings.kind(true))
                     {
-                        self.events.unsupported(&book.node, message, now);
+                        self.events.unsupported(&node_state.node, message, now);
                     }
-                    book.configure(&self.settings, now, &mut self.events);
+                    node_state.configure(&self.settings, now, &mut self.events);
                 }
                 self.touch(&name, None, now);
             }

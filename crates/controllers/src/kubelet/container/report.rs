@@ -18,17 +18,17 @@ use super::{Exit, Role, State, Unit};
 use crate::kubelet::ids;
 
 /// The inputs of a container's status that its [`Unit`] does not store.
-pub(in crate::kubelet) struct Subject<'a> {
+pub(in crate::kubelet) struct ReportInputs<'a> {
     pub(in crate::kubelet) pod_uid: &'a str,
     /// The container in the pod's spec.
     pub(in crate::kubelet) container: Option<&'a Container>,
     /// The waiting reason of a container that was not started yet.
-    pub(in crate::kubelet) untried: &'static str,
+    pub(in crate::kubelet) waiting_reason: &'static str,
 }
 
 impl Unit {
     /// Returns the status that the kubelet reports.
-    pub(in crate::kubelet) fn status(&self, subject: &Subject<'_>) -> ContainerStatus {
+    pub(in crate::kubelet) fn status(&self, subject: &ReportInputs<'_>) -> ContainerStatus {
         let mut status = ContainerStatus {
             name: self.name.to_string(),
             image: self.image.to_string(),
@@ -67,10 +67,12 @@ impl Unit {
                     waiting(failure.reason, Some(failure.message.clone())),
                     before,
                 ),
-                (None, before) if self.is_anew() => (waiting(subject.untried, None), before),
+                (None, before) if self.is_reset_by_restart_all() => {
+                    (waiting(subject.waiting_reason, None), before)
+                }
                 // A container that restarts without a wait is shown as terminated until it runs again.
                 (None, Some(exit)) => (self.ended(exit, subject), None),
-                (None, None) => (waiting(subject.untried, None), None),
+                (None, None) => (waiting(subject.waiting_reason, None), None),
             },
         };
         status.last_state = last.map(|exit| self.ended(exit, subject));
@@ -105,7 +107,7 @@ impl Unit {
         status
     }
 
-    fn ended(&self, exit: &Exit, subject: &Subject<'_>) -> ContainerState {
+    fn ended(&self, exit: &Exit, subject: &ReportInputs<'_>) -> ContainerState {
         let terminated = ContainerStateTerminated {
             container_id: exit
                 .attempt

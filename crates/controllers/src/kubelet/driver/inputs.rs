@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Change, Context,
-    kubelet::{config::FoundObjects, pod::Need},
+    kubelet::{config::FoundObjects, pod::LookupPurpose},
 };
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Input {
     /// The answer to a pod's question.
     Answer {
         pod: Arc<Pod>,
-        need: Need,
+        purpose: LookupPurpose,
         found: FoundObjects,
     },
     Node(Arc<Node>),

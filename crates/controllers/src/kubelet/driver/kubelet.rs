@@ -37,7 +37,7 @@ pub(super) struct Kubelet {
     pub(super) host: Host,
     pub(super) facts: Arc<NodeFacts>,
     pub(super) node: Option<Arc<Node>>,
-    pub(super) talking: bool,
+    pub(super) connected: bool,
     pub(super) readiness: Readiness,
     recorder: Recorder,
     /// The steady time of the last report.
@@ -73,7 +73,7 @@ impl Kubelet {
             host,
             facts,
             node: None,
-            talking: true,
+            connected: true,
             readiness,
             recorder,
             reported_at: waited,
@@ -97,7 +97,7 @@ impl Kubelet {
     /// or if the last report is too old. A version of the node that was already compared is not compared again.
     /// `waited` is the steady time, which measures the report's age.
     pub(super) fn report(&mut self, now: Timestamp, waited: Timestamp) -> Option<Write> {
-        let node = self.node.clone().filter(|_| self.talking)?;
+        let node = self.node.clone().filter(|_| self.connected)?;
         let images = self.host.images().count(now);
         let is_paging = self.host.look_at_memory();
         let turned = self.readiness != self.reported || is_paging != self.reported_paging;

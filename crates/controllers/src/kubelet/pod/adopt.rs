@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use mullion_engine::images::ImageRef;
 
-use super::{Life, Parts, PodSim, Sandbox, config::Volumes};
+use super::{Lifecycle, Parts, PodSim, Sandbox, config::Volumes};
 use crate::kubelet::container::State;
 
 impl PodSim {
@@ -22,8 +22,8 @@ impl PodSim {
         self.start_time = Some(start.0);
         if let Some("Succeeded" | "Failed") = status.phase.as_deref() {
             // The status is final, so only a deletion remains to be carried out.
-            self.life = Life::Over { why: None };
-            self.sealed = true;
+            self.lifecycle = Lifecycle::Ended { why: None };
+            self.final_status_written = true;
             return;
         }
         self.adopt_resize();
@@ -70,7 +70,7 @@ impl PodSim {
                     probes: plan
                         .probes
                         .map(|probes| Box::new(probes.resumed(started, ready, now))),
-                    condemned: false,
+                    being_killed: false,
                 }
             };
             let found = self.units[index].found(status, run);

@@ -27,9 +27,9 @@ const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(122);
 /// How long a kubelet waits for a pod's volumes before it reports a timeout; soon after that it starts to wait again.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(123);
 
-/// What a question's answer is needed for.
+/// The part of a pod that needs the result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum LookupPurpose {
     /// A volume, by its position in the pod's spec.
     Volume(usize),
     /// A container, by its position among the pod's containers.
@@ -40,9 +40,9 @@ pub enum Need {
 
 /// A lookup of objects in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// What the answer is needed for.
-    pub need: Need,
+pub struct ObjectLookup {
+    /// The part of the pod that needs the result.
+    pub purpose: LookupPurpose,
     /// The objects to look up.
     pub objects: BTreeSet<Object>,
 }
@@ -103,9 +103,9 @@ impl Volumes {
 
 impl PodSim {
     /// Stores the answer to a question; the next step uses it. An answer that is no longer awaited is dropped.
-    pub fn answer(&mut self, need: Need, found: FoundObjects) {
-        match need {
-            Need::Volume(index) => {
+    pub fn answer(&mut self, purpose: LookupPurpose, found: FoundObjects) {
+        match purpose {
+            LookupPurpose::Volume(index) => {
                 if let Volumes::Pending(pending) = &mut self.volumes
                     && let Some(mount) =
                         pending.mounts.iter_mut().find(|mount| mount.index == index)
@@ -115,12 +115,12 @@ impl PodSim {
                     mount.state = MountState::Answered(found);
                 }
             }
-            Need::Devices => {
+            LookupPurpose::Devices => {
                 if let Sandbox::Asking = self.sandbox {
                     self.sandbox = Sandbox::Answered(Box::new(found));
                 }
             }
-            Need::Container(index) => {
+            LookupPurpose::Container(index) => {
                 if let Some(unit) = self.units.get_mut(index)
                     && let State::Configuring { found: answer } = &mut unit.state
                 {
@@ -198,7 +198,7 @@ impl PodSim {
             MountState::Failed { retry_at } if *retry_at <= now => {
                 mount.state = MountState::Asking;
                 let objects = uses.objects();
-                self.ask(Need::Volume(mount.index), objects);
+                self.ask(LookupPurpose::Volume(mount.index), objects);
             }
             // The kubelet waits for a volume to be attached without an event.
             MountState::Answered(found) if uses.is_attaching(found) => {
@@ -253,7 +253,7 @@ impl PodSim {
         if objects.is_empty() {
             return self.create(index, parts, now);
         }
-        self.ask(Need::Container(index), objects);
+        self.ask(LookupPurpose::Container(index), objects);
         State::Configuring { found: None }
     }
 
@@ -304,8 +304,9 @@ impl PodSim {
         }
     }
 
-    pub(super) fn ask(&mut self, need: Need, objects: BTreeSet<Object>) {
-        self.effects.push(Effect::Ask(Question { need, objects }));
+    pub(super) fn ask(&mut self, purpose: LookupPurpose, objects: BTreeSet<Object>) {
+        self.effects
+            .push(Effect::Ask(ObjectLookup { purpose, objects }));
     }
 }
 

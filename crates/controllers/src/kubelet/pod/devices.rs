@@ -10,7 +10,7 @@ use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 
 use crate::{
     kubelet::config::{self, FoundObjects, Object},
-    resource_claims::of_pod::{self, Claimed, Unknown},
+    resource_claims::pod_claims::{self, Claimed, Unknown},
 };
 
 /// The interval after which a pod is synced again whose devices could not be prepared. The kubelet does not treat
@@ -19,9 +19,9 @@ pub(super) const RESYNC: SignedDuration = SignedDuration::from_mins(1);
 
 /// Iterates the claims of a pod in the order in which the kubelet prepares them.
 fn claimed(pod: &Pod) -> impl Iterator<Item = Result<Claimed<'_>, Unknown>> {
-    let extended = of_pod::extended(pod).map(|name| Ok(Claimed::Named(name)));
-    of_pod::entries(pod)
-        .map(|entry| of_pod::claimed(pod, entry))
+    let extended = pod_claims::extended(pod).map(|name| Ok(Claimed::Named(name)));
+    pod_claims::entries(pod)
+        .map(|entry| pod_claims::claimed(pod, entry))
         .chain(extended)
 }
 
@@ -55,12 +55,12 @@ pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), String> {
 pub(in crate::kubelet) fn trouble(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     if claimed(pod).any(|claimed| claimed == Ok(Claimed::Made(name)))
-        && let Err(not_owner) = of_pod::must_be_of(pod, claim)
+        && let Err(not_owner) = pod_claims::check_owner(pod, claim)
     {
         return Some(not_owner.to_string());
     }
     let uid = |uid: &Option<String>| uid.clone().unwrap_or_default();
-    if !of_pod::is_reserved_for(claim, pod) {
+    if !pod_claims::is_reserved_for(claim, pod) {
         return Some(format!(
             "pod {} ({}) is not allowed to use ResourceClaim {name} ({})",
             pod.metadata.name.as_deref().unwrap_or_default(),
@@ -68,5 +68,5 @@ pub(in crate::kubelet) fn trouble(pod: &Pod, claim: &ResourceClaim) -> Option<St
             uid(&claim.metadata.uid)
         ));
     }
-    (!of_pod::is_allocated(claim)).then(|| format!("ResourceClaim {name}: not allocated"))
+    (!pod_claims::is_allocated(claim)).then(|| format!("ResourceClaim {name}: not allocated"))
 }

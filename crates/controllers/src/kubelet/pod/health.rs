@@ -34,11 +34,11 @@ impl PodSim {
     }
 
     /// Plans the present runs again after the simulation annotations changed.
-    pub(super) fn plan_anew(&mut self, parts: &Parts<'_>, now: Timestamp) {
+    pub(super) fn replan_runs(&mut self, parts: &Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
             let State::Running {
                 since,
-                condemned: false,
+                being_killed: false,
                 ..
             } = self.units[index].state
             else {
@@ -67,7 +67,7 @@ impl PodSim {
     }
 
     /// Returns the next state of a container that stopped because of a failed probe.
-    pub(super) fn replace_condemned(
+    pub(super) fn replace_after_failed_probe(
         &mut self,
         index: usize,
         exit: Box<Exit>,
@@ -120,8 +120,8 @@ impl PodSim {
         });
         // A probe may shorten the grace period of its kill, since a container that hangs would use all of it.
         let grace_s = probe.or(self.spec().termination_grace_period_seconds);
-        if let State::Running { condemned, .. } = &mut self.units[index].state {
-            *condemned = true;
+        if let State::Running { being_killed, .. } = &mut self.units[index].state {
+            *being_killed = true;
         }
         self.stop_run(index, grace_ends(grace_s.unwrap_or(30), now), parts, now);
     }

@@ -71,7 +71,7 @@ impl PodSim {
         replaced.retain(|own| !own.is_done(&self.units[own.index]));
         for (index, unit) in self.units.iter().enumerate() {
             let stops_already = match unit.state {
-                State::Running { condemned, .. } => condemned || self.restarting.is_some(),
+                State::Running { being_killed, .. } => being_killed || self.restarting.is_some(),
                 _ => continue,
             };
             let is_known = replaced.iter().any(|own| own.index == index);
@@ -142,8 +142,8 @@ impl PodSim {
             let message = format!("Container {name} resize requires restart");
             self.event(false, "Killing", message, Some(index));
             self.stop_run(index, grace_ends(grace_s, now), parts, now);
-            if let State::Running { condemned, .. } = &mut self.units[index].state {
-                *condemned = true;
+            if let State::Running { being_killed, .. } = &mut self.units[index].state {
+                *being_killed = true;
             }
         }
     }

@@ -11,16 +11,16 @@ use k8s_openapi::{
 };
 use rustc_hash::FxHasher;
 
-use super::{Effect, Life, Parts, PodSim, Sandbox};
+use super::{Effect, Lifecycle, Parts, PodSim, Sandbox};
 use crate::kubelet::{
-    container::Subject,
+    container::ReportInputs,
     node::NodeFacts,
     status::{self, View},
 };
 
 impl PodSim {
     pub(super) fn report(&mut self, parts: &Parts<'_>, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.sealed {
+        if self.final_status_written {
             return;
         }
         let status = self.status(parts.facts, now);
@@ -35,7 +35,7 @@ impl PodSim {
         self.address_written |= address.is_some();
         self.written = fingerprint;
         // The final status is written once; whatever others do to the object later is theirs.
-        self.sealed = matches!(self.life, Life::Over { .. });
+        self.final_status_written = matches!(self.lifecycle, Lifecycle::Ended { .. });
         effects.push(Effect::Status {
             status: Box::new(status),
             address,
@@ -49,21 +49,21 @@ impl PodSim {
             observed_generation: self.pod.metadata.generation,
             ..PodStatus::default()
         };
-        let why = match &self.life {
-            Life::Rejected(rejection) => {
+        let why = match &self.lifecycle {
+            Lifecycle::Rejected(rejection) => {
                 written.phase = Some("Failed".to_owned());
                 written.reason = Some(rejection.reason.clone());
                 written.message = Some(format!("Pod was rejected: {}", rejection.message));
                 return written;
             }
-            Life::Stopping { why, .. } | Life::Over { why } => *why,
-            Life::Active => None,
+            Lifecycle::Stopping { why, .. } | Lifecycle::Ended { why } => *why,
+            Lifecycle::Active => None,
         };
         let has_init = self.units.iter().any(|unit| unit.role.is_of_init());
-        let subject = |unit| Subject {
+        let subject = |unit| ReportInputs {
             pod_uid: &self.uid,
             container: self.granted_container(unit),
-            untried: if has_init {
+            waiting_reason: if has_init {
                 "PodInitializing"
             } else {
                 "ContainerCreating"
@@ -74,7 +74,7 @@ impl PodSim {
             .iter()
             .map(|unit| unit.status(&subject(unit)))
             .collect();
-        let over = matches!(self.life, Life::Over { .. });
+        let over = matches!(self.lifecycle, Lifecycle::Ended { .. });
         let derived = || status::phase(&self.units, |unit, code| self.restarts(unit, code), over);
         let phase = match why.map_or_else(derived, |_| "Failed") {
             // A pod that is over has a terminal phase, even if it never ran.

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-use super::{Life, PodSim};
+use super::{Lifecycle, PodSim};
 use crate::{kubelet::admit::Pending, pods};
 
 /// The condition of a pod whose resize waits.
@@ -52,7 +52,7 @@ impl PodSim {
     /// Records a resize if the new version requests other resources than `before`.
     pub(super) fn notice_resize(&mut self, before: Arc<Pod>) {
         // A pod that is stopping keeps what it has until it is gone.
-        if self.life != Life::Active {
+        if self.lifecycle != Lifecycle::Active {
             return;
         }
         match &self.resize {
@@ -137,7 +137,7 @@ impl PodSim {
 
     /// Returns the conditions about a waiting resize and one in progress. A pod that is over has none.
     pub(super) fn resize_conditions(&self) -> impl Iterator<Item = PodCondition> {
-        let is_over = matches!(self.life, Life::Over { .. });
+        let is_over = matches!(self.lifecycle, Lifecycle::Ended { .. });
         let conditions = [self.pending_condition(), self.progress_condition()];
         conditions.into_iter().flatten().filter(move |_| !is_over)
     }

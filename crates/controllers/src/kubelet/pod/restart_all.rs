@@ -58,7 +58,7 @@ impl PodSim {
             return false;
         }
         for index in 0..self.units.len() {
-            self.begin_anew(index, index == asked, now);
+            self.reset_container(index, index == asked, now);
         }
         self.restarting = None;
         true
@@ -79,10 +79,10 @@ impl PodSim {
     }
 
     /// Resets a stopped container so that it starts as if it had never run; only its history is kept.
-    fn begin_anew(&mut self, index: usize, asked: bool, now: Timestamp) {
+    fn reset_container(&mut self, index: usize, asked: bool, now: Timestamp) {
         let unit = &mut self.units[index];
         // From here on status and phase treat the container as one that has not run since the restart.
-        unit.anew_at = unit.starts;
+        unit.starts_at_restart_all = unit.starts;
         match std::mem::replace(&mut unit.state, State::Idle) {
             State::Exited { exit, .. } | State::Ended(exit) if asked => {
                 let ended = exit.finished_at.unwrap_or(now);

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Need, Parts, PodSim, WINDOWS_ADDRESS, devices};
+use super::{LookupPurpose, Parts, PodSim, WINDOWS_ADDRESS, devices};
 use crate::kubelet::{config::FoundObjects, ids};
 
 /// How long the network plugin of a Windows node waits for a pod's annotation.
@@ -65,7 +65,7 @@ impl PodSim {
                 let objects = devices::objects(&self.pod);
                 if !objects.is_empty() {
                     self.sandbox = Sandbox::Asking;
-                    return self.ask(Need::Devices, objects);
+                    return self.ask(LookupPurpose::Devices, objects);
                 }
                 self.begin_with_devices(&FoundObjects::new(), parts, now);
             }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::Question;
+use super::ObjectLookup;
 use crate::kubelet::{
     addresses::Addresses,
     node::NodeFacts,
@@ -42,7 +42,7 @@ pub enum Effect {
         address: Option<String>,
     },
     /// Look objects up and pass the answer to [`super::PodSim::answer`].
-    Ask(Question),
+    Ask(ObjectLookup),
     /// Delete the pod with grace period 0 and its UID as precondition.
     Delete,
 }

@@ -7,7 +7,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends};
+use super::{EndReason, Lifecycle, Parts, PodSim, Sandbox, grace_ends};
 use crate::kubelet::{
     annotations,
     container::{Exit, PlannedExit, Role, State},
@@ -48,12 +48,12 @@ impl PodSim {
     pub(super) fn begin_stop(
         &mut self,
         grace_s: i64,
-        why: Option<Why>,
+        why: Option<EndReason>,
         parts: &Parts<'_>,
         now: Timestamp,
     ) {
         let deadline = grace_ends(grace_s, now);
-        self.life = Life::Stopping {
+        self.lifecycle = Lifecycle::Stopping {
             deadline,
             sidecars_signaled: false,
             why,
@@ -127,18 +127,18 @@ impl PodSim {
     }
 
     pub(super) fn advance_stop(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
-        let Life::Stopping {
+        let Lifecycle::Stopping {
             deadline,
             sidecars_signaled,
             why,
-        } = self.life.clone()
+        } = self.lifecycle.clone()
         else {
             return;
         };
         // A second deletion may have shortened the grace period.
         let deletion = self.pod.metadata.deletion_timestamp.as_ref().map(|at| at.0);
         let deadline = deletion.map_or(deadline, |at| deadline.min(at.max(now)));
-        self.life = Life::Stopping {
+        self.lifecycle = Lifecycle::Stopping {
             deadline,
             sidecars_signaled,
             why,
@@ -154,7 +154,7 @@ impl PodSim {
         // Sidecars serve the app containers to their end, so they are stopped last, in what is left of the
         // grace period.
         if !sidecars_signaled {
-            self.life = Life::Stopping {
+            self.lifecycle = Lifecycle::Stopping {
                 deadline,
                 sidecars_signaled: true,
                 why,
@@ -165,7 +165,7 @@ impl PodSim {
         if self.units.iter().all(|unit| !unit.is_running()) {
             self.settle_for_good();
             self.sandbox = Sandbox::None;
-            self.life = Life::Over { why };
+            self.lifecycle = Lifecycle::Ended { why };
             // Released when the last container is gone, while the object may stay for its finalizers.
             parts.addresses.release(&self.uid, now);
         }

@@ -25,18 +25,18 @@ const RESYNC: SignedDuration = SignedDuration::from_secs(1);
 /// The delay of the kubelet's next sync after an error without back-off.
 pub(super) const RESYNC_AFTER_ERROR: SignedDuration = SignedDuration::from_secs(10);
 
-/// Whether a container may begin to start, or may only continue what it has begun.
+/// Whether a container may begin to start now, or may only continue what it has begun and start later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Has,
-    Waits,
+enum StartTurn {
+    Now,
+    Later,
 }
 
 impl PodSim {
     /// Carries out what is due for the containers of a pod whose sandbox is up.
     pub(super) fn sync_containers(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
-        if std::mem::take(&mut self.steered) {
-            self.plan_anew(parts, now);
+        if std::mem::take(&mut self.simulation_changed) {
+            self.replan_runs(parts, now);
         }
         // Before the runs advance: a changed image must not let the old one start again.
         self.notice_new_images(now);
@@ -53,7 +53,7 @@ impl PodSim {
     /// Advances every container in what it has begun.
     pub(super) fn go_on(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         for index in 0..self.units.len() {
-            self.drive(index, Turn::Waits, parts, now);
+            self.drive(index, StartTurn::Later, parts, now);
         }
     }
 
@@ -63,7 +63,7 @@ impl PodSim {
             // Ephemeral containers come first, because someone who debugs a pod that hangs must not wait for
             // its containers.
             if self.units[index].role == Role::Ephemeral {
-                self.drive(index, Turn::Has, parts, now);
+                self.drive(index, StartTurn::Now, parts, now);
             }
         }
         let holds_up = |unit: &Unit| unit.role != Role::Ephemeral && unit.is_coming_up();
@@ -81,7 +81,7 @@ impl PodSim {
             if role == Role::Init && initialized {
                 continue;
             }
-            self.drive(index, Turn::Has, parts, now);
+            self.drive(index, StartTurn::Now, parts, now);
             let unit = &self.units[index];
             let go_on = match role {
                 Role::Init => unit.ended_well(),
@@ -152,8 +152,8 @@ impl PodSim {
     }
 
     /// Takes one container through every change that is due at `now`.
-    fn drive(&mut self, index: usize, turn: Turn, parts: &mut Parts<'_>, now: Timestamp) {
-        let may_start = turn == Turn::Has;
+    fn drive(&mut self, index: usize, turn: StartTurn, parts: &mut Parts<'_>, now: Timestamp) {
+        let may_start = turn == StartTurn::Now;
         loop {
             let next = match &self.units[index].state {
                 State::Idle if may_start => self.try_start(index, parts, now),
@@ -211,17 +211,17 @@ impl PodSim {
                 State::Creating { until } if *until <= now => self.started(index, parts, now),
                 State::Running {
                     exit: Some(planned),
-                    condemned,
+                    being_killed,
                     ..
                 } if planned.at <= now => {
-                    let (code, condemned) = (planned.code, *condemned);
+                    let (code, being_killed) = (planned.code, *being_killed);
                     let exit = self.units[index].exit_now(code, now);
                     // A restart for a resize has no back-off.
                     if self.is_replaced(index) {
                         self.units[index].last = Some(exit);
                         State::Idle
-                    } else if condemned && self.restarts_after_failed_probe(index) {
-                        self.replace_condemned(index, exit, now)
+                    } else if being_killed && self.restarts_after_failed_probe(index) {
+                        self.replace_after_failed_probe(index, exit, now)
                     } else {
                         State::Exited {
                             exit,
@@ -231,7 +231,7 @@ impl PodSim {
                 }
                 State::Running {
                     probes: Some(probes),
-                    condemned: false,
+                    being_killed: false,
                     ..
                 } if probes.is_due(now) => {
                     self.probe(index, parts, now);
@@ -466,7 +466,7 @@ impl PodSim {
             since: now,
             exit: plan.exit,
             probes: plan.probes,
-            condemned: false,
+            being_killed: false,
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Tests ConfigMaps and Secrets: the messages about missing ones, and that they are found once they exist.
 
 use super::*;
-use crate::kubelet::config::{Keys, Object};
+use crate::kubelet::config::{Object, ObjectContents};
 
 impl Scene {
     fn has(&mut self, object: Object, keys: &[&str]) {
-        let keys = Keys {
+        let keys = ObjectContents {
             values: keys.iter().map(|key| (*key).to_owned()).collect(),
-            ..Keys::default()
+            ..ObjectContents::default()
         };
         self.objects.insert(object, keys);
     }
@@ -47,7 +47,7 @@ fn waits_with(scene: &mut Scene, pod: &Value) -> Option<(String, String)> {
                 Effect::Ask(question) => {
                     let mut found = scene.objects.clone();
                     found.retain(|object, _| question.objects.contains(object));
-                    scene.host.answer("uid-1", question.need, found);
+                    scene.host.answer("uid-1", question.purpose, found);
                     steps.push(scene.host.step("uid-1", scene.now));
                 }
                 Effect::Event(_) | Effect::Delete => {}
@@ -235,9 +235,9 @@ fn what_a_volume_lacks_is_named_in_the_kubelets_words() {
 #[test]
 fn a_volume_shows_binary_keys_and_an_environment_does_not_have_them() {
     let mut scene = Scene::linux(Pace::INSTANT);
-    let keys = Keys {
+    let keys = ObjectContents {
         binary: ["logo".to_owned()].into(),
-        ..Keys::default()
+        ..ObjectContents::default()
     };
     scene.objects.insert(map("pictures"), keys);
     let items = json!([{ "key": "logo", "path": "logo.png" }]);

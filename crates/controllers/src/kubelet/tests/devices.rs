@@ -1,15 +1,15 @@
 //! Tests devices: a pod with claims starts once it has them, and reports what it waits for.
 
 use super::*;
-use crate::kubelet::config::{ClaimTrouble, Keys, Object};
+use crate::kubelet::config::{ClaimProblem, Object, ObjectContents};
 
 const REASON: &str = "Warning FailedPrepareDynamicResources: Failed to prepare dynamic resources: prepare dynamic resources:";
 
 impl Scene {
     fn has_claim(&mut self, name: &str, trouble: Option<&str>) {
-        let keys = Keys {
-            trouble: trouble.map(|why| ClaimTrouble::NotPrepared(why.to_owned())),
-            ..Keys::default()
+        let keys = ObjectContents {
+            problem: trouble.map(|why| ClaimProblem::NotPrepared(why.to_owned())),
+            ..ObjectContents::default()
         };
         let object = Object::ResourceClaim(name.to_owned());
         self.objects.insert(object, keys);

@@ -207,7 +207,7 @@ fn an_image_without_os_version_is_pulled_by_every_build_and_does_not_start_on_a_
         bytes: 1_000,
         base_bytes: 0,
     };
-    let knowledge = || Knowledge {
+    let knowledge = || ImageSources {
         table: Arc::new(ImageTable::extended(vec![row.clone()], Default::default())),
         contents: Some(Arc::new(WithoutVersion)),
     };

@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::{facts, start};
 use crate::kubelet::{
     addresses::Addresses,
-    config::Keys,
+    config::ObjectContents,
     host::Host,
     node::Readiness,
     pace::Pace,
     pod::{Effect, Step},
-    pulls::Knowledge,
+    pulls::ImageSources,
 };
 
 /// The end of the story, from its start.
@@ -268,8 +268,10 @@ impl World {
         let all_there = self.now.duration_since(start()).as_secs() >= OBJECTS_AT_S;
         for question in questions {
             let objects = question.objects.into_iter().filter(|_| all_there);
-            let found = objects.map(|object| (object, Keys::default())).collect();
-            self.host.answer(&uid(slot), question.need, found);
+            let found = objects
+                .map(|object| (object, ObjectContents::default()))
+                .collect();
+            self.host.answer(&uid(slot), question.purpose, found);
             let step = self.host.step(&uid(slot), self.now);
             self.note(slot, step);
         }
@@ -361,7 +363,7 @@ fn host(windows: bool, pace: Pace, addresses: u8, now: Timestamp) -> Host {
         facts("linux", None)
     };
     let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
-    let mut host = Host::new(facts.clone(), pool, Knowledge::default(), pace, now);
+    let mut host = Host::new(facts.clone(), pool, ImageSources::default(), pace, now);
     let node = facts.node(Readiness::Ready, Vec::new(), now);
     host.observe_node(Arc::new(node), now);
     host

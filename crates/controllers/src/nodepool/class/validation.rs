@@ -77,11 +77,11 @@ impl From<Verdict> for Judgement {
 
 /// The results of trials that are kept, by class and by what was tried.
 #[derive(Debug, Default)]
-pub(super) struct Trials {
+pub(super) struct DryRunCache {
     kept: Mutex<BTreeMap<(String, String), (Timestamp, Verdict)>>,
 }
 
-impl Trials {
+impl DryRunCache {
     /// Judges a class whose status shows what its selectors have found.
     pub(super) async fn judge(
         &self,
@@ -89,7 +89,7 @@ impl Trials {
         class: &EC2NodeClass,
     ) -> Judgement {
         let options = &karpenter.options;
-        if let Some(objection) = objection(class, options.version) {
+        if let Some(objection) = static_error(class, options.version) {
             return objection.into();
         }
         let key = (class.name_any(), fingerprint(class, &options.cluster));
@@ -129,7 +129,7 @@ impl Trials {
 }
 
 /// Returns what makes a class invalid before anything is tried.
-pub(super) fn objection(class: &EC2NodeClass, version: KubernetesVersion) -> Option<Verdict> {
+pub(super) fn static_error(class: &EC2NodeClass, version: KubernetesVersion) -> Option<Verdict> {
     let spec = &class.spec;
     if let Err(error) = NodeTemplate::from_class(spec, version) {
         return Some(Verdict::invalid("InvalidNodeClass", error.to_string()));
@@ -239,7 +239,7 @@ fn judged(
     let pass = || {
         karpenter
             .log
-            .pass_over("nodeclass", subject, &class.name_any())
+            .reconciliation_of("nodeclass", subject, &class.name_any())
     };
     match trial {
         Ok(None) => Verdict::Valid.into(),
@@ -325,7 +325,7 @@ mod tests {
     fn only_al2023_takes_any_setting_of_the_kubelet() {
         let judged = |family: &str, kubelet: serde_json::Value| {
             let class = class(json!({ "amiFamily": family, "kubelet": kubelet }));
-            reason(objection(&class, KubernetesVersion::NEWEST))
+            reason(static_error(&class, KubernetesVersion::NEWEST))
         };
         let passed = json!({ "registryPullQPS": 10 });
         let unsupported = "UnsupportedKubeletConfiguration";
@@ -342,7 +342,7 @@ mod tests {
         let judged = |keys: &[&str]| {
             let tags: BTreeMap<_, _> = keys.iter().map(|key| (*key, "x")).collect();
             let class = class(json!({ "amiFamily": "AL2023", "tags": tags }));
-            objection(&class, KubernetesVersion::NEWEST)
+            static_error(&class, KubernetesVersion::NEWEST)
         };
         for key in RESTRICTED_TAGS
             .into_iter()

@@ -10,7 +10,7 @@
 //! without a node is kept in a ConfigMap, which only the one process that buys nodes writes. The ConfigMap keeps the risks
 //! of spot offerings, too ([`super::risk`]).
 
-mod book;
+mod records;
 
 use std::{
     fmt,
@@ -34,8 +34,8 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-pub(crate) use book::HUGE_PAGES;
-pub use book::{Amounts, Book, Key, Sighting};
+pub(crate) use records::HUGE_PAGES;
+pub use records::{Amounts, CapacityRecords, Key, NodeReport};
 
 use super::{
     KarpenterContext,
@@ -56,32 +56,32 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The discovered capacity that this process knows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Discovered {
-    book: Arc<Mutex<Book>>,
+    records: Arc<Mutex<CapacityRecords>>,
     /// Whether the ConfigMap has been read.
     known: watch::Sender<bool>,
     /// Notified when there is something to write.
-    news: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 impl Default for Discovered {
     fn default() -> Self {
         Self {
-            book: Arc::default(),
+            records: Arc::default(),
             known: watch::Sender::new(false),
-            news: Arc::default(),
+            changed: Arc::default(),
         }
     }
 }
 
 impl Discovered {
-    /// Locks and returns the book of discovered capacity.
-    pub fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks and returns the records of discovered capacity.
+    pub fn records(&self) -> MutexGuard<'_, CapacityRecords> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the writer store the ConfigMap, because something that it keeps has changed.
-    pub(crate) fn keep_news(&self) {
-        self.news.notify_one();
+    pub(crate) fn request_write(&self) {
+        self.changed.notify_one();
     }
 
     /// Waits until the ConfigMap has been read.
@@ -101,7 +101,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 }
 
 async fn keep(karpenter: KarpenterContext) {
-    read_kept(&karpenter).await;
+    restore(&karpenter).await;
     // Plans may begin now. They wait for the ConfigMap only, since nodes teach the rest as the informers list
     // them.
     karpenter.discovered.known.send_replace(true);
@@ -111,7 +111,7 @@ async fn keep(karpenter: KarpenterContext) {
     loop {
         read_nodes(&karpenter);
         let next = Instant::now() + PERIOD;
-        while timeout_at(next, karpenter.discovered.news.notified())
+        while timeout_at(next, karpenter.discovered.changed.notified())
             .await
             .is_ok()
         {
@@ -123,9 +123,9 @@ async fn keep(karpenter: KarpenterContext) {
     }
 }
 
-/// Reads the ConfigMap of an earlier process, retrying until it is read. Without the right to read it, the book begins with
+/// Reads the ConfigMap of an earlier process, retrying until it is read. Without the right to read it, the records begin with
 /// the existing nodes.
-async fn read_kept(karpenter: &KarpenterContext) {
+async fn restore(karpenter: &KarpenterContext) {
     let api = config_maps(karpenter);
     let kept = loop {
         match api.get_opt(KEPT_IN.1).await {
@@ -139,7 +139,7 @@ async fn read_kept(karpenter: &KarpenterContext) {
         sleep(RETRY).await;
     };
     let data = kept.and_then(|kept| kept.data).unwrap_or_default();
-    let (book, mut unreadable) = Book::read(&data);
+    let (records, mut unreadable) = CapacityRecords::read(&data);
     match SpotRisks::read(&data) {
         Some(kept) => karpenter.risks.merge(&kept),
         None => unreadable.push(risk::KEPT_AS.to_owned()),
@@ -148,31 +148,31 @@ async fn read_kept(karpenter: &KarpenterContext) {
         let (namespace, name) = KEPT_IN;
         tracing::warn!(keys = ?unreadable, "ConfigMap {namespace}/{name} has keys that are no discovered capacity; they are removed");
     }
-    karpenter.discovered.book().merge(book);
+    karpenter.discovered.records().merge(records);
 }
 
 /// Records all registered nodes, and forgets entries that are too old.
 fn read_nodes(karpenter: &KarpenterContext) {
     let now = karpenter.base.clock.now();
-    let mut changed = karpenter.discovered.book().forget_old(now);
+    let mut changed = karpenter.discovered.records().forget_old(now);
     for claim in karpenter.claims.list() {
         if !claim.is(condition::REGISTERED) {
             continue;
         }
         if let Some(node) = karpenter.node_of(&claim) {
-            changed |= see(karpenter, &node, &claim);
+            changed |= record_node(karpenter, &node, &claim);
         }
     }
     if changed {
-        karpenter.discovered.news.notify_one();
+        karpenter.discovered.changed.notify_one();
     }
 }
 
-/// Writes the book to the ConfigMap, retrying until that works.
+/// Writes the records to the ConfigMap, retrying until that works.
 async fn write(karpenter: &KarpenterContext) {
     let (namespace, name) = KEPT_IN;
     loop {
-        let mut data = karpenter.discovered.book().data();
+        let mut data = karpenter.discovered.records().data();
         let risks = karpenter.risks.text(karpenter.base.clock.now());
         data.extend(risks.map(|text| (risk::KEPT_AS.to_owned(), text)));
         let object = json!({
@@ -180,7 +180,7 @@ async fn write(karpenter: &KarpenterContext) {
             "metadata": { "name": name, "namespace": namespace },
             "data": data,
         });
-        // Applying drops the keys that the book has forgotten, which a merge patch would keep for ever.
+        // Applying drops the keys that the records have forgotten, which a merge patch would keep for ever.
         let params = PatchParams::apply("karpenter").force();
         let written = config_maps(karpenter)
             .patch(name, &params, &Patch::Apply(object))
@@ -200,10 +200,10 @@ fn config_maps(karpenter: &KarpenterContext) -> Api<ConfigMap> {
 /// Records a node that is about to register, and logs if its memory differs from what was expected.
 pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) {
     // Registration is retried after conflicts; only the first attempt is news.
-    if !see(karpenter, node, claim) {
+    if !record_node(karpenter, node, claim) {
         return;
     }
-    karpenter.discovered.news.notify_one();
+    karpenter.discovered.changed.notify_one();
     let memory = |map: &ResourceMap| map.get(labels::MEMORY).copied();
     let shown = memory(&shown(node).capacity);
     let status = claim.status.as_ref();
@@ -211,7 +211,7 @@ pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim
     if let Some(shown) = shown.filter(|_| shown != expected) {
         karpenter
             .log
-            .pass("providers.instancetype.capacity")
+            .reconciliation("providers.instancetype.capacity")
             .with("memory-capacity", shown.to_string())
             .with(
                 "instance-type",
@@ -221,25 +221,25 @@ pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim
     }
 }
 
-fn see(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) -> bool {
+fn record_node(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) -> bool {
     let Some(key) = key_of(claim) else {
         return false;
     };
     let planned = claim.status.as_ref().map(|own| amounts(&own.capacity));
-    let sighting = Sighting {
+    let sighting = NodeReport {
         shown: shown(node),
         pods_configured: planned
             .and_then(|planned| planned.get(labels::PODS).copied())
             .unwrap_or_default(),
     };
     let now = karpenter.base.clock.now();
-    karpenter.discovered.book().see(key, &sighting, now)
+    karpenter.discovered.records().record(key, &sighting, now)
 }
 
 /// Corrects the expected capacity of a claim's node by what nodes like it reported since it was bought.
 pub(crate) fn correct(karpenter: &KarpenterContext, claim: &NodeClaim, node: &mut NodeSpec) {
-    let book = karpenter.discovered.book();
-    if let Some(amounts) = key_of(claim).and_then(|key| book.of(&key)) {
+    let records = karpenter.discovered.records();
+    if let Some(amounts) = key_of(claim).and_then(|key| records.of(&key)) {
         amounts.correct(&mut node.capacity, &mut node.allocatable);
     }
 }
@@ -272,7 +272,7 @@ fn shown(node: &Node) -> Amounts {
 }
 
 /// A resource of which a node has less allocatable than was expected when it was bought.
-pub(crate) struct Short {
+pub(crate) struct Shortfall {
     /// The resource's name.
     pub(crate) resource: String,
     /// The node's allocatable amount.
@@ -280,7 +280,7 @@ pub(crate) struct Short {
     expected: Quantity,
 }
 
-impl fmt::Display for Short {
+impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (shown, expected) = (self.shown, self.expected);
         write!(
@@ -293,7 +293,7 @@ impl fmt::Display for Short {
 
 /// Returns the resources of which a node has less allocatable than its claim expected. Resources that the node does not
 /// report yet are left out.
-pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<Short> {
+pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<Shortfall> {
     let expected = claim.status.as_ref().map(|own| amounts(&own.allocatable));
     let shown = shown(node).allocatable;
     let short = expected
@@ -302,7 +302,7 @@ pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<Short> {
         .filter_map(|(resource, expected)| {
             let shown = shown.get(&resource).copied()?;
             let is_short = !shown.is_zero() && shown < expected;
-            is_short.then_some(Short {
+            is_short.then_some(Shortfall {
                 resource,
                 shown,
                 expected,

@@ -4,8 +4,8 @@ use mullion_engine::{Plugin, Profile, model, profile::DefaultSpread};
 use serde_json::{Value, json};
 
 use super::super::{
+    requirements::ProfileRequirements,
     wake::{NodeChanges, Plugins, own_change_wakes, wakes},
-    wishes::ProfileWishes,
 };
 use super::*;
 
@@ -58,15 +58,15 @@ fn update(old: &Arc<Node>, new: &Arc<Node>) -> Event {
 /// Returns whether the event wakes a pod that `plugin` refused.
 fn helps(waiting: &Pod, plugin: Plugin, event: &Event) -> bool {
     let rejectors = Plugins::from_iter([plugin]);
-    let wishes = Wishes::of(waiting, rejectors, ProfileWishes::default());
-    wakes(waiting, rejectors, &wishes, event)
+    let requirements = PodRequirements::of(waiting, rejectors, ProfileRequirements::default());
+    wakes(waiting, rejectors, &requirements, event)
 }
 
 /// Returns whether a change of the pod itself wakes a pod that `plugin` refused.
 fn own_helps(old: &Pod, new: &Pod, plugin: Plugin) -> bool {
     let rejectors = Plugins::from_iter([plugin]);
-    let wishes = Wishes::of(new, rejectors, ProfileWishes::default());
-    own_change_wakes(old, new, rejectors, &wishes)
+    let requirements = PodRequirements::of(new, rejectors, ProfileRequirements::default());
+    own_change_wakes(old, new, rejectors, &requirements)
 }
 
 #[test]
@@ -227,15 +227,20 @@ fn topology_spread_of_the_profile_counts_for_pods_that_have_none() {
     };
     let rejectors = Plugins::from_iter([Plugin::PodTopologySpread]);
     let waiting = pod("web", json!({}));
-    let wishes = Wishes::of(&waiting, rejectors, ProfileWishes::of(&profile));
+    let requirements = PodRequirements::of(&waiting, rejectors, ProfileRequirements::of(&profile));
     let added = |labels| Event::NodeAdded(node(labels));
     assert!(wakes(
         &waiting,
         rejectors,
-        &wishes,
+        &requirements,
         &added(json!({ "zone": "a" }))
     ));
-    assert!(!wakes(&waiting, rejectors, &wishes, &added(json!({}))));
+    assert!(!wakes(
+        &waiting,
+        rejectors,
+        &requirements,
+        &added(json!({}))
+    ));
 }
 
 #[test]
@@ -260,20 +265,20 @@ fn node_affinity_waits_for_a_node_that_pod_and_profile_want() {
     };
     let rejectors = Plugins::from_iter([Plugin::NodeAffinity]);
     let waiting = pod("web", json!({ "nodeSelector": { "os": "linux" } }));
-    let wishes = Wishes::of(&waiting, rejectors, ProfileWishes::of(&profile));
+    let requirements = PodRequirements::of(&waiting, rejectors, ProfileRequirements::of(&profile));
     let added = |labels| Event::NodeAdded(node(labels));
     let both = json!({ "os": "linux", "pool": "batch" });
-    assert!(wakes(&waiting, rejectors, &wishes, &added(both)));
+    assert!(wakes(&waiting, rejectors, &requirements, &added(both)));
     assert!(!wakes(
         &waiting,
         rejectors,
-        &wishes,
+        &requirements,
         &added(json!({ "os": "linux" }))
     ));
     assert!(!wakes(
         &waiting,
         rejectors,
-        &wishes,
+        &requirements,
         &added(json!({ "pool": "batch" }))
     ));
 }
@@ -366,12 +371,19 @@ fn a_node_without_a_resource_that_a_class_stands_for_may_have_devices() {
     let container = json!({ "name": "c", "resources": { "requests": requests } });
     let waiting = pod("a", json!({ "containers": [container] }));
     let rejectors = Plugins::from_iter([Plugin::NodeResourcesFit]);
-    let mut wishes = Wishes::of(&waiting, rejectors, ProfileWishes::default());
+    let mut requirements = PodRequirements::of(&waiting, rejectors, ProfileRequirements::default());
     let none = json!("0");
     let added = |cpu: &str, resources: &Value| Event::NodeAdded(sized(cpu, resources.clone()));
-    assert!(!wakes(&waiting, rejectors, &wishes, &added("2", &none)));
-    wishes.stood_for.insert("d.com/gpu".to_owned());
-    let helps = |event: &Event| wakes(&waiting, rejectors, &wishes, event);
+    assert!(!wakes(
+        &waiting,
+        rejectors,
+        &requirements,
+        &added("2", &none)
+    ));
+    requirements
+        .device_class_resources
+        .insert("d.com/gpu".to_owned());
+    let helps = |event: &Event| wakes(&waiting, rejectors, &requirements, event);
     assert!(helps(&added("2", &none)) && !helps(&added("1", &none)));
     assert!(!helps(&added("2", &json!("1"))), "it has too few itself");
     let lost = update(&sized("2", json!("1")), &sized("2", none));

@@ -46,7 +46,7 @@ fn a_refused_pod_waits_for_an_event_that_can_help_and_for_its_back_off() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), false, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), false, at(0));
     queue.notify(&[Event::PodAdded(pod("x", 0))], at(0));
     assert_eq!(queue.depth(), [0, 0, 1, 0]);
     queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
@@ -65,7 +65,7 @@ fn a_pod_that_was_held_keeps_its_place_and_does_not_back_off() {
     }
     let devices = Plugins::from_iter([Plugin::DynamicResources]);
     let first = queue.pop(1).remove(0);
-    queue.held(first, devices, Wishes::default(), at(1));
+    queue.held(first, devices, PodRequirements::default(), at(1));
     assert_eq!(queue.depth(), [1, 0, 1, 0]);
     queue.notify(&[Event::PodDeleted(pod("x", 0))], at(1));
     assert_eq!(queue.depth(), [1, 0, 1, 0]);
@@ -79,7 +79,13 @@ fn a_pod_refused_by_nobody_is_tried_again_without_an_event() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, Plugins::default(), Wishes::default(), false, at(0));
+    queue.refused(
+        entry,
+        Plugins::default(),
+        PodRequirements::default(),
+        false,
+        at(0),
+    );
     assert!(!queue.has_work());
     queue.flush_backoff(at(2));
     assert_eq!(names(&queue.pop(5)), ["a"]);
@@ -90,7 +96,7 @@ fn an_event_after_the_back_off_makes_the_pod_active_at_once() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), false, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), false, at(0));
     queue.notify(&[Event::PodDeleted(pod("x", 0))], at(2));
     assert_eq!(queue.depth(), [1, 0, 0, 0]);
 }
@@ -104,7 +110,7 @@ fn rejections_in_a_row_back_off_one_two_four_eight_and_then_ten_seconds() {
         queue.flush_stale(now + SignedDuration::from_secs(600));
         queue.flush_backoff(now);
         let entry = queue.pop(1).remove(0);
-        queue.refused(entry, fit(), Wishes::default(), false, now);
+        queue.refused(entry, fit(), PodRequirements::default(), false, now);
         let (entry, _) = queue.entries.values().next().expect("it waits");
         waits.push(entry.backoff_ends().as_second() - now.as_second());
     }
@@ -116,7 +122,7 @@ fn a_pod_that_backs_off_is_handed_out_when_there_is_nothing_else_to_do() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), false, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), false, at(0));
     queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
     queue.set(pod("b", 0), at(0));
     assert_eq!(names(&queue.pop(5)), ["b"]);
@@ -135,7 +141,7 @@ fn a_pod_that_nothing_woke_for_five_minutes_is_tried_again() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), false, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), false, at(0));
     queue.flush_stale(at(300));
     assert_eq!(queue.depth(), [0, 0, 1, 0]);
     queue.flush_stale(at(301));
@@ -165,8 +171,8 @@ fn what_changes_while_a_pod_is_tried_counts_when_it_comes_back() {
     queue.remove(&pod("b", 0));
     let rejectors = Plugins::from_iter([Plugin::TaintToleration]);
     let (b, a) = (entries.remove(1), entries.remove(0));
-    queue.refused(b, rejectors, Wishes::default(), false, at(1));
-    queue.refused(a, rejectors, Wishes::default(), false, at(1));
+    queue.refused(b, rejectors, PodRequirements::default(), false, at(1));
+    queue.refused(a, rejectors, PodRequirements::default(), false, at(1));
     assert_eq!(
         queue.depth(),
         [0, 1, 0, 0],
@@ -179,7 +185,7 @@ fn a_pod_that_others_are_evicted_for_is_woken_by_the_end_of_the_last_of_them() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), true, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), true, at(0));
     queue.notify(&[Event::PodDeleted(pod("x", 0))], at(5));
     queue.flush_stale(at(1_000));
     assert_eq!(
@@ -204,7 +210,7 @@ fn a_victim_makes_room_for_all_that_wait_for_it() {
         queue.set(pod(name, 0), at(0));
     }
     for entry in queue.pop(3) {
-        queue.refused(entry, fit(), Wishes::default(), true, at(0));
+        queue.refused(entry, fit(), PodRequirements::default(), true, at(0));
     }
     for name in ["a", "b", "c"] {
         queue.awaits(name, "y");
@@ -220,7 +226,7 @@ fn a_pod_whose_victims_could_not_be_evicted_is_tried_again_at_once() {
     let mut queue = SchedulingQueue::default();
     queue.set(pod("a", 0), at(0));
     let entry = queue.pop(1).remove(0);
-    queue.refused(entry, fit(), Wishes::default(), true, at(0));
+    queue.refused(entry, fit(), PodRequirements::default(), true, at(0));
     queue.activate("a");
     assert_eq!(queue.depth(), [1, 0, 0, 0]);
     queue.activate("nobody");
@@ -233,7 +239,7 @@ fn a_victim_that_is_spared_lets_those_that_wait_for_it_be_tried_at_once() {
         queue.set(pod(name, 0), at(0));
     }
     for entry in queue.pop(2) {
-        queue.refused(entry, fit(), Wishes::default(), true, at(0));
+        queue.refused(entry, fit(), PodRequirements::default(), true, at(0));
     }
     queue.awaits("a", "x");
     queue.awaits("b", "y");

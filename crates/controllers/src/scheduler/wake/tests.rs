@@ -142,8 +142,8 @@ fn a_pod_is_woken_only_by_what_one_of_its_rejectors_cares_about() {
 
 fn wakes_it(rejectors: Plugins, event: &Event) -> bool {
     let pod = pod();
-    let wishes = Wishes::of(&pod, rejectors, Default::default());
-    wakes(&pod, rejectors, &wishes, event)
+    let requirements = PodRequirements::of(&pod, rejectors, Default::default());
+    wakes(&pod, rejectors, &requirements, event)
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn deleted_pods_say_the_same_only_if_they_kept_the_same_pods_away() {
     let term = json!({ "topologyKey": "zone", "labelSelector": {} });
     let far =
         json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } });
-    assert!(gone(json!({})).covers(&gone(json!({}))));
-    assert!(!gone(json!({})).covers(&gone(far)));
+    assert!(gone(json!({})).makes_redundant(&gone(json!({}))));
+    assert!(!gone(json!({})).makes_redundant(&gone(far)));
 }
 
 #[test]
@@ -188,18 +188,20 @@ fn a_pod_that_waits_for_devices_is_woken_by_nodes_that_may_have_some_and_by_clai
         (Event::Device(DeviceEvent::Freed), true),
         (Event::Storage(StorageEvent::Detached), false),
     ] {
-        assert_eq!(event.interests().meets(rejectors), woken, "{event:?}");
+        assert_eq!(event.interests().intersects(rejectors), woken, "{event:?}");
         assert_eq!(wakes_it(rejectors, &event), woken, "{event:?}");
     }
     assert!(
-        Event::Device(DeviceEvent::Slice).covers(&Event::Device(DeviceEvent::Class(Vec::new())))
+        Event::Device(DeviceEvent::Slice)
+            .makes_redundant(&Event::Device(DeviceEvent::Class(Vec::new())))
     );
     let mut known = pod();
     known.status = serde_json::from_value(json!({
         "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "p-gpu-x" }],
     }))
     .expect("a status");
-    let wakes = |old: &Pod, new: &Pod| own_change_wakes(old, new, rejectors, &Wishes::default());
+    let wakes =
+        |old: &Pod, new: &Pod| own_change_wakes(old, new, rejectors, &PodRequirements::default());
     assert!(wakes(&pod(), &known) && wakes(&known, &pod()));
     assert!(!wakes(&known, &known));
 }

@@ -7,7 +7,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::unread;
+use crate::discarded_response;
 
 /// Returns `true` for an accepted write, `false` for one that was finally refused, and `None` for one to be
 /// repeated.
@@ -42,7 +42,7 @@ pub(super) async fn post_binding(
     let body = serde_json::to_vec(&binding).map_err(Error::SerdeError)?;
     let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
     let request = request.create_subresource("binding", name, &PostParams::default(), body);
-    unread::send(client, request).await
+    discarded_response::send(client, request).await
 }
 
 pub(super) async fn patch_status(
@@ -53,7 +53,7 @@ pub(super) async fn patch_status(
 ) -> Result<(), Error> {
     let (request, params) = (Request::new(collection), PatchParams::default());
     let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
-    unread::send(client, request).await
+    discarded_response::send(client, request).await
 }
 
 pub(super) async fn delete(
@@ -63,5 +63,5 @@ pub(super) async fn delete(
     params: &DeleteParams,
 ) -> Result<(), Error> {
     let request = Request::new(collection).delete(name, params);
-    unread::send(client, request).await
+    discarded_response::send(client, request).await
 }

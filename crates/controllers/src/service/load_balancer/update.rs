@@ -25,7 +25,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     // The order is cloud-provider's, because only the first difference is reported.
     if wanted != wants {
-        return Update::Recorded("Type", arrow(text(&was.type_), text(&is.type_)));
+        return Update::Recorded("Type", transition(text(&was.type_), text(&is.type_)));
     }
     if !wants {
         return Update::None;
@@ -33,7 +33,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     let ranges = |spec: &ServiceSpec| spec.load_balancer_source_ranges.clone().unwrap_or_default();
     if ranges(was) != ranges(is) {
         let list = |spec| format!("[{}]", ranges(spec).join(" "));
-        return Update::Recorded("LoadBalancerSourceRanges", arrow(list(was), list(is)));
+        return Update::Recorded("LoadBalancerSourceRanges", transition(list(was), list(is)));
     }
     if !ports(was).eq(ports(is))
         || was.session_affinity != is.session_affinity
@@ -42,7 +42,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
         return Update::Silent;
     }
     if text(&was.load_balancer_ip) != text(&is.load_balancer_ip) {
-        let message = arrow(text(&was.load_balancer_ip), text(&is.load_balancer_ip));
+        let message = transition(text(&was.load_balancer_ip), text(&is.load_balancer_ip));
         return Update::Recorded("LoadbalancerIP", message);
     }
     let ips = |spec: &ServiceSpec| spec.external_ips.clone().unwrap_or_default();
@@ -61,21 +61,21 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     if old.metadata.uid != new.metadata.uid {
         return Update::Recorded(
             "UID",
-            arrow(text(&old.metadata.uid), text(&new.metadata.uid)),
+            transition(text(&old.metadata.uid), text(&new.metadata.uid)),
         );
     }
     let policy = |spec: &ServiceSpec| text(&spec.external_traffic_policy);
     if policy(was) != policy(is) {
-        return Update::Recorded("ExternalTrafficPolicy", arrow(policy(was), policy(is)));
+        return Update::Recorded("ExternalTrafficPolicy", transition(policy(was), policy(is)));
     }
     let health = |spec: &ServiceSpec| spec.health_check_node_port.unwrap_or_default().to_string();
     if health(was) != health(is) {
-        return Update::Recorded("HealthCheckNodePort", arrow(health(was), health(is)));
+        return Update::Recorded("HealthCheckNodePort", transition(health(was), health(is)));
     }
     Update::None
 }
 
-fn arrow(was: String, is: String) -> String {
+fn transition(was: String, is: String) -> String {
     format!("{was} -> {is}")
 }
 

@@ -47,7 +47,7 @@ impl Plan {
     }
 
     /// Returns whether the plan neither updates nor deletes `slice`.
-    pub(super) fn leaves_alone(&self, slice: &EndpointSlice) -> bool {
+    pub(super) fn keeps_unchanged(&self, slice: &EndpointSlice) -> bool {
         let name = &slice.metadata.name;
         !self.update.iter().any(|other| other.metadata.name == *name)
             && !self.delete.iter().any(|other| other.metadata.name == *name)

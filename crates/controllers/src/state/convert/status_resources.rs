@@ -78,7 +78,7 @@ pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
     }
     if let Some(amounts) = held.of_pod() {
         let requests = &mut template.resources.requests;
-        model::hold_as_whole(requests, held.infeasible, &amounts.map(resources));
+        model::hold_pod_level(requests, held.infeasible, &amounts.map(resources));
     }
 }
 

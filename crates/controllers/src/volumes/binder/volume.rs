@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, Resource, ResourceExt, api::PostParams};
 
-use super::{Binder, Work, is_let_go, key_of, phase, reclaim_policy};
+use super::{Binder, Work, is_released, key_of, phase, reclaim_policy};
 use crate::{
     EventType, Key, api_error,
     volumes::matching::{self, BOUND_BY_CONTROLLER},
@@ -33,7 +33,7 @@ impl Binder {
         let claim = match found {
             Some(claim) if claim.metadata.uid.as_deref() == Some(uid) => Some(claim),
             // The informer may not have a claim yet that was just created.
-            None if !is_let_go(&volume) => self.live_claim(reference, uid).await?.map(Arc::new),
+            None if !is_released(&volume) => self.live_claim(reference, uid).await?.map(Arc::new),
             _ => None,
         };
         let Some(claim) = claim else {
@@ -97,7 +97,7 @@ impl Binder {
     /// Releases a volume whose claim is gone, and applies its reclaim policy.
     async fn release(&self, volume: &PersistentVolume) -> kube::Result<()> {
         let mut released = volume.clone();
-        if !is_let_go(volume) {
+        if !is_released(volume) {
             released = self.write_volume_phase(released, "Released").await?;
         }
         match reclaim_policy(volume) {

@@ -50,7 +50,7 @@ impl Controller {
         // A pod that keeps its finalizer would be counted as failed when it ends by this deletion.
         let freed = join_all(doomed.iter().map(|pod| async {
             match pod::is_tracked(pod) {
-                true => self.let_go_of(pod).await,
+                true => self.remove_finalizer(pod).await,
                 false => Ok(()),
             }
         }));

@@ -66,7 +66,7 @@ pub fn start(context: &Context) {
     let queue = Queue::new("job");
     let orphans = Queue::new("job-orphan-pods");
     let expectations = Arc::new(Expectations::default());
-    let let_go: Arc<Mutex<Uids>> = Arc::default();
+    let finalizer_removed: Arc<Mutex<Uids>> = Arc::default();
     let records: Arc<Records> = Arc::default();
     let informers = &context.informers;
     informers.jobs.on_change({
@@ -94,15 +94,20 @@ pub fn start(context: &Context) {
         queue: queue.clone(),
     };
     informers.pods.on_change({
-        let (let_go, orphans, jobs) =
-            (Arc::clone(&let_go), orphans.clone(), informers.jobs.clone());
+        let (finalizer_removed, orphans, jobs) = (
+            Arc::clone(&finalizer_removed),
+            orphans.clone(),
+            informers.jobs.clone(),
+        );
         move |change| {
             let pod = change.object();
             if change.is_deleted() || !pod::is_tracked(pod) {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-                let mut let_go = let_go.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut finalizer_removed = finalizer_removed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 // The informer shows the pod without its finalizer now, so the entry has done its work.
-                let_go.remove(uid);
+                finalizer_removed.remove(uid);
             }
             watch.observe(change);
             // A pod whose Job is gone or over loses its finalizer, since nothing will count it any more.
@@ -127,7 +132,7 @@ pub fn start(context: &Context) {
         context: context.clone(),
         queue: queue.clone(),
         expectations,
-        let_go,
+        finalizer_removed,
         records,
         pods: PodControl {
             client: context.client.clone(),
@@ -155,7 +160,7 @@ struct Controller {
     queue: Queue<Key>,
     expectations: Arc<Expectations>,
     /// UIDs of pods whose finalizer is being removed, although the informer may still show it.
-    let_go: Arc<Mutex<Uids>>,
+    finalizer_removed: Arc<Mutex<Uids>>,
     /// The failures of each Job that the back-off remembers.
     records: Arc<Records>,
     pods: PodControl,
@@ -167,7 +172,7 @@ struct View<'a> {
     job: &'a Job,
     spec: &'a JobSpec,
     all: &'a [Arc<Pod>],
-    let_go: &'a Uids,
+    finalizer_removed: &'a Uids,
     tally: &'a Tally,
     /// The Job's record including the failures that are new in this view.
     record: Record,
@@ -178,7 +183,10 @@ impl View<'_> {
     /// Iterates the pods that are not counted yet.
     fn tracked(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.all.iter().filter(|pod| {
-            pod::is_tracked(pod) && !self.let_go.contains(&pod.uid().unwrap_or_default())
+            pod::is_tracked(pod)
+                && !self
+                    .finalizer_removed
+                    .contains(&pod.uid().unwrap_or_default())
         })
     }
 }
@@ -211,19 +219,19 @@ impl Controller {
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let all = ownership::claim_from(client, &*job, &selector, informer, |_| true).await?;
         // A copy, because the pods and this set must be of one moment for the count.
-        let let_go = self
-            .let_go
+        let finalizer_removed = self
+            .finalizer_removed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let tally = tally::tally(&job, spec, &all, &let_go);
+        let tally = tally::tally(&job, spec, &all, &finalizer_removed);
         let record = self.records.of(key);
         let view = View {
             key,
             job: &job,
             spec,
             all: &all,
-            let_go: &let_go,
+            finalizer_removed: &finalizer_removed,
             tally: &tally,
             record: record.with(&tally.new_succeeded, &tally.new_failed),
             now: self.context.clock.now(),

@@ -89,14 +89,21 @@ pub(super) fn uncounted(job: &Job) -> (Uids, Uids) {
     )
 }
 
-/// Counts the pods. `let_go` are pods whose finalizer has been removed although the informer still shows it.
-pub(super) fn tally(job: &Job, spec: &JobSpec, all: &[Arc<Pod>], let_go: &Uids) -> Tally {
+/// Counts the pods. `finalizer_removed` are pods whose finalizer has been removed although the informer still shows it.
+pub(super) fn tally(
+    job: &Job,
+    spec: &JobSpec,
+    all: &[Arc<Pod>],
+    finalizer_removed: &Uids,
+) -> Tally {
     let (succeeded, failed) = uncounted(job);
     let status = job.status.as_ref();
     let uid = |pod: &Pod| pod.uid().unwrap_or_default();
     let open: Vec<_> = all
         .iter()
-        .filter(|pod| is_tracked(pod) && !let_go.contains(&uid(pod)) && in_range(spec, pod))
+        .filter(|pod| {
+            is_tracked(pod) && !finalizer_removed.contains(&uid(pod)) && in_range(spec, pod)
+        })
         .collect();
     let fresh = |wanted: &dyn Fn(&Pod) -> bool| -> Vec<Arc<Pod>> {
         let known = |pod: &Pod| succeeded.contains(&uid(pod)) || failed.contains(&uid(pod));
@@ -267,8 +274,8 @@ mod tests {
             json!({ "succeeded": 1, "failed": 1 }),
         );
         let spec = done.spec.as_ref().expect("a spec");
-        let let_go = ["a".to_owned(), "b".to_owned()].into();
-        let all = tally(&done, spec, &pods, &let_go);
+        let finalizer_removed = ["a".to_owned(), "b".to_owned()].into();
+        let all = tally(&done, spec, &pods, &finalizer_removed);
         assert_eq!((all.succeeded, all.failed), (1, 1));
     }
 

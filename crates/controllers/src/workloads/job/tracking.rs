@@ -161,15 +161,21 @@ impl Controller {
     /// Removes the finalizers of pods.
     async fn free(&self, all: &[Arc<Pod>]) -> kube::Result<()> {
         {
-            let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut finalizer_removed = self
+                .finalizer_removed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             // Entered before the requests: a sync that runs meanwhile must not count these pods again.
-            let_go.extend(all.iter().map(|pod| uid(pod)));
+            finalizer_removed.extend(all.iter().map(|pod| uid(pod)));
         }
         let freed = join_all(all.iter().map(|pod| async {
-            let freed = self.let_go_of(pod).await;
+            let freed = self.remove_finalizer(pod).await;
             if freed.is_err() {
-                let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
-                let_go.remove(&uid(pod));
+                let mut finalizer_removed = self
+                    .finalizer_removed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                finalizer_removed.remove(&uid(pod));
             }
             freed
         }));
@@ -177,11 +183,14 @@ impl Controller {
         // The informer will report no more changes of pods that are already gone, so their entries are removed
         // here.
         let pods = &self.context.informers.pods;
-        let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finalizer_removed = self
+            .finalizer_removed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for pod in all {
             let known = pods.get_key(&Key::of(&**pod));
             if known.is_none_or(|known| uid(&known) != uid(pod)) {
-                let_go.remove(&uid(pod));
+                finalizer_removed.remove(&uid(pod));
             }
         }
         outcome
@@ -205,11 +214,11 @@ impl Controller {
         if lives || !is_tracked(&pod) {
             return Ok(());
         }
-        self.let_go_of(&pod).await
+        self.remove_finalizer(&pod).await
     }
 
     /// Removes the finalizer of a pod.
-    pub(super) async fn let_go_of(&self, pod: &Pod) -> kube::Result<()> {
+    pub(super) async fn remove_finalizer(&self, pod: &Pod) -> kube::Result<()> {
         let patch = json!({ "metadata": {
             "uid": pod.uid(),
             "$deleteFromPrimitiveList/finalizers": [pod::TRACKING],

@@ -64,7 +64,7 @@ struct Rank {
     phase: u8,
     ready: bool,
     deletion_cost: i32,
-    crowd: Reverse<usize>,
+    pods_on_node: Reverse<usize>,
     ready_for: Age,
     restarts: Reverse<(i32, i32)>,
     created: Age,
@@ -86,7 +86,7 @@ fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
         phase: phase(pod),
         ready,
         deletion_cost: deletion_cost(pod).unwrap_or_default(),
-        crowd: Reverse(crowd),
+        pods_on_node: Reverse(crowd),
         ready_for: if ready {
             age(pods::ready_since(pod), now)
         } else {

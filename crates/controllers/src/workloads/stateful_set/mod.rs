@@ -27,7 +27,7 @@ use kube::{
 use serde_json::json;
 
 use self::{
-    revisions::{Keeper, Revisions},
+    revisions::{RevisionStore, Revisions},
     rollout::Strategy,
 };
 use super::{
@@ -73,7 +73,7 @@ pub fn start(context: &Context) {
         context: context.clone(),
         queue: queue.clone(),
         recorder: context.recorder("statefulset-controller"),
-        keeper: Keeper::new(context),
+        revision_store: RevisionStore::new(context),
     });
     context.tasks.spawn(async move {
         let context = controller.context.clone();
@@ -81,7 +81,7 @@ pub fn start(context: &Context) {
         if informers.stateful_sets.synced().await
             && informers.pods.synced().await
             && informers.claims.synced().await
-            && controller.keeper.synced().await
+            && controller.revision_store.synced().await
         {
             queue.run(&context, WORKERS, move |key| {
                 let controller = Arc::clone(&controller);
@@ -104,7 +104,7 @@ struct Controller {
     context: Context,
     queue: Queue<Key>,
     recorder: Recorder,
-    keeper: Keeper,
+    revision_store: RevisionStore,
 }
 
 /// The pods of a set in the state that one sync sees.
@@ -132,7 +132,7 @@ impl Controller {
             return Ok(());
         };
         let pods = self.claim_pods(&set, &selector).await?;
-        let revisions = match self.keeper.update(&set, &selector).await {
+        let revisions = match self.revision_store.update(&set, &selector).await {
             Err(error) if api_error::is_namespace_terminating(&error) => return Ok(()),
             outcome => outcome?,
         };
@@ -146,7 +146,9 @@ impl Controller {
         rollout::complete(&set, &mut status);
         let unavailable = status.available_replicas != Some(identity::replicas(&set));
         self.write_status(&set, status).await?;
-        self.keeper.clean_up(&set, &revisions, &pods).await?;
+        self.revision_store
+            .clean_up(&set, &revisions, &pods)
+            .await?;
         let wait = u64::try_from(set.min_ready_seconds()).unwrap_or(0);
         // No event reports that a ready pod has become available.
         if wait > 0 && unavailable {

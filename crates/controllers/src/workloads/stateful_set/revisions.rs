@@ -42,12 +42,12 @@ pub(super) struct Revisions {
 }
 
 /// Reads and writes the revisions in the API.
-pub(super) struct Keeper {
+pub(super) struct RevisionStore {
     client: Client,
     informer: Informer<ControllerRevision>,
 }
 
-impl Keeper {
+impl RevisionStore {
     pub(super) fn new(context: &Context) -> Self {
         let informer = Informer::new(
             Api::all(context.client.clone()),

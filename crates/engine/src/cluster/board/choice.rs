@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use super::hosts::{HostState, Hosts};
 use super::index::{Group, Index};
 use super::order::Order;
-use super::set::{NodeSet, Within};
+use super::set::{NodeSet, Restriction};
 use crate::cluster::{NodeId, Question};
 use crate::filter::pod_topology_spread::skew_of;
 use crate::intern::Symbol;
@@ -69,7 +69,11 @@ impl Choice<'_> {
     /// Returns whether each node's score is independent of the other feasible nodes.
     pub(super) fn scores_apart(&self) -> bool {
         let view = self.question.view;
-        let taken = self.index.groups.iter().filter(|own| !own.roomy.is_empty());
+        let taken = self
+            .index
+            .groups
+            .iter()
+            .filter(|own| !own.with_room.is_empty());
         let mut scores = taken.map(|group| (group.soft_taints, group.preferred));
         let first = scores.next();
         // Normalization relates a score to those of all feasible nodes; it changes nothing only if all nodes have the
@@ -95,7 +99,7 @@ impl Choice<'_> {
             .index
             .groups
             .iter()
-            .filter(|group| !group.roomy.is_empty())
+            .filter(|group| !group.with_room.is_empty())
         {
             // Static and room refusals are counted in the index; what is left are topology filters, which are equal
             // in each group and state.
@@ -121,12 +125,13 @@ impl Choice<'_> {
         self.hosts.map(|hosts| &hosts.states()[state])
     }
 
-    fn within(&self, state: usize) -> Within<'_> {
-        self.hosts.map_or(Within::All, |hosts| hosts.within(state))
+    fn within(&self, state: usize) -> Restriction<'_> {
+        self.hosts
+            .map_or(Restriction::All, |hosts| hosts.within(state))
     }
 
     fn count(&self, group: &Group, state: usize) -> usize {
-        group.roomy.count(self.within(state))
+        group.with_room.count(self.within(state))
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -162,7 +167,7 @@ impl Choice<'_> {
     fn rows_of_many(&self, state: usize, open: impl Fn(usize) -> bool, rows: &mut Vec<Row>) {
         let within = self.within(state);
         for (index, group) in self.index.groups.iter().enumerate() {
-            if group.roomy.is_empty() || !open(index) {
+            if group.with_room.is_empty() || !open(index) {
                 continue;
             }
             // Buckets from the best load score down; the first one that has a node in this state decides.
@@ -276,7 +281,7 @@ impl Choice<'_> {
         }
         // Groups are keyed by all labels that decide the reach (`plan.keys`), so any node of the group answers for
         // it.
-        let Some(position) = group.roomy.first(0, Within::All) else {
+        let Some(position) = group.with_room.first(0, Restriction::All) else {
             return false;
         };
         let node = self.question.cluster.at(self.order.node(position));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::journal::Journal;
 use super::order::Order;
-use super::set::{NodeSet, Within};
+use super::set::{NodeSet, Restriction};
 use crate::cluster::{NodeId, Question};
 use crate::preempt::{Cost, Plan};
 use crate::reason::{Plugin, Reason, Refusal, Tally};
@@ -89,7 +89,7 @@ impl Evictions {
     /// Returns the cheapest node; among equals the nearest to the start.
     pub(super) fn best(&self, start: u32, order: &Order) -> Option<NodeId> {
         let (_, cheapest) = self.by_cost.first_key_value()?;
-        Some(order.node(cheapest.first(start, Within::All)?))
+        Some(order.node(cheapest.first(start, Restriction::All)?))
     }
 
     /// Returns the reasons why preemption does not help, with the number of nodes.

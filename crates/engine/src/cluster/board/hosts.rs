@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::journal::Journal;
 use super::order::Order;
-use super::set::{NodeSet, Within};
+use super::set::{NodeSet, Restriction};
 use crate::class::PodClass;
 use crate::cluster::{Cluster, Node, NodeId, Question};
 use crate::intern::Symbol;
@@ -146,10 +146,10 @@ impl Hosts {
     }
 
     /// Returns the nodes in a state, to be intersected with another set.
-    pub(super) fn within(&self, state: usize) -> Within<'_> {
+    pub(super) fn within(&self, state: usize) -> Restriction<'_> {
         match state {
-            EMPTY => Within::Out(&self.marked),
-            state => Within::In(&self.sets[state]),
+            EMPTY => Restriction::Out(&self.marked),
+            state => Restriction::In(&self.sets[state]),
         }
     }
 

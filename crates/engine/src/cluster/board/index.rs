@@ -86,7 +86,7 @@ pub(super) struct Group {
     /// The values of the topology keys.
     pub(super) values: Box<[Option<Symbol>]>,
     /// The nodes with room.
-    pub(super) roomy: NodeSet,
+    pub(super) with_room: NodeSet,
     /// The nodes with room by load score, the best last; no bucket is empty.
     pub(super) buckets: Vec<Bucket>,
 }
@@ -261,14 +261,14 @@ impl Index {
                     soft_taints: key.soft_taints,
                     preferred: key.preferred,
                     values: key.values.clone(),
-                    roomy: NodeSet::default(),
+                    with_room: NodeSet::default(),
                     buckets: Vec::new(),
                 });
                 self.group_of.insert(key, group);
                 group
             }
         };
-        let after = self.rated(node, group, question);
+        let after = self.scored_slot(node, group, question);
         self.change(node, after, order);
     }
 
@@ -277,12 +277,13 @@ impl Index {
         self.release(node);
         let group = self.slots[node.index()].group;
         if group != NO_GROUP {
-            let after = self.rated(node, group, question);
+            let after = self.scored_slot(node, group, question);
             self.change(node, after, order);
         }
     }
 
-    fn rated(&mut self, node: NodeId, group: u32, question: &Question<'_>) -> Slot {
+    /// Returns the slot of a node in a group: its score, or the refusal if the node lacks room.
+    fn scored_slot(&mut self, node: NodeId, group: u32, question: &Question<'_>) -> Slot {
         if let Some(refusal) = question.check_room(node) {
             return Slot {
                 group,
@@ -339,7 +340,7 @@ impl Index {
         if before.has_room() {
             let group = &mut self.groups[before.group as usize];
             if !stays {
-                group.roomy.remove(position);
+                group.with_room.remove(position);
             }
             group.lower(before.score, position);
         } else if let Some(tally) = self.tallies.get_mut(before.refusal as usize) {
@@ -348,7 +349,7 @@ impl Index {
         if after.has_room() {
             let group = &mut self.groups[after.group as usize];
             if !stays {
-                group.roomy.insert(position, order.len());
+                group.with_room.insert(position, order.len());
             }
             group.raise(after.score, position, order.len());
         } else if let Some(tally) = self.tallies.get_mut(after.refusal as usize) {

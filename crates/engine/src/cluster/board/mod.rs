@@ -234,7 +234,7 @@ impl Cluster {
         board.refresh(&question, &self.boards.loads, &self.boards.nodes);
         // Room held for the pod itself must not count against the pod.
         let promised = self.nominated_node(key);
-        let mut held = board.but(promised);
+        let mut held = board.excluding(promised);
         if let Some(node) = promised
             && let Some(refusal) = question.held_otherwise(node, key)
         {

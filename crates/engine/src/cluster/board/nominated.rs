@@ -44,7 +44,7 @@ impl NominatedRefusals {
     }
 
     /// Returns the refusals of all nodes but `own`, sorted by node.
-    pub(super) fn but(&self, own: Option<NodeId>) -> Arc<Vec<(NodeId, Refusal)>> {
+    pub(super) fn excluding(&self, own: Option<NodeId>) -> Arc<Vec<(NodeId, Refusal)>> {
         let mut refusals = Arc::clone(&self.refusals);
         if let Some(own) = own
             && let Ok(at) = refusals.binary_search_by_key(&own, |(node, _)| *node)

@@ -26,7 +26,7 @@ pub(super) struct Bits {
 
 /// A restriction to part of a set: only positions that satisfy it count.
 #[derive(Clone, Copy)]
-pub(super) enum Within<'a> {
+pub(super) enum Restriction<'a> {
     /// Every position counts.
     All,
     /// Only members of the other set count.
@@ -35,12 +35,12 @@ pub(super) enum Within<'a> {
     Out(&'a NodeSet),
 }
 
-impl Within<'_> {
+impl Restriction<'_> {
     fn admits(self, position: u32) -> bool {
         match self {
-            Within::All => true,
-            Within::In(set) => set.contains(position),
-            Within::Out(set) => !set.contains(position),
+            Restriction::All => true,
+            Restriction::In(set) => set.contains(position),
+            Restriction::Out(set) => !set.contains(position),
         }
     }
 }
@@ -105,7 +105,7 @@ impl NodeSet {
 
     /// Returns the first counting member at or after `start`; after the last position the search goes on at the
     /// first one.
-    pub(super) fn first(&self, start: u32, within: Within<'_>) -> Option<u32> {
+    pub(super) fn first(&self, start: u32, within: Restriction<'_>) -> Option<u32> {
         match (self, within) {
             (NodeSet::Few(members), _) => {
                 let split = members.partition_point(|member| *member < start);
@@ -113,8 +113,8 @@ impl NodeSet {
                 around.copied().find(|member| within.admits(*member))
             }
             // An intersection is the same from both sides, and a list is walked faster than a bit set.
-            (NodeSet::Many(_), Within::In(few @ NodeSet::Few(_))) => {
-                few.first(start, Within::In(self))
+            (NodeSet::Many(_), Restriction::In(few @ NodeSet::Few(_))) => {
+                few.first(start, Restriction::In(self))
             }
             (NodeSet::Many(bits), _) => {
                 let width = bits.words.len() as u32 * 64;
@@ -125,17 +125,19 @@ impl NodeSet {
     }
 
     /// Returns the number of members that count.
-    pub(super) fn count(&self, within: Within<'_>) -> usize {
+    pub(super) fn count(&self, within: Restriction<'_>) -> usize {
         match (self, within) {
-            (_, Within::All) => self.len(),
+            (_, Restriction::All) => self.len(),
             // Counting what is outside would visit every word; what is inside is counted faster.
-            (_, Within::Out(other)) => self.len() - self.count(Within::In(other)),
-            (NodeSet::Few(members), Within::In(_)) => members
+            (_, Restriction::Out(other)) => self.len() - self.count(Restriction::In(other)),
+            (NodeSet::Few(members), Restriction::In(_)) => members
                 .iter()
                 .filter(|member| within.admits(**member))
                 .count(),
-            (NodeSet::Many(_), Within::In(few @ NodeSet::Few(_))) => few.count(Within::In(self)),
-            (NodeSet::Many(bits), Within::In(NodeSet::Many(other))) => {
+            (NodeSet::Many(_), Restriction::In(few @ NodeSet::Few(_))) => {
+                few.count(Restriction::In(self))
+            }
+            (NodeSet::Many(bits), Restriction::In(NodeSet::Many(other))) => {
                 let words = bits.words.iter().zip(&other.words);
                 words
                     .map(|(word, other)| (word & other).count_ones() as usize)
@@ -190,7 +192,7 @@ impl Bits {
     }
 
     /// Returns the first counting member in `from..to`.
-    fn first(&self, from: u32, to: u32, within: Within<'_>) -> Option<u32> {
+    fn first(&self, from: u32, to: u32, within: Restriction<'_>) -> Option<u32> {
         if from >= to {
             return None;
         }
@@ -212,13 +214,13 @@ impl Bits {
     }
 
     /// Returns the positions of a word that `within` allows, as bits.
-    fn admitted(&self, index: usize, within: Within<'_>) -> u64 {
+    fn admitted(&self, index: usize, within: Restriction<'_>) -> u64 {
         match within {
-            Within::All => u64::MAX,
-            Within::In(NodeSet::Many(other)) => other.words[index],
-            Within::Out(NodeSet::Many(other)) => !other.words[index],
-            Within::In(NodeSet::Few(members)) => few_bits(members, index),
-            Within::Out(NodeSet::Few(members)) => !few_bits(members, index),
+            Restriction::All => u64::MAX,
+            Restriction::In(NodeSet::Many(other)) => other.words[index],
+            Restriction::Out(NodeSet::Many(other)) => !other.words[index],
+            Restriction::In(NodeSet::Few(members)) => few_bits(members, index),
+            Restriction::Out(NodeSet::Few(members)) => !few_bits(members, index),
         }
     }
 
@@ -291,13 +293,13 @@ mod tests {
             let own: BTreeSet<u32> = own.difference(&gone).copied().collect();
             let compact_other = set(&other);
             prop_assert_eq!(compact.len(), own.len());
-            prop_assert_eq!(compact.first(start, Within::All), first(own.iter().copied(), start));
+            prop_assert_eq!(compact.first(start, Restriction::All), first(own.iter().copied(), start));
             let both = own.intersection(&other).copied();
-            prop_assert_eq!(compact.first(start, Within::In(&compact_other)), first(both.clone(), start));
-            prop_assert_eq!(compact.count(Within::In(&compact_other)), both.count());
+            prop_assert_eq!(compact.first(start, Restriction::In(&compact_other)), first(both.clone(), start));
+            prop_assert_eq!(compact.count(Restriction::In(&compact_other)), both.count());
             let rest = own.difference(&other).copied();
-            prop_assert_eq!(compact.first(start, Within::Out(&compact_other)), first(rest.clone(), start));
-            prop_assert_eq!(compact.count(Within::Out(&compact_other)), rest.count());
+            prop_assert_eq!(compact.first(start, Restriction::Out(&compact_other)), first(rest.clone(), start));
+            prop_assert_eq!(compact.count(Restriction::Out(&compact_other)), rest.count());
         }
     }
 }

@@ -422,7 +422,7 @@ impl World {
             let namespace = self.templates[index].namespace.clone();
             for key in [String::new(), format!("{namespace}/hopeful{index}")] {
                 let fast = self.cluster.schedule_key(class, &key, seed);
-                let slow = self.cluster.schedule_by_asking_all(class, &key, seed);
+                let slow = self.cluster.schedule_checking_every_node(class, &key, seed);
                 prop_assert_eq!(&fast, &slow, "template {}", index);
                 if let Decision::Unschedulable(refused) = fast {
                     let fast = self.cluster.preempt_by_board(class, &key, seed);

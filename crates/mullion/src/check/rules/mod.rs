@@ -72,7 +72,7 @@ impl<'a> Context<'a> {
         let mixed = fleet.windows().next().is_some()
             || own.windows().next().is_some()
             || pods.iter().any(Pod::is_windows)
-            || objects.iter().any(speaks_of_windows);
+            || objects.iter().any(mentions_windows);
         Context {
             objects,
             checked,
@@ -126,7 +126,7 @@ impl<'a> Context<'a> {
 }
 
 /// Returns whether an object other than workloads and nodes shows that there are Windows nodes.
-fn speaks_of_windows(object: &Object) -> bool {
+fn mentions_windows(object: &Object) -> bool {
     match object.kind() {
         "RuntimeClass" => {
             object.value["scheduling"]["nodeSelector"]["kubernetes.io/os"] == "windows"

@@ -52,7 +52,7 @@ fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
 
 /// Returns the command line of a container, as far as the pod or the image's registry says it.
 fn started<'c>(container: &'c Container<'_>) -> Vec<&'c str> {
-    let mut words = container.words();
+    let mut words = container.command_line();
     let program = container
         .fact
         .as_ref()

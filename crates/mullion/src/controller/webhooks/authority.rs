@@ -18,7 +18,7 @@ use kube::{
 use tokio::time::timeout;
 
 use crate::{
-    certs::{Authority, Pair},
+    certs::{Authority, CertificatePair},
     failure::Failure,
 };
 
@@ -48,14 +48,14 @@ pub(super) struct Shared {
 }
 
 /// A replica's certificate.
-pub(super) struct Leaf {
+pub(super) struct ServingCertificate {
     /// The certificate and its key, as PEM.
-    pub(super) pair: Pair,
+    pub(super) pair: CertificatePair,
     /// The time at which the certificate was signed.
     made: Timestamp,
 }
 
-impl Leaf {
+impl ServingCertificate {
     /// Returns whether the certificate must be renewed.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         now.duration_since(self.made) > jiff::SignedDuration::from_hours(24 * RENEW_AFTER_DAYS)
@@ -64,11 +64,15 @@ impl Leaf {
 
 impl Shared {
     /// Signs a certificate for the names by which API servers call the webhooks.
-    pub(super) fn sign(&self, now: Timestamp, names: &[String]) -> Result<Leaf, Failure> {
+    pub(super) fn sign(
+        &self,
+        now: Timestamp,
+        names: &[String],
+    ) -> Result<ServingCertificate, Failure> {
         let pair = self.authority.webhook(now, names).map_err(|error| {
             Failure::run(format!("the webhooks' certificate cannot be made: {error}"))
         })?;
-        Ok(Leaf { pair, made: now })
+        Ok(ServingCertificate { pair, made: now })
     }
 }
 

@@ -17,7 +17,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::Hooks;
+use super::WebhookSettings;
 use crate::{controller::args::Part, failure::Failure};
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
@@ -60,7 +60,11 @@ struct Configurations {
 ///
 /// # Errors
 /// The API server does not accept them.
-pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Result<(), Failure> {
+pub(super) async fn write(
+    client: &Client,
+    hooks: &WebhookSettings,
+    trusted: &str,
+) -> Result<(), Failure> {
     // Forced, because the configurations are this program's alone; a conflict would leave a wrong certificate
     // in place.
     let params = PatchParams::apply("mullion").force();
@@ -92,7 +96,7 @@ pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Resu
 }
 
 /// Deletes the configurations that lead to `url`, where no process answers any more.
-pub(super) async fn delete(client: &Client, hooks: &Hooks, url: &str) {
+pub(super) async fn delete(client: &Client, hooks: &WebhookSettings, url: &str) {
     let deleted = async {
         for part in all(hooks) {
             let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -141,7 +145,7 @@ where
     }
 }
 
-fn all(hooks: &Hooks) -> Vec<Configurations> {
+fn all(hooks: &WebhookSettings) -> Vec<Configurations> {
     let mut all = Vec::new();
     if hooks.parts.has(Part::Placement) {
         all.push(Configurations {
@@ -229,7 +233,7 @@ fn configuration(
     kind: &str,
     name: &str,
     all: &[Hook],
-    hooks: &Hooks,
+    hooks: &WebhookSettings,
     trusted: &str,
 ) -> Option<Value> {
     if all.is_empty() {
@@ -244,8 +248,8 @@ fn configuration(
     }))
 }
 
-fn webhook(kind: &str, hook: &Hook, hooks: &Hooks, trusted: &str) -> Value {
-    let mut client = hooks.place.client_config(hook.path);
+fn webhook(kind: &str, hook: &Hook, hooks: &WebhookSettings, trusted: &str) -> Value {
+    let mut client = hooks.address.client_config(hook.path);
     client["caBundle"] = json!(BASE64_STANDARD.encode(trusted));
     let mut object = json!({
         "name": hook.name,
@@ -290,13 +294,13 @@ fn webhook(kind: &str, hook: &Hook, hooks: &Hooks, trusted: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::webhooks::Place;
+    use crate::controller::webhooks::WebhookAddress;
 
     #[test]
     fn a_dead_webhook_blocks_nobody_but_pods_that_name_a_credential_spec() {
-        let hooks = Hooks {
+        let hooks = WebhookSettings {
             parts: "placement,addresses,gmsa".parse().expect("parts"),
-            place: Place::Service {
+            address: WebhookAddress::Service {
                 namespace: "kube-system".to_owned(),
                 name: "mullion".to_owned(),
             },

@@ -44,7 +44,7 @@ use tokio::{
 };
 
 use super::args::Parts;
-use crate::{certs::Pair, failure::Failure, image_facts::ImageFacts};
+use crate::{certs::CertificatePair, failure::Failure, image_facts::ImageFacts};
 
 /// The largest review in bytes: an object and its old version, each of 1.5 MiB, with escapes.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
@@ -59,7 +59,7 @@ const TEMPLATE: &str = "/spec/template";
 
 /// How API servers reach this process.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum WebhookAddress {
     /// They use a Service of the cluster, on port 443.
     Service {
         /// The namespace of the Service.
@@ -76,25 +76,25 @@ pub(super) enum Place {
     },
 }
 
-impl Place {
+impl WebhookAddress {
     /// Returns the field `clientConfig` of a webhook, without the `caBundle`.
     fn client_config(&self, path: &str) -> Value {
         match self {
-            Place::Service { namespace, name } => {
+            WebhookAddress::Service { namespace, name } => {
                 json!({"service": {"namespace": namespace, "name": name, "path": path, "port": 443}})
             }
-            Place::Url { url, .. } => json!({"url": format!("{url}{path}")}),
+            WebhookAddress::Url { url, .. } => json!({"url": format!("{url}{path}")}),
         }
     }
 
     /// Returns the names that the certificate must have.
     fn names(&self) -> Vec<String> {
         match self {
-            Place::Service { namespace, name } => vec![
+            WebhookAddress::Service { namespace, name } => vec![
                 format!("{name}.{namespace}.svc"),
                 format!("{name}.{namespace}.svc.cluster.local"),
             ],
-            Place::Url { url, .. } => {
+            WebhookAddress::Url { url, .. } => {
                 let url: Option<http::Uri> = url.parse().ok();
                 let host = url.as_ref().and_then(|url| url.host()).unwrap_or_default();
                 vec![host.trim_matches(['[', ']']).to_owned()]
@@ -104,10 +104,10 @@ impl Place {
 
     /// Deletes the configurations if they lead to this process alone.
     pub(super) async fn withdraw(&self, client: &Client, parts: &Parts) {
-        if let Place::Url { url, is_own: true } = self {
-            let hooks = Hooks {
+        if let WebhookAddress::Url { url, is_own: true } = self {
+            let hooks = WebhookSettings {
                 parts: parts.clone(),
-                place: self.clone(),
+                address: self.clone(),
             };
             configurations::delete(client, &hooks, url).await;
         }
@@ -116,11 +116,11 @@ impl Place {
 
 /// The webhooks that API servers must call, and how they are reached.
 #[derive(Clone, Debug)]
-pub(super) struct Hooks {
+pub(super) struct WebhookSettings {
     /// The parts that run; each has its own webhooks.
     pub(super) parts: Parts,
     /// How this process is reached.
-    pub(super) place: Place,
+    pub(super) address: WebhookAddress,
 }
 
 /// The admission rules behind the webhooks.
@@ -132,7 +132,7 @@ pub(super) struct Rules {
 }
 
 /// A running webhook server.
-pub(super) struct Served {
+pub(super) struct WebhookServer {
     handle: Handle<SocketAddr>,
     serving: JoinHandle<io::Result<()>>,
     is_in_cluster: bool,
@@ -151,10 +151,10 @@ pub(super) async fn serve(
     context: &Context,
     address: SocketAddr,
     namespace: &str,
-    hooks: Hooks,
+    hooks: WebhookSettings,
     rules: Rules,
-) -> Result<Served, Failure> {
-    let (client, names) = (context.client.clone(), hooks.place.names());
+) -> Result<WebhookServer, Failure> {
+    let (client, names) = (context.client.clone(), hooks.address.names());
     let shared = authority::shared(&client, namespace, context.clock.now()).await?;
     let own = shared.sign(context.clock.now(), &names)?;
     let tls = RustlsConfig::from_config(Arc::new(config(&own.pair)?));
@@ -185,7 +185,7 @@ pub(super) async fn serve(
     // API servers may call as soon as the configurations are written, so the server is already running.
     configurations::write(&client, &hooks, &shared.trusted).await?;
     tracing::info!("webhooks on https://{address}");
-    let is_in_cluster = matches!(hooks.place, Place::Service { .. });
+    let is_in_cluster = matches!(hooks.address, WebhookAddress::Service { .. });
     let renewal = Renewal {
         context: context.clone(),
         hooks,
@@ -196,7 +196,7 @@ pub(super) async fn serve(
         trusted: shared.trusted,
     };
     context.tasks.spawn(renewal.run());
-    Ok(Served {
+    Ok(WebhookServer {
         handle,
         serving,
         is_in_cluster,
@@ -213,7 +213,7 @@ async fn in_turn(
     next.run(request).await
 }
 
-impl Served {
+impl WebhookServer {
     /// Waits until the server ends by itself, and returns a sentence that says why. API servers get no answers after that.
     pub(super) async fn failed(&mut self) -> String {
         let why = match (&mut self.serving).await {
@@ -243,11 +243,11 @@ impl Served {
 /// Keeps the certificates and the webhook configurations up to date.
 struct Renewal {
     context: Context,
-    hooks: Hooks,
+    hooks: WebhookSettings,
     namespace: String,
     names: Vec<String>,
     tls: RustlsConfig,
-    own: authority::Leaf,
+    own: authority::ServingCertificate,
     trusted: String,
 }
 
@@ -289,7 +289,7 @@ impl Renewal {
     }
 }
 
-fn config(pair: &Pair) -> Result<ServerConfig, Failure> {
+fn config(pair: &CertificatePair) -> Result<ServerConfig, Failure> {
     let failed =
         |why: String| Failure::run(format!("the webhooks' certificate cannot be used: {why}"));
     let certificate = CertificateDer::from_pem_slice(pair.cert.as_bytes())
@@ -442,7 +442,7 @@ mod tests {
     }
 
     /// Serves the GMSA webhooks behind a URL that several processes share.
-    async fn served(context: &Context) -> (Served, SocketAddr) {
+    async fn served(context: &Context) -> (WebhookServer, SocketAddr) {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let address = free.and_then(|own| own.local_addr()).expect("a port");
         let facts = Arc::new(ImageFacts::new(Registries::new(
@@ -462,9 +462,9 @@ mod tests {
             },
             gmsa: Gmsa::default(),
         };
-        let hooks = Hooks {
+        let hooks = WebhookSettings {
             parts: "gmsa".parse().expect("a part"),
-            place: Place::Url {
+            address: WebhookAddress::Url {
                 url: "https://127.0.0.1:8443".to_owned(),
                 is_own: false,
             },

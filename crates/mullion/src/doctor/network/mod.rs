@@ -1,6 +1,6 @@
 //! Implements `mullion doctor --network`: the paths of traffic in a cluster, and the answers that probe pods got on them.
 //!
-//! The checklist is that of Kubernetes' guide for running Windows containers. [`hosts`] chooses the nodes and [`ways`] the paths to test;
+//! The checklist is that of Kubernetes' guide for running Windows containers. [`hosts`] chooses the nodes and [`paths_to_test`] the paths to test;
 //! [`manifests`] makes the pods, [`probe`] runs them and removes them again, [`outcome`] reads what became of them. The checks in
 //! `rows/reach.rs` judge the answers. Invariant: nothing is measured on simulated nodes, whose containers are not processes.
 
@@ -128,7 +128,7 @@ fn host(node: &Value) -> Host {
 }
 
 /// Returns the paths to test between hosts. Paths from Windows hosts to Services are left out, because Windows does not support them.
-pub(super) fn ways(hosts: &Hosts) -> Vec<TrafficPath> {
+pub(super) fn paths_to_test(hosts: &Hosts) -> Vec<TrafficPath> {
     let mut ways = Vec::new();
     for &os in hosts.keys() {
         for source in [Source::Node, Source::Pod] {

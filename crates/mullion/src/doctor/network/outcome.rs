@@ -97,7 +97,7 @@ pub(super) fn started_not(pod: Option<&Value>, container: &str) -> String {
 }
 
 /// Returns what an exit code of curl means.
-pub(super) fn said(code: i64) -> String {
+pub(super) fn curl_error(code: i64) -> String {
     match code {
         6 => "the name is not known".to_owned(),
         7 => "the connection is refused".to_owned(),

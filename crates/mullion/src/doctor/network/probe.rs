@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{
     Answer, Hosts, Probes, Target, TrafficPath,
     manifests::{self, Places},
-    outcome::{ContainerOutcome, address, ended, said, started_not, understood},
-    ways,
+    outcome::{ContainerOutcome, address, curl_error, ended, started_not, understood},
+    paths_to_test,
 };
 use crate::{
     doctor::{
@@ -149,7 +149,7 @@ impl Measurement<'_> {
         let absent = self.start_servers(&servers, &mut places).await?;
         let mut answers = BTreeMap::new();
         let mut open = Vec::new();
-        for way in ways(self.hosts) {
+        for way in paths_to_test(self.hosts) {
             match unanswered(&way, &places, &absent) {
                 Some(why) => drop(answers.insert(way, Answer::Untried(why))),
                 None => open.push(way),
@@ -239,7 +239,7 @@ impl Measurement<'_> {
                 }
                 (None, pod) => match pod.and_then(|pod| ended(pod, &container)) {
                     Some(ContainerOutcome::Well) => self.read(way, &name, &container).await?,
-                    Some(ContainerOutcome::Badly(code)) => Answer::Failed(said(code)),
+                    Some(ContainerOutcome::Badly(code)) => Answer::Failed(curl_error(code)),
                     Some(ContainerOutcome::Never(_)) | None => {
                         let why = started_not(pod, &container);
                         Answer::Untried(format!("the pod {name}, which {why}"))

@@ -15,7 +15,7 @@ use mullion_apiserver::{
 };
 use serde_json::{Value, json};
 
-use super::{Answer, Host, Hosts, Probes, TrafficPath, probe::measure, ways};
+use super::{Answer, Host, Hosts, Probes, TrafficPath, paths_to_test, probe::measure};
 use crate::doctor::request::send;
 
 fn hosts_of(linux: usize, windows: usize) -> Hosts {
@@ -32,7 +32,7 @@ fn hosts_of(linux: usize, windows: usize) -> Hosts {
 
 /// Returns all paths between two nodes of each operating system, all open.
 pub(in super::super) fn all_open() -> BTreeMap<TrafficPath, Answer> {
-    let ways = ways(&hosts_of(2, 2)).into_iter();
+    let ways = paths_to_test(&hosts_of(2, 2)).into_iter();
     ways.map(|way| (way, Answer::Answered(0.004))).collect()
 }
 

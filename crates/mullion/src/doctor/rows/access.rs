@@ -109,7 +109,7 @@ pub(in super::super) fn cluster_policies(snapshot: &Snapshot) -> Result<Findings
     };
     found
         .fail(format!("the cluster's role {role} lacks the policy {CONTROLLER_POLICY}: the control plane may not give Windows nodes addresses"))
-        .mend(Change::Account(change));
+        .with_fix(Change::Account(change));
     Ok(found)
 }
 
@@ -228,12 +228,12 @@ fn wrong_entry(
     ));
     // The type of an entry cannot be changed, so the entry is replaced.
     if entry.is_some() {
-        problem.mend(Change::Account(AccountChange::DeleteAccessEntry {
+        problem.with_fix(Change::Account(AccountChange::DeleteAccessEntry {
             cluster: cluster.name.clone(),
             role: role.to_owned(),
         }));
     }
-    problem.mend(Change::Account(AccountChange::CreateAccessEntry {
+    problem.with_fix(Change::Account(AccountChange::CreateAccessEntry {
         cluster: cluster.name.clone(),
         role: role.to_owned(),
         kind: EC2_WINDOWS.to_owned(),
@@ -309,7 +309,7 @@ fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Findings) -> Resu
                 "the ConfigMap kube-system/aws-auth does not give the role {role} of Windows nodes the groups {groups}: without {PROXY_GROUP} a node is Ready and reaches no Service and no name"
             ))
             // The same change for every role: two patches of the one text would undo each other.
-            .mend(change.clone());
+            .with_fix(change.clone());
     }
     Ok(())
 }

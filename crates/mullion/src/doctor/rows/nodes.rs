@@ -173,7 +173,7 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Findings) -> Option<B
                 "node {name} lacks the right label {}: pods that select it do not land there",
                 keys.join(", ")
             ))
-            .mend(Change::merge(node, json!({"metadata": {"labels": wrong}})));
+            .with_fix(Change::merge(node, json!({"metadata": {"labels": wrong}})));
     }
     if ![Build::SERVER_2019, Build::SERVER_2022, Build::SERVER_2025].contains(&build) {
         found

@@ -75,7 +75,7 @@ pub(super) fn annotation(pod: &Value) -> Option<&str> {
 }
 
 /// Returns whether a pod requests an address.
-fn asks(pod: &Value) -> bool {
+fn requests_address(pod: &Value) -> bool {
     list(&pod["spec"]["containers"])
         .any(|own| own["resources"]["requests"][labels::PRIVATE_IPV4].is_string())
 }
@@ -99,7 +99,7 @@ fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
     });
     let (namespace, name) = (namespace_of(pod), name_of(pod));
     match is_replaced {
-        true => problem.mend(Change::delete(pod)),
+        true => problem.with_fix(Change::delete(pod)),
         false => problem.command(format!("kubectl -n {namespace} delete pod {name}")),
     }
 }
@@ -134,7 +134,7 @@ pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Findings, Unknow
             return Ok(found);
         }
     };
-    if asks(pod) {
+    if requests_address(pod) {
         return Ok(Findings::state("a pod in a dry run got its request"));
     }
     let mut found = Findings::default();
@@ -174,7 +174,7 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings,
         if annotation(pod).is_some() {
             continue;
         }
-        if !asks(pod) {
+        if !requests_address(pod) {
             let selector = &pod["spec"]["nodeSelector"];
             let seen = selector[labels::OS] == labels::OS_WINDOWS
                 || selector[labels::BETA_OS] == labels::OS_WINDOWS;
@@ -192,7 +192,8 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings,
             if !seen {
                 problem.advise("add nodeSelector kubernetes.io/os: windows to its template");
             }
-            let is_mended = matches!(&snapshot.dry_run, DryRun::Admitted(new) if asks(new));
+            let is_mended =
+                matches!(&snapshot.dry_run, DryRun::Admitted(new) if requests_address(new));
             match seen && is_mended {
                 true => renew(problem, pod),
                 // A new pod would lack the request too.
@@ -399,7 +400,9 @@ pub(in super::super) fn what_the_controller_knows(
             };
             let events = windows_pods(snapshot)?;
             let pods = events.into_iter().filter(|pod| {
-                pod["spec"]["nodeName"] == name && annotation(pod).is_none() && asks(pod)
+                pod["spec"]["nodeName"] == name
+                    && annotation(pod).is_none()
+                    && requests_address(pod)
             });
             found
                 .warn(format!(

@@ -65,7 +65,7 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Findings, U
         });
         found
             .fail("there is no ConfigMap kube-system/amazon-vpc-cni, so no Windows pod gets an address")
-            .mend(Change::create(
+            .with_fix(Change::create(
                 object,
                 "kubectl -n kube-system create configmap amazon-vpc-cni --from-literal=enable-windows-ipam=true",
             ));
@@ -82,7 +82,7 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Findings, U
             .fail(format!(
                 "the ConfigMap kube-system/{CONFIG_MAP} {says}, so no Windows pod gets an address"
             ))
-            .mend(Change::merge(map, json!({"data": {IPAM: "true"}})));
+            .with_fix(Change::merge(map, json!({"data": {IPAM: "true"}})));
     }
     // The switch itself was checked above.
     for value in unreadable.iter().filter(|own| own.key() != IPAM) {
@@ -96,7 +96,7 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Findings, U
         let mut without = data(map);
         without.remove(value.key());
         match Settings::read(&without).0 == settings {
-            true => problem.mend(Change::merge(map, json!({"data": {value.key(): null}}))),
+            true => problem.with_fix(Change::merge(map, json!({"data": {value.key(): null}}))),
             // An invalid value, which counts as absent, hides another key that would take effect.
             false => problem.command("kubectl -n kube-system edit configmap amazon-vpc-cni"),
         };
@@ -130,7 +130,7 @@ pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Findings, Unknown>
             "Deployment" | "MutatingWebhookConfiguration" => found.fail(text),
             _ => found.warn(text),
         };
-        problem.mend(Change::delete(object));
+        problem.with_fix(Change::delete(object));
     }
     if !found.problems.is_empty() {
         found.state = format!(

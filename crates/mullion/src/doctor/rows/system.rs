@@ -59,7 +59,7 @@ fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Findings) -> Result<(),
         (_, 0) => {
             found
                 .fail("CoreDNS is scaled to 0: no pod resolves a name")
-                .mend(two());
+                .with_fix(two());
             return Ok(());
         }
         (0, _) => {
@@ -69,7 +69,9 @@ fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Findings) -> Result<(),
             return Ok(());
         }
         (_, 1) => {
-            found.warn("one CoreDNS pod answers all names").mend(two());
+            found
+                .warn("one CoreDNS pod answers all names")
+                .with_fix(two());
             return Ok(());
         }
         _ => {}
@@ -116,7 +118,7 @@ pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Findings, U
     let problem = found.fail(text);
     if let Some(other) = snapshot.find("ClusterRoleBinding", "", PROXY_GROUP)? {
         // The roleRef of a binding is immutable, so the binding is replaced.
-        problem.mend(Change::delete(other));
+        problem.with_fix(Change::delete(other));
     }
     let object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -130,6 +132,6 @@ pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Findings, U
     let command = format!(
         "kubectl create clusterrolebinding {PROXY_GROUP} --clusterrole={PROXY_ROLE} --group={PROXY_GROUP}"
     );
-    problem.mend(Change::create(object, &command));
+    problem.with_fix(Change::create(object, &command));
     Ok(found)
 }

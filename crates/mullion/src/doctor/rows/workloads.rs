@@ -179,7 +179,7 @@ fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Findings) -> R
             .command("kubectl edit validatingwebhookconfigurations,mutatingwebhookconfigurations"),
         false => {
             let patch = json!({"metadata": {"labels": {"windows.k8s.io/disabled": "true"}}});
-            problem.mend(Change::merge(namespace, patch))
+            problem.with_fix(Change::merge(namespace, patch))
         }
     };
     Ok(())

@@ -80,7 +80,7 @@ fn include(
     mut is_wanted: impl FnMut(&EndpointSlice) -> bool,
 ) {
     for slice in existing {
-        if plan.leaves_alone(slice) && is_wanted(slice) {
+        if plan.keeps_unchanged(slice) && is_wanted(slice) {
             plan.update.push(EndpointSlice::clone(slice));
         }
     }

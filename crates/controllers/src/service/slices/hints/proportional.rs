@@ -97,7 +97,7 @@ impl Topology {
         let total = plan.written().map(|slice| ready(slice)).sum::<usize>()
             + existing
                 .iter()
-                .filter(|slice| plan.leaves_alone(slice))
+                .filter(|slice| plan.keeps_unchanged(slice))
                 .map(|slice| ready(slice))
                 .sum::<usize>();
         let given = allocations(shares.as_ref(), total)

@@ -1,4 +1,4 @@
-//! Requests whose answers nobody reads: informers bring what came of them.
+//! Sends requests and discards their responses, because informers see the resulting objects anyway.
 
 use std::pin::pin;
 

@@ -10,7 +10,7 @@ use mullion_engine::ip::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    calls::{Begun, Calls, Life, Loaded},
+    calls::{Calls, LoadedNode, NodeLifetime, StartedCall},
     events::AddressEvents,
     record::{self, Record},
 };
@@ -18,7 +18,7 @@ use crate::Key;
 
 /// A pod of the node that needs or has an address.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct AddressedPod {
     pub(super) key: Key,
     pub(super) reference: ObjectReference,
     /// Whether the pod has the annotation or it is being written.
@@ -26,34 +26,34 @@ pub(super) struct Member {
 }
 
 /// The state of a node whose interface has been loaded.
-pub(super) struct Book {
-    pub(super) life: Life,
+pub(super) struct NodeState {
+    pub(super) lifetime: NodeLifetime,
     pub(super) node: Arc<Node>,
     pub(super) facts: InterfaceFacts,
     pub(super) interface: Interface,
-    pods: FxHashMap<PodUid, Member>,
+    pods: FxHashMap<PodUid, AddressedPod>,
     record: Record,
-    /// Assignments that are written as soon as the CNINode does not list the address as warm any more.
-    gives: Vec<(PodUid, Cidr)>,
+    /// Assignments whose annotation is written as soon as the CNINode no longer lists the address as warm.
+    pending_assignments: Vec<(PodUid, Cidr)>,
     /// Calls that are made as soon as the CNINode lists the blocks which they return.
-    give_backs: VecDeque<(Call, Begun)>,
+    pending_give_backs: VecDeque<(Call, StartedCall)>,
     /// Whether a capacity is being written.
     advertising: bool,
     /// The capacity that was written since the node was last observed.
     advertised: Option<usize>,
 }
 
-impl Book {
+impl NodeState {
     /// Creates the state of a node from its loaded interface and CNINode.
-    pub(super) fn open(
-        life: Life,
+    pub(super) fn from_loaded(
+        lifetime: NodeLifetime,
         node: Arc<Node>,
-        loaded: Loaded,
+        loaded: LoadedNode,
         pods: &[(PodUid, Cidr)],
         settings: &Settings,
         now: u64,
     ) -> Self {
-        let Loaded {
+        let LoadedNode {
             facts,
             listing,
             record,
@@ -71,15 +71,15 @@ impl Book {
         // Assignments wait until the driver has checked the limits of the subnet, which other nodes share.
         interface.hold(true);
         interface.leave_subnet_waits_to_caller();
-        Book {
-            life,
+        NodeState {
+            lifetime,
             node,
             facts,
             interface,
             pods: FxHashMap::default(),
             record: record.as_ref().map(Record::found).unwrap_or_default(),
-            gives: Vec::new(),
-            give_backs: VecDeque::new(),
+            pending_assignments: Vec::new(),
+            pending_give_backs: VecDeque::new(),
             advertising: false,
             advertised: None,
         }
@@ -93,10 +93,10 @@ impl Book {
     }
 
     /// Adds a pod that needs an address, or has one in its annotation.
-    pub(super) fn pod_is(
+    pub(super) fn observe_pod(
         &mut self,
         uid: PodUid,
-        mut member: Member,
+        mut member: AddressedPod,
         annotation: Option<Cidr>,
         now: u64,
         events: &mut AddressEvents,
@@ -112,7 +112,7 @@ impl Book {
         self.pods.insert(uid.clone(), member);
         // The pod has its address; an assignment that still waits to be written must not give it a second
         // one.
-        self.gives.retain(|(pod, _)| *pod != uid);
+        self.pending_assignments.retain(|(pod, _)| *pod != uid);
         let event = match annotation {
             Some(address) => Event::PodHolds(uid, address),
             None => Event::PodNeeds(uid),
@@ -121,20 +121,20 @@ impl Book {
     }
 
     /// Removes a pod that was deleted, has finished, or did not get its annotation.
-    pub(super) fn pod_is_gone(&mut self, uid: &PodUid, now: u64, events: &mut AddressEvents) {
+    pub(super) fn forget_pod(&mut self, uid: &PodUid, now: u64, events: &mut AddressEvents) {
         if self.pods.remove(uid).is_some() || self.interface.address_of(uid).is_some() {
-            self.gives.retain(|(pod, _)| pod != uid);
+            self.pending_assignments.retain(|(pod, _)| pod != uid);
             self.handle(Event::PodGone(uid.clone()), now, events);
         }
     }
 
     /// Returns a pod of the node.
-    pub(super) fn pod(&self, uid: &PodUid) -> Option<&Member> {
+    pub(super) fn pod(&self, uid: &PodUid) -> Option<&AddressedPod> {
         self.pods.get(uid)
     }
 
     /// Passes an event to the interface, and stores the addresses that the interface assigns for
-    /// [`Book::carry_out`].
+    /// [`NodeState::carry_out`].
     pub(super) fn handle(&mut self, event: Event, now: u64, events: &mut AddressEvents) {
         let mut answers = Vec::new();
         self.interface.handle(event, now, &mut answers);
@@ -145,7 +145,7 @@ impl Book {
                         // Marked when the assignment is stored, not when it is written, so that the pod
                         // cannot be given two addresses.
                         member.written = true;
-                        self.gives.push((pod, address));
+                        self.pending_assignments.push((pod, address));
                     }
                 }
                 Answer::Wait { pod, why } => {
@@ -155,7 +155,7 @@ impl Book {
                 }
                 Answer::Lost { pod, address } => {
                     if let Some(member) = self.pods.get(&pod) {
-                        let node = &self.life.node;
+                        let node = &self.lifetime.node;
                         events.lost(member.reference.clone(), address, node, now);
                     }
                 }
@@ -166,7 +166,7 @@ impl Book {
 
     /// Makes a call to EC2 that the interface requested: at once, or after the CNINode is written.
     pub(super) fn call(&mut self, call: Call, now: u64, calls: &Calls) {
-        let begun = Begun {
+        let begun = StartedCall {
             kind: self.interface.active(),
             count: 0,
             subnet: self.facts.subnet.clone(),
@@ -174,16 +174,16 @@ impl Book {
         };
         match call {
             Call::Assign { kind, count } => {
-                let begun = Begun {
+                let begun = StartedCall {
                     kind,
                     count,
                     ..begun
                 };
-                calls.make(self.life.clone(), &self.facts.id, begun, call);
+                calls.make(self.lifetime.clone(), &self.facts.id, begun, call);
             }
-            Call::List => calls.make(self.life.clone(), &self.facts.id, begun, call),
+            Call::List => calls.make(self.lifetime.clone(), &self.facts.id, begun, call),
             // A restart could otherwise assign a block as warm while EC2 is taking it back.
-            Call::GiveBack { .. } => self.give_backs.push_back((call, begun)),
+            Call::GiveBack { .. } => self.pending_give_backs.push_back((call, begun)),
         }
         self.record.changed(&self.interface, now);
     }
@@ -192,25 +192,25 @@ impl Book {
     pub(super) fn carry_out(&mut self, now: u64, calls: &Calls) {
         let record = &self.record;
         let ready = self
-            .gives
+            .pending_assignments
             .extract_if(.., |(_, address)| record.may_give(*address));
         for (pod, address) in ready {
             if let Some(member) = self.pods.get(&pod) {
-                calls.annotate(self.life.clone(), pod, &member.key, address);
+                calls.annotate(self.lifetime.clone(), pod, &member.key, address);
             }
         }
         // In order: the record lists blocks as they were handed in, so what the first one waits for the
         // others do, too.
-        while let Some((Call::GiveBack { kind, blocks }, _)) = self.give_backs.front()
+        while let Some((Call::GiveBack { kind, blocks }, _)) = self.pending_give_backs.front()
             && self.record.may_give_back(*kind, blocks)
         {
-            if let Some((call, begun)) = self.give_backs.pop_front() {
-                calls.make(self.life.clone(), &self.facts.id, begun, call);
+            if let Some((call, begun)) = self.pending_give_backs.pop_front() {
+                calls.make(self.lifetime.clone(), &self.facts.id, begun, call);
             }
         }
-        let urgent = !self.gives.is_empty() || !self.give_backs.is_empty();
+        let urgent = !self.pending_assignments.is_empty() || !self.pending_give_backs.is_empty();
         if let Some(status) = self.record.next_write(&self.interface, urgent, now) {
-            calls.record(self.life.clone(), &self.node, status);
+            calls.record(self.lifetime.clone(), &self.node, status);
         }
     }
 
@@ -228,7 +228,7 @@ impl Book {
         if ready && !self.advertising && !is_reported {
             self.advertising = true;
             self.advertised = Some(capacity);
-            calls.advertise(self.life.clone(), capacity);
+            calls.advertise(self.lifetime.clone(), capacity);
         }
     }
 
@@ -239,7 +239,7 @@ impl Book {
     }
 
     /// Stores a newer version of the node.
-    pub(super) fn see(&mut self, node: Arc<Node>) {
+    pub(super) fn observe_node(&mut self, node: Arc<Node>) {
         self.node = node;
         self.advertised = self.advertised.filter(|_| self.advertising);
     }
@@ -251,9 +251,9 @@ impl Book {
     }
 }
 
-impl Member {
+impl AddressedPod {
     pub(super) fn new(key: Key, reference: ObjectReference) -> Self {
-        Member {
+        AddressedPod {
             key,
             reference,
             written: false,

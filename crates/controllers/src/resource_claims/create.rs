@@ -25,7 +25,7 @@ use serde_json::json;
 
 use super::{
     Controller, Failure,
-    of_pod::{self, Claimed, Unknown},
+    pod_claims::{self, Claimed, Unknown},
 };
 use crate::{Key, api_error, informers::BY_CONTROLLER, ownership, pods};
 
@@ -47,7 +47,7 @@ impl Controller {
             return Ok(());
         }
         let mut new_names = BTreeMap::new();
-        for entry in of_pod::entries(&pod) {
+        for entry in pod_claims::entries(&pod) {
             match self.claim_to_report(&pod, entry).await {
                 Ok(Some(name)) => {
                     new_names.insert(entry.name.as_str(), name);
@@ -71,7 +71,7 @@ impl Controller {
             return Ok(());
         }
         for entry in
-            of_pod::entries(&pod).filter(|entry| !new_names.contains_key(entry.name.as_str()))
+            pod_claims::entries(&pod).filter(|entry| !new_names.contains_key(entry.name.as_str()))
         {
             self.reserve(&pod, entry).await?;
         }
@@ -85,7 +85,7 @@ impl Controller {
         pod: &Pod,
         entry: &PodResourceClaim,
     ) -> Result<Option<String>, Failure> {
-        let reported = match of_pod::claimed(pod, entry) {
+        let reported = match pod_claims::claimed(pod, entry) {
             Ok(Claimed::Named(_) | Claimed::Nothing) => return Ok(None),
             Ok(Claimed::Made(name)) => Some(name),
             Err(Unknown::NotCreated { .. }) => None,
@@ -93,7 +93,7 @@ impl Controller {
         };
         let claims = &self.context.informers.resource_claims;
         let claim = reported.and_then(|name| claims.get(namespace(pod), name));
-        if claim.is_some_and(|claim| of_pod::must_be_of(pod, &claim).is_ok()) {
+        if claim.is_some_and(|claim| pod_claims::check_owner(pod, &claim).is_ok()) {
             return Ok(None);
         }
         let name = match self.find(pod, &entry.name).await? {
@@ -207,7 +207,7 @@ impl Controller {
     }
 
     async fn reserve(&self, pod: &Pod, entry: &PodResourceClaim) -> kube::Result<()> {
-        let Ok(claimed) = of_pod::claimed(pod, entry) else {
+        let Ok(claimed) = pod_claims::claimed(pod, entry) else {
             return Ok(());
         };
         let claims = &self.context.informers.resource_claims;
@@ -241,15 +241,16 @@ impl Controller {
 /// Returns whether a pod was bound to a node without its claim being reserved for it.
 pub(super) fn must_reserve(pod: &Pod, claimed: Claimed<'_>, claim: &ResourceClaim) -> bool {
     !pods::node_name(pod).is_empty()
-        && of_pod::is_allocated(claim)
+        && pod_claims::is_allocated(claim)
         && claim.metadata.deletion_timestamp.is_none()
-        && !of_pod::is_reserved_for(claim, pod)
-        && (matches!(claimed, Claimed::Named(_)) || of_pod::must_be_of(pod, claim).is_ok())
+        && !pod_claims::is_reserved_for(claim, pod)
+        && (matches!(claimed, Claimed::Named(_)) || pod_claims::check_owner(pod, claim).is_ok())
 }
 
 fn is_made_for(claim: &ResourceClaim, pod: &Pod, entry: &str) -> bool {
     let made_for = claim.annotations().get(MADE_FOR);
-    made_for.is_some_and(|made_for| made_for == entry) && of_pod::must_be_of(pod, claim).is_ok()
+    made_for.is_some_and(|made_for| made_for == entry)
+        && pod_claims::check_owner(pod, claim).is_ok()
 }
 
 /// Returns the name prefix of a claim: the pod's name and the entry's, both shortened in proportion if they are too

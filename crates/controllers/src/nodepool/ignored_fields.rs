@@ -20,16 +20,16 @@ use crate::provisioner::{
 /// The condition that names such fields; it is absent while there are none.
 const FIELDS_IGNORED: &str = "FieldsIgnored";
 
-/// A field that has no effect.
+/// A field of a NodePool or EC2NodeClass that Mullion accepts and ignores.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inert {
+pub struct IgnoredField {
     /// Where it is, such as `spec.replicas`.
     pub path: String,
     /// What is done instead of what the field asks for.
     pub instead: &'static str,
 }
 
-impl Inert {
+impl IgnoredField {
     fn new(path: impl Into<String>, instead: &'static str) -> Self {
         Self {
             path: path.into(),
@@ -38,27 +38,27 @@ impl Inert {
     }
 }
 
-impl fmt::Display for Inert {
+impl fmt::Display for IgnoredField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} has no effect: {}", self.path, self.instead)
     }
 }
 
 /// Sets the condition that names the fields, or drops it if there are none.
-pub(crate) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
+pub(crate) fn set_condition(conditions: &mut Conditions<'_>, fields: &[IgnoredField]) {
     if fields.is_empty() {
         return conditions.clear(FIELDS_IGNORED);
     }
-    let sentences: Vec<_> = fields.iter().map(Inert::to_string).collect();
+    let sentences: Vec<_> = fields.iter().map(IgnoredField::to_string).collect();
     let message = sentences.join("; ");
     conditions.set(FIELDS_IGNORED, Status::True, "NoEffect", &message);
 }
 
 /// Returns the fields of a NodePool that have no effect while these gates are as they are.
-pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<Inert> {
+pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<IgnoredField> {
     let replicas = spec.replicas.filter(|_| !gates.static_capacity);
     let replicas = replicas.map(|_| {
-        Inert::new(
+        IgnoredField::new(
             "spec.replicas",
             "the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off",
         )
@@ -67,16 +67,16 @@ pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<Inert> {
 }
 
 /// Returns that a CapacityBuffer has no effect, for the time that its gate is closed.
-pub fn of_capacity_buffer() -> Inert {
-    Inert::new(
+pub fn of_capacity_buffer() -> IgnoredField {
+    IgnoredField::new(
         "spec",
         "no room is kept free, because the feature gate CapacityBuffer is off",
     )
 }
 
 /// Returns that a NodeOverlay has no effect, for the time that its gate is closed.
-pub fn of_node_overlay() -> Inert {
-    Inert::new(
+pub fn of_node_overlay() -> IgnoredField {
+    IgnoredField::new(
         "spec",
         "no price and no capacity is changed, because the feature gate NodeOverlay is off",
     )
@@ -91,7 +91,7 @@ pub fn of_node_class(
     spec: &EC2NodeClassSpec,
     selects_no_image: bool,
     gates: FeatureGates,
-) -> Vec<Inert> {
+) -> Vec<IgnoredField> {
     let set = [
         ("spec.userData", spec.user_data.is_some()),
         ("spec.ipPrefixCount", spec.ip_prefix_count.is_some()),
@@ -120,7 +120,7 @@ pub fn of_node_class(
     let mut fields: Vec<_> = set
         .into_iter()
         .filter(|(_, set)| *set)
-        .map(|(path, _)| Inert::new(path, OF_INSTANCES))
+        .map(|(path, _)| IgnoredField::new(path, OF_INSTANCES))
         .collect();
     if selects_no_image {
         fields.extend(of_images(&spec.ami_selector_terms));
@@ -143,22 +143,23 @@ fn default_metadata_options() -> MetadataOptions {
     }
 }
 
-fn of_images(terms: &[AmiSelectorTerm]) -> impl Iterator<Item = Inert> {
-    (0..terms.len()).map(|at| Inert::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
+fn of_images(terms: &[AmiSelectorTerm]) -> impl Iterator<Item = IgnoredField> {
+    (0..terms.len())
+        .map(|at| IgnoredField::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
 }
 
 /// Returns that the terms for capacity reservations have no effect, for the time that their gate is closed.
-pub fn of_reservations(spec: &EC2NodeClassSpec, gates: FeatureGates) -> Option<Inert> {
+pub fn of_reservations(spec: &EC2NodeClassSpec, gates: FeatureGates) -> Option<IgnoredField> {
     let is_set = !spec.capacity_reservation_selector_terms.is_empty();
     (is_set && !gates.reserved_capacity).then(|| {
-        Inert::new(
+        IgnoredField::new(
             "spec.capacityReservationSelectorTerms",
             "no reservation is used, because the feature gate ReservedCapacity is off",
         )
     })
 }
 
-fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<Inert> {
+fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<IgnoredField> {
     let more_than_size = |mapping: &BlockDeviceMapping| {
         mapping.ebs.as_ref().is_some_and(|volume| {
             let mut rest = volume.clone();
@@ -170,7 +171,7 @@ fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<Inert> {
     mappings
         .filter(|(_, mapping)| more_than_size(mapping))
         .map(|(at, _)| {
-            Inert::new(
+            IgnoredField::new(
                 format!("spec.blockDeviceMappings[{at}].ebs beyond volumeSize"),
                 "of a volume, only its size counts",
             )
@@ -178,7 +179,7 @@ fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<Inert> {
         .collect()
 }
 
-fn of_kubelet(path: &str, kubelet: &KubeletConfiguration) -> Vec<Inert> {
+fn of_kubelet(path: &str, kubelet: &KubeletConfiguration) -> Vec<IgnoredField> {
     const ACTING: [&str; 2] = ["memory.available", "nodefs.available"];
     let other_signals = |map: &BTreeMap<String, String>| {
         map.keys().any(|signal| !ACTING.contains(&signal.as_str()))
@@ -217,7 +218,7 @@ fn of_kubelet(path: &str, kubelet: &KubeletConfiguration) -> Vec<Inert> {
         .map(|(field, _)| field)
         .chain(other)
         .map(|field| {
-            Inert::new(
+            IgnoredField::new(
                 format!("{path}.{field}"),
                 "simulated kubelets do not look at it",
             )
@@ -226,10 +227,10 @@ fn of_kubelet(path: &str, kubelet: &KubeletConfiguration) -> Vec<Inert> {
 }
 
 /// Returns the fields of a Provisioner that have no effect on the NodePool and the EC2NodeClass made of it.
-pub fn of_provisioner(spec: &ProvisionerSpec) -> Vec<Inert> {
+pub fn of_provisioner(spec: &ProvisionerSpec) -> Vec<IgnoredField> {
     let mut fields = Vec::new();
     if spec.provider.is_some() {
-        fields.push(Inert::new(
+        fields.push(IgnoredField::new(
             "spec.provider",
             "the cloud settings come from the AWSNodeTemplate that spec.providerRef names",
         ));
@@ -241,7 +242,7 @@ pub fn of_provisioner(spec: &ProvisionerSpec) -> Vec<Inert> {
 }
 
 /// Returns the fields of an AWSNodeTemplate that have no effect on the EC2NodeClass made of it.
-pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
+pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<IgnoredField> {
     let set = [
         ("spec.launchTemplate", spec.launch_template.is_some()),
         ("spec.userData", spec.user_data.is_some()),
@@ -253,7 +254,7 @@ pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
         ("spec.context", spec.context.is_some()),
     ];
     let set = set.into_iter().filter(|(_, set)| *set);
-    set.map(|(path, _)| Inert::new(path, OF_INSTANCES))
+    set.map(|(path, _)| IgnoredField::new(path, OF_INSTANCES))
         .collect()
 }
 
@@ -263,8 +264,8 @@ mod tests {
 
     use super::*;
 
-    fn said(fields: Vec<Inert>) -> Vec<String> {
-        fields.iter().map(Inert::to_string).collect()
+    fn messages(fields: Vec<IgnoredField>) -> Vec<String> {
+        fields.iter().map(IgnoredField::to_string).collect()
     }
 
     #[test]
@@ -283,7 +284,7 @@ mod tests {
         spec.replicas = Some(3);
         let expected = "spec.replicas has no effect: the pool keeps no fixed number of nodes and buys none for pods, because the feature \
                         gate StaticCapacity is off";
-        assert_eq!(said(of_node_pool(&spec, closed)), [expected]);
+        assert_eq!(messages(of_node_pool(&spec, closed)), [expected]);
         let open = FeatureGates {
             static_capacity: true,
             ..closed
@@ -342,14 +343,17 @@ mod tests {
         assert_eq!(of_node_class(&spec, false, open), []);
         let sentence = "has no effect: no simulated image is selected by it, so nodes run the newest image of the family";
         let terms = [0, 1].map(|at| format!("spec.amiSelectorTerms[{at}] {sentence}"));
-        assert_eq!(said(of_node_class(&spec, true, open)), terms);
+        assert_eq!(messages(of_node_class(&spec, true, open)), terms);
         let closed = FeatureGates {
             reserved_capacity: false,
             ..open
         };
         let reservations = "spec.capacityReservationSelectorTerms has no effect: no reservation is used, because the feature gate \
                             ReservedCapacity is off";
-        assert_eq!(said(of_node_class(&spec, false, closed)), [reservations]);
+        assert_eq!(
+            messages(of_node_class(&spec, false, closed)),
+            [reservations]
+        );
     }
 
     #[test]
@@ -359,7 +363,7 @@ mod tests {
             "ttlSecondsAfterEmpty": 30, "kubeletConfiguration": { "maxPods": 10, "cpuCFSQuota": false },
         });
         let provisioner = serde_json::from_value(provisioner).expect("a spec");
-        let paths = |fields: Vec<Inert>| {
+        let paths = |fields: Vec<IgnoredField>| {
             let paths = fields.into_iter().map(|field| field.path);
             paths.collect::<Vec<_>>()
         };

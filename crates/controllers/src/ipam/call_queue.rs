@@ -12,29 +12,29 @@ use super::driver::NodeName;
 const PER_SECOND: f64 = 12.0;
 const BURST: f64 = 18.0;
 
-/// The nodes that want to make a call, in order, and the tokens for calls.
+/// The nodes that want to call EC2, in the order of their turns, and the tokens for calls.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct CallQueue {
     tokens: f64,
     at: u64,
-    line: Line,
+    waiting: WaitingNodes,
 }
 
 /// The waiting nodes: those with waiting pods first, and within each group in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    pods: Lane,
-    upkeep: Lane,
+pub(super) struct WaitingNodes {
+    pods: NodeQueue,
+    upkeep: NodeQueue,
 }
 
 /// Nodes in order of arrival, each once.
 #[derive(Debug, Default)]
-struct Lane {
+struct NodeQueue {
     order: VecDeque<NodeName>,
     present: HashSet<NodeName, FxBuildHasher>,
 }
 
-impl Lane {
+impl NodeQueue {
     fn add(&mut self, node: &NodeName) {
         if self.present.insert(node.clone()) {
             self.order.push_back(node.clone());
@@ -56,7 +56,7 @@ impl Lane {
     }
 }
 
-impl Line {
+impl WaitingNodes {
     /// Puts a node at the end of its lane unless it already waits there.
     pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
         match priority {
@@ -90,38 +90,38 @@ impl Line {
     }
 }
 
-impl Turns {
+impl CallQueue {
     pub(super) fn new(now: u64) -> Self {
-        Turns {
+        CallQueue {
             tokens: BURST,
             at: now,
-            line: Line::default(),
+            waiting: WaitingNodes::default(),
         }
     }
 
     /// Adds a node that wants to make a call.
     pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
-        self.line.add(node, priority);
+        self.waiting.add(node, priority);
     }
 
     /// Removes a node.
     pub(super) fn remove(&mut self, node: &NodeName) {
-        self.line.remove(node);
+        self.waiting.remove(node);
     }
 
     /// Returns whether a node waits for its turn.
     pub(super) fn contains(&self, node: &NodeName) -> bool {
-        self.line.contains(node)
+        self.waiting.contains(node)
     }
 
-    /// Returns the node whose turn it is, if a token is available. The caller takes the token with [`Turns::spend`]
+    /// Returns the node whose turn it is, if a token is available. The caller takes the token with [`CallQueue::spend`]
     /// when it makes the call.
     pub(super) fn next(&mut self, now: u64) -> Option<NodeName> {
         self.refill(now);
         if self.tokens < 1.0 {
             return None;
         }
-        self.line.next()
+        self.waiting.next()
     }
 
     /// Takes the token for one call.
@@ -132,7 +132,7 @@ impl Turns {
     /// Returns when the next token is available, if a node waits for it.
     pub(super) fn next_at(&self) -> Option<u64> {
         let missing = (1.0 - self.tokens).max(0.0);
-        (!self.line.is_empty()).then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)
+        (!self.waiting.is_empty()).then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)
     }
 
     fn refill(&mut self, now: u64) {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn eighteen_calls_come_at_once_and_twelve_a_second_after_that() {
-        let mut turns = Turns::new(0);
+        let mut turns = CallQueue::new(0);
         let mut calls = |until: u64| {
             let mut calls = 0;
             for now in 0..until {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn waiting_pods_come_before_warm_targets_and_nodes_take_turns() {
-        let mut turns = Turns::new(0);
+        let mut turns = CallQueue::new(0);
         turns.add(&"warm".into(), CallPriority::Upkeep);
         turns.add(&"a".into(), CallPriority::Pods(50));
         turns.add(&"b".into(), CallPriority::Pods(1));

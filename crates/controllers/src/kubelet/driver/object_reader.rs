@@ -28,8 +28,8 @@ use super::inputs::Input;
 use crate::{
     Context,
     kubelet::{
-        config::{ClaimTrouble, FoundObjects, Keys, Object},
-        pod::{Question, devices},
+        config::{ClaimProblem, FoundObjects, Object, ObjectContents},
+        pod::{ObjectLookup, devices},
     },
     pods,
     volumes::{
@@ -43,7 +43,7 @@ const READERS: usize = 16;
 /// The pause before a failed read is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
-pub(super) struct Asker {
+pub(super) struct ObjectReader {
     client: Client,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -51,7 +51,7 @@ pub(super) struct Asker {
     readers: Arc<Semaphore>,
 }
 
-impl Asker {
+impl ObjectReader {
     pub(super) fn new(context: &Context, inputs: mpsc::UnboundedSender<Input>) -> Self {
         Self {
             client: context.client.clone(),
@@ -63,16 +63,20 @@ impl Asker {
     }
 
     /// Looks up the objects that `pod` needs, and sends the answer to the driver.
-    pub(super) fn ask(&self, pod: &Arc<Pod>, question: Question) {
+    pub(super) fn look_up_for(&self, pod: &Arc<Pod>, question: ObjectLookup) {
         let (pod, client, inputs) = (Arc::clone(pod), self.client.clone(), self.inputs.clone());
         let (readers, shutdown) = (Arc::clone(&self.readers), self.shutdown.clone());
         let answer = async move {
             // The semaphore is never closed, so this cannot fail.
             let _permit = readers.acquire().await;
             let found = look_up(&client, &pod, question.objects).await;
-            let need = question.need;
+            let purpose = question.purpose;
             // The channel is closed only when the process stops.
-            let _ = inputs.send(Input::Answer { pod, need, found });
+            let _ = inputs.send(Input::Answer {
+                pod,
+                purpose,
+                found,
+            });
         };
         self.tasks.spawn(async move {
             shutdown.run_until_cancelled(answer).await;
@@ -87,36 +91,36 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
         let keys = match &object {
             Object::ConfigMap(name) => {
                 let map = read::<ConfigMap>(client, namespace, name).await;
-                map.map(|map| Keys {
+                map.map(|map| ObjectContents {
                     values: keys(map.data),
                     binary: keys(map.binary_data),
-                    ..Keys::default()
+                    ..ObjectContents::default()
                 })
             }
             Object::Secret(name) => {
                 let secret = read::<Secret>(client, namespace, name).await;
-                secret.map(|secret| Keys {
+                secret.map(|secret| ObjectContents {
                     values: keys(secret.data),
-                    ..Keys::default()
+                    ..ObjectContents::default()
                 })
             }
             Object::Claim(name) => {
                 let claim = read::<PersistentVolumeClaim>(client, namespace, name).await;
                 match claim {
                     None => None,
-                    Some(claim) => Some(Keys {
-                        trouble: claim_trouble(client, pod, &claim).await,
-                        ..Keys::default()
+                    Some(claim) => Some(ObjectContents {
+                        problem: claim_trouble(client, pod, &claim).await,
+                        ..ObjectContents::default()
                     }),
                 }
             }
             Object::ResourceClaim(name) => {
                 let claim = read::<ResourceClaim>(client, namespace, name).await;
-                claim.map(|claim| Keys {
+                claim.map(|claim| ObjectContents {
                     // A claim is judged where it is read, so the state machine of the pod sees only the
                     // verdict.
-                    trouble: devices::trouble(pod, &claim).map(ClaimTrouble::NotPrepared),
-                    ..Keys::default()
+                    problem: devices::trouble(pod, &claim).map(ClaimProblem::NotPrepared),
+                    ..ObjectContents::default()
                 })
             }
         };
@@ -132,9 +136,9 @@ async fn claim_trouble(
     client: &Client,
     pod: &Pod,
     claim: &PersistentVolumeClaim,
-) -> Option<ClaimTrouble> {
+) -> Option<ClaimProblem> {
     if claim.metadata.deletion_timestamp.is_some() {
-        return Some(ClaimTrouble::BeingDeleted);
+        return Some(ClaimProblem::BeingDeleted);
     }
     let phase = claim
         .status
@@ -142,10 +146,10 @@ async fn claim_trouble(
         .and_then(|status| status.phase.as_deref());
     let volume = matching::volume_name(claim).filter(|_| phase == Some("Bound"));
     let Some(volume) = volume else {
-        return Some(ClaimTrouble::NotBound);
+        return Some(ClaimProblem::NotBound);
     };
     let Some(volume) = read_any::<PersistentVolume>(client, volume).await else {
-        return Some(ClaimTrouble::NotBound);
+        return Some(ClaimProblem::NotBound);
     };
     // Only CSI volumes have to be attached.
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
@@ -157,7 +161,7 @@ async fn claim_trouble(
     let name = attachment_name(&csi.volume_handle, &csi.driver, node);
     let attachment = read_any::<VolumeAttachment>(client, &name).await;
     let attached = attachment.is_some_and(|attachment| is_attached(&attachment));
-    (!attached).then_some(ClaimTrouble::NotAttached)
+    (!attached).then_some(ClaimProblem::NotAttached)
 }
 
 async fn read_any<K>(client: &Client, name: &str) -> Option<K>

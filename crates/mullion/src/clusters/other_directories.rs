@@ -18,14 +18,14 @@ use crate::kubeconfig;
 
 /// A cluster in a directory of its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Place {
+pub(super) struct ClusterDirectory {
     /// The name that the cluster had when it ran.
     pub(super) name: String,
     /// The directory of the cluster.
     pub(super) directory: PathBuf,
 }
 
-fn places() -> Option<PathBuf> {
+fn directories() -> Option<PathBuf> {
     let state = kubeconfig::state_dir().ok()?;
     Some(state.join("mullion").join("elsewhere"))
 }
@@ -35,41 +35,43 @@ pub(super) fn remember(name: &str, directory: &Path) {
     if named_root().is_ok_and(|root| directory.parent() == Some(&*root)) {
         return;
     }
-    let place = Place {
+    let directory = ClusterDirectory {
         name: name.to_owned(),
         directory: directory.to_owned(),
     };
-    let Some(places) = places() else {
+    let Some(directories) = directories() else {
         return;
     };
-    if let Err(error) = try_remember(&places, &place) {
+    if let Err(error) = try_remember(&directories, &directory) {
         tracing::warn!(%error, "`mullion list` will not know this cluster when it is stopped");
     }
 }
 
-fn try_remember(places: &Path, place: &Place) -> io::Result<()> {
-    fs::create_dir_all(places)?;
+fn try_remember(directories: &Path, directory: &ClusterDirectory) -> io::Result<()> {
+    fs::create_dir_all(directories)?;
     // There is one file for each directory, so that processes do not overwrite each other's entries.
     let mut hasher = FxHasher::default();
-    place.directory.hash(&mut hasher);
-    let file = places.join(format!("{:016x}.json", hasher.finish()));
-    fs::write(file, serde_json::to_vec(place)?)
+    directory.directory.hash(&mut hasher);
+    let file = directories.join(format!("{:016x}.json", hasher.finish()));
+    fs::write(file, serde_json::to_vec(directory)?)
 }
 
 /// Returns the clusters that still exist.
-pub(super) fn all() -> Vec<Place> {
-    places().map(|places| all_in(&places)).unwrap_or_default()
+pub(super) fn all() -> Vec<ClusterDirectory> {
+    directories()
+        .map(|directories| all_in(&directories))
+        .unwrap_or_default()
 }
 
-fn all_in(places: &Path) -> Vec<Place> {
-    let entries = fs::read_dir(places).into_iter().flatten().flatten();
+fn all_in(directories: &Path) -> Vec<ClusterDirectory> {
+    let entries = fs::read_dir(directories).into_iter().flatten().flatten();
     let mut found = Vec::new();
     for file in entries.map(|entry| entry.path()) {
-        let place = fs::read(&file)
+        let directory = fs::read(&file)
             .ok()
-            .and_then(|text| serde_json::from_slice::<Place>(&text).ok());
-        match place {
-            Some(place) if keep::is_kept(&place.directory) => found.push(place),
+            .and_then(|text| serde_json::from_slice::<ClusterDirectory>(&text).ok());
+        match directory {
+            Some(directory) if keep::is_kept(&directory.directory) => found.push(directory),
             // Another process may have removed the file already.
             _ => drop(fs::remove_file(&file)),
         }
@@ -83,9 +85,9 @@ mod tests {
 
     #[test]
     fn a_directory_is_remembered_as_long_as_it_holds_a_cluster() {
-        let places = tempfile::tempdir().expect("a directory");
+        let directories = tempfile::tempdir().expect("a directory");
         let kept = tempfile::tempdir().expect("a directory");
-        let place = Place {
+        let directory = ClusterDirectory {
             name: "shop".to_owned(),
             directory: kept.path().to_owned(),
         };
@@ -93,13 +95,13 @@ mod tests {
         fs::write(&database, "x").expect("writable");
         // A second start does not change the entry.
         for _ in 0..2 {
-            try_remember(places.path(), &place).expect("it can be written");
+            try_remember(directories.path(), &directory).expect("it can be written");
         }
-        assert_eq!(all_in(places.path()), [place]);
-        fs::write(places.path().join("other.json"), "no JSON").expect("writable");
+        assert_eq!(all_in(directories.path()), [directory]);
+        fs::write(directories.path().join("other.json"), "no JSON").expect("writable");
         fs::remove_file(&database).expect("it is there");
-        assert_eq!(all_in(places.path()), []);
-        let left = fs::read_dir(places.path()).expect("readable").count();
+        assert_eq!(all_in(directories.path()), []);
+        let left = fs::read_dir(directories.path()).expect("readable").count();
         assert_eq!(left, 0);
     }
 }

@@ -82,17 +82,17 @@ impl Amounts {
 
 /// A node's reported amounts, and the number of pods that its kubelet was configured for.
 #[derive(Clone, Debug, Default)]
-pub struct Sighting {
+pub struct NodeReport {
     /// `status.capacity` and `status.allocatable`.
     pub shown: Amounts,
     /// The number of pods that the kubelet was configured for.
     pub pods_configured: Quantity,
 }
 
-impl Sighting {
+impl NodeReport {
     /// Returns the reported amounts worth recording: the machine's resources, huge pages, and the number of pods if it is
     /// lower than configured.
-    fn lesson(&self) -> Amounts {
+    fn amounts_to_record(&self) -> Amounts {
         let of = |map: &ResourceMap| {
             let shown = map.iter().filter(|(name, amount)| {
                 let is_of_machine =
@@ -144,14 +144,14 @@ impl Entry {
 
 /// The least reported amounts, by [`Key`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Book {
+pub struct CapacityRecords {
     entries: BTreeMap<Key, Entry>,
 }
 
-impl Book {
+impl CapacityRecords {
     /// Records a node. Returns whether that changed what has to be written.
-    pub fn see(&mut self, key: Key, sighting: &Sighting, now: Timestamp) -> bool {
-        let lesson = sighting.lesson();
+    pub fn record(&mut self, key: Key, sighting: &NodeReport, now: Timestamp) -> bool {
+        let lesson = sighting.amounts_to_record();
         if lesson.allocatable.is_empty() {
             return false;
         }
@@ -165,7 +165,7 @@ impl Book {
         };
         let (lowered, confirmed) = entry.lower_to(&lesson);
         let is_old = now.duration_since(entry.seen) >= CONFIRMED_AGAIN;
-        // A node with more than the book keeps confirms nothing: while only such nodes appear, the
+        // A node with more than the records keep confirms nothing: while only such nodes appear, the
         // smaller one's key expires.
         let changed = lowered || (confirmed && is_old);
         if changed {
@@ -216,7 +216,7 @@ impl Book {
             .collect()
     }
 
-    /// Adds the entries of another book; where both have a key, the lesser amounts and the later time remain.
+    /// Adds the entries of another records; where both have a key, the lesser amounts and the later time remain.
     pub fn merge(&mut self, other: Self) {
         for (key, entry) in other.entries {
             let own = self.entries.entry(key).or_insert_with(|| entry.clone());
@@ -227,15 +227,15 @@ impl Book {
 
     /// Reads the data of the ConfigMap; also returns the keys that could not be parsed.
     pub fn read(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
-        let (mut book, mut unreadable) = (Self::default(), Vec::new());
+        let (mut records, mut unreadable) = (Self::default(), Vec::new());
         // The same ConfigMap also keeps the spot risks under a key of their own.
         for (key, text) in data.iter().filter(|(key, _)| *key != risk::KEPT_AS) {
             match (Key::parse(key), serde_json::from_str::<Entry>(text)) {
-                (Some(parsed), Ok(entry)) => drop(book.entries.insert(parsed, entry)),
+                (Some(parsed), Ok(entry)) => drop(records.entries.insert(parsed, entry)),
                 _ => unreadable.push(key.clone()),
             }
         }
-        (book, unreadable)
+        (records, unreadable)
     }
 
     /// Returns the data of the ConfigMap.
@@ -271,7 +271,7 @@ mod tests {
         pairs.iter().map(parse).collect()
     }
 
-    fn node(capacity: &str, allocatable: &str, pods: &str) -> Sighting {
+    fn node(capacity: &str, allocatable: &str, pods: &str) -> NodeReport {
         let of = |memory| {
             map(&[
                 ("cpu", "2"),
@@ -280,7 +280,7 @@ mod tests {
                 ("nvidia.com/gpu", "1"),
             ])
         };
-        Sighting {
+        NodeReport {
             shown: Amounts {
                 capacity: of(capacity),
                 allocatable: of(allocatable),
@@ -295,24 +295,24 @@ mod tests {
 
     #[test]
     fn the_least_of_what_nodes_of_a_type_have_is_kept_by_image_and_class() {
-        let (mut book, own) = (Book::default(), key("m5.large", "ami-1"));
-        assert!(book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0)));
-        assert!(!book.see(own.clone(), &node("7600Mi", "6900Mi", "29"), day(0)));
-        assert!(book.see(own.clone(), &node("7600Mi", "6700Mi", "29"), day(0)));
-        let kept = book.of(&own).expect("it was seen");
+        let (mut records, own) = (CapacityRecords::default(), key("m5.large", "ami-1"));
+        assert!(records.record(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0)));
+        assert!(!records.record(own.clone(), &node("7600Mi", "6900Mi", "29"), day(0)));
+        assert!(records.record(own.clone(), &node("7600Mi", "6700Mi", "29"), day(0)));
+        let kept = records.of(&own).expect("it was seen");
         assert_eq!(kept.capacity, map(&[("cpu", "2"), ("memory", "7500Mi")]));
         assert_eq!(kept.allocatable, map(&[("cpu", "2"), ("memory", "6700Mi")]));
-        assert_eq!(book.of(&key("m5.large", "ami-2")), None);
-        assert_eq!(book.of(&key("m5.xlarge", "ami-1")), None);
+        assert_eq!(records.of(&key("m5.large", "ami-2")), None);
+        assert_eq!(records.of(&key("m5.xlarge", "ami-1")), None);
     }
 
     #[test]
     fn what_was_seen_takes_the_place_of_what_was_computed_larger_or_smaller() {
-        let mut book = Book::default();
+        let mut records = CapacityRecords::default();
         for (name, pods) in [("m5.large", "29"), ("c5.large", "10")] {
-            book.see(key(name, "ami-1"), &node("9000Mi", "4000Mi", pods), day(0));
+            records.record(key(name, "ami-1"), &node("9000Mi", "4000Mi", pods), day(0));
         }
-        let of_class = book.of_class(&["ami-0".to_owned(), "ami-1".to_owned()], "123");
+        let of_class = records.of_class(&["ami-0".to_owned(), "ami-1".to_owned()], "123");
         let corrected = |name: &str| {
             let mut capacity = map(&[("memory", "8000Mi"), ("pods", "29"), ("x.com/y", "3")]);
             let mut allocatable = map(&[("memory", "7000Mi"), ("pods", "29")]);
@@ -337,30 +337,31 @@ mod tests {
         let mut fewer = map(&[("pods", "5")]);
         of_class["c5.large"].correct(&mut fewer.clone(), &mut fewer);
         assert_eq!(fewer["pods"].value(), 5);
-        assert!(book.of_class(&["ami-1".to_owned()], "456").is_empty());
+        assert!(records.of_class(&["ami-1".to_owned()], "456").is_empty());
     }
 
     #[test]
     fn a_type_is_forgotten_sixty_days_after_the_last_node_that_had_no_more() {
-        let (mut book, own) = (Book::default(), key("m5.large", "ami-1"));
-        book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0));
+        let (mut records, own) = (CapacityRecords::default(), key("m5.large", "ami-1"));
+        records.record(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0));
         // A larger node says nothing of whether smaller ones are still sold.
-        book.see(own.clone(), &node("7600Mi", "6900Mi", "29"), day(30));
-        assert!(!book.forget_old(day(59)));
-        assert!(book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(59)));
-        assert!(!book.forget_old(day(118)));
-        assert!(book.forget_old(day(119)));
-        assert!(book.is_empty());
+        records.record(own.clone(), &node("7600Mi", "6900Mi", "29"), day(30));
+        assert!(!records.forget_old(day(59)));
+        assert!(records.record(own.clone(), &node("7500Mi", "6800Mi", "29"), day(59)));
+        assert!(!records.forget_old(day(118)));
+        assert!(records.forget_old(day(119)));
+        assert!(records.is_empty());
     }
 
     #[test]
     fn a_node_that_reports_nothing_yet_teaches_nothing() {
-        let mut book = Book::default();
-        assert!(!book.see(key("m5.large", "ami-1"), &Sighting::default(), day(0)));
+        let mut records = CapacityRecords::default();
+        assert!(!records.record(key("m5.large", "ami-1"), &NodeReport::default(), day(0)));
         assert!(
-            !book.see(key("m5.large", "ami-1"), &node("0", "0", "0"), day(0)) || !book.is_empty()
+            !records.record(key("m5.large", "ami-1"), &node("0", "0", "0"), day(0))
+                || !records.is_empty()
         );
-        let kept = book
+        let kept = records
             .of(&key("m5.large", "ami-1"))
             .expect("its processors are known");
         assert!(!kept.allocatable.contains_key("memory"));
@@ -368,27 +369,30 @@ mod tests {
 
     #[test]
     fn the_text_of_a_book_is_read_as_it_was_written_and_strangers_are_named() {
-        let mut book = Book::default();
-        book.see(
+        let mut records = CapacityRecords::default();
+        records.record(
             key("m5.large", "ami-1"),
             &node("7500Mi", "6800Mi", "29"),
             day(3),
         );
-        let mut data = book.data();
+        let mut data = records.data();
         insta::assert_debug_snapshot!(data, @r#"
         {
             "m5.large_ami-1_123": "{\"capacity\":{\"cpu\":\"2\",\"memory\":\"7500Mi\"},\"allocatable\":{\"cpu\":\"2\",\"memory\":\"6800Mi\"},\"seen\":\"1970-01-04T00:00:00Z\"}",
         }
         "#);
         data.insert("note".to_owned(), "by hand".to_owned());
-        assert_eq!(Book::read(&data), (book.clone(), vec!["note".to_owned()]));
-        let mut merged = Book::default();
-        merged.see(
+        assert_eq!(
+            CapacityRecords::read(&data),
+            (records.clone(), vec!["note".to_owned()])
+        );
+        let mut merged = CapacityRecords::default();
+        merged.record(
             key("m5.large", "ami-1"),
             &node("7400Mi", "6900Mi", "29"),
             day(1),
         );
-        merged.merge(book);
+        merged.merge(records);
         let kept = merged.of(&key("m5.large", "ami-1")).expect("both knew it");
         assert_eq!(kept.capacity["memory"], map(&[("m", "7400Mi")])["m"]);
         assert_eq!(kept.allocatable["memory"], map(&[("m", "6800Mi")])["m"]);
@@ -396,14 +400,14 @@ mod tests {
 
     #[test]
     fn no_more_is_remembered_than_a_config_map_holds() {
-        let mut book = Book::default();
+        let mut records = CapacityRecords::default();
         for number in 0..MOST + 10 {
             let hours = SignedDuration::from_hours(number as i64 / 10);
             let own = key(&format!("m5.{number}"), "ami-0123456789abcdef0");
-            book.see(own, &node("7500Mi", "6800Mi", "29"), day(0) + hours);
+            records.record(own, &node("7500Mi", "6800Mi", "29"), day(0) + hours);
         }
-        assert!(book.forget_old(day(0)));
-        let data = book.data();
+        assert!(records.forget_old(day(0)));
+        let data = records.data();
         assert_eq!(data.len(), MOST);
         let bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
         assert!(bytes < 1 << 20, "{bytes}");

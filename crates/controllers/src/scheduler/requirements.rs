@@ -1,4 +1,4 @@
-//! Compiles what a refused pod waits for, once per refusal, so that each later event costs only a comparison.
+//! Compiles the requirements that a refused pod waits to have met, once per refusal, so that each later event costs only a comparison.
 //!
 //! Besides the pod's own spec this covers what its profile adds: node affinity, and default spread constraints with the
 //! selector of the pod's services and owner. The queueing hints in [`super::hints`] use it.
@@ -35,33 +35,32 @@ type Labels = BTreeMap<String, String>;
 
 /// The requirements of a refused pod that the plugins which refused it depend on.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
-    /// Required affinity to other pods.
-    pub(super) near: Vec<Term>,
-    /// Required anti-affinity.
-    pub(super) far: Vec<Term>,
+pub struct PodRequirements {
+    /// The terms of required affinity to other pods.
+    pub(super) affinity: Vec<AffinityTerm>,
+    /// The terms of required anti-affinity to other pods.
+    pub(super) anti_affinity: Vec<AffinityTerm>,
     /// Spread constraints with `whenUnsatisfiable: DoNotSchedule`.
-    pub(super) spread: Vec<Constraint>,
+    pub(super) spread: Vec<SpreadConstraint>,
     /// The pod's requests above zero, by resource.
     pub(super) requests: Amounts,
-    /// The extended resources for which a DeviceClass existed when the pod was refused; a class that is added later wakes
-    /// the pod.
-    pub(super) stood_for: BTreeSet<String>,
-    profile: ProfileWishes,
+    /// The extended resources that a DeviceClass provided when the pod was refused; a class that is added later wakes the pod.
+    pub(super) device_class_resources: BTreeSet<String>,
+    profile: ProfileRequirements,
 }
 
 /// The requirements that a profile adds to those of its pods.
 #[derive(Clone, Debug, Default)]
-pub struct ProfileWishes {
+pub struct ProfileRequirements {
     /// A pod spec with the profile's added node affinity and nothing else.
     added: Option<Arc<PodSpec>>,
     /// Default spread constraints for pods without their own; the selectors are filled in per pod.
-    defaults: Vec<Constraint>,
+    defaults: Vec<SpreadConstraint>,
 }
 
 /// One required term of affinity or anti-affinity to other pods.
 #[derive(Clone, Debug)]
-pub(super) struct Term {
+pub(super) struct AffinityTerm {
     pub(super) topology_key: String,
     namespaces: Vec<String>,
     /// The term has a namespace selector. A hint does not know the labels of namespaces, so it assumes that any may
@@ -72,13 +71,13 @@ pub(super) struct Term {
 
 /// One spread constraint with `whenUnsatisfiable: DoNotSchedule`.
 #[derive(Clone, Debug)]
-pub(super) struct Constraint {
+pub(super) struct SpreadConstraint {
     pub(super) topology_key: String,
     pub(super) honours_taints: bool,
     selector: Option<Selector>,
 }
 
-impl ProfileWishes {
+impl ProfileRequirements {
     /// Compiles the requirements that `profile` adds.
     pub fn of(profile: &Profile) -> Self {
         let defaults = match &profile.default_spread {
@@ -91,7 +90,7 @@ impl ProfileWishes {
         Self {
             added: profile.added_affinity.required.as_ref().map(added),
             defaults: hard
-                .map(|own| Constraint {
+                .map(|own| SpreadConstraint {
                     topology_key: own.topology_key.clone(),
                     honours_taints: own.node_taints_policy == Some(InclusionPolicy::Honor),
                     selector: None,
@@ -107,7 +106,7 @@ impl ProfileWishes {
             true => None,
             false => default_selector(pod, informers),
         };
-        let chosen = |constraint: &Constraint| Constraint {
+        let chosen = |constraint: &SpreadConstraint| SpreadConstraint {
             selector: selector.clone(),
             ..constraint.clone()
         };
@@ -121,36 +120,36 @@ impl ProfileWishes {
     }
 }
 
-impl Wishes {
+impl PodRequirements {
     /// Compiles what `pod` waits for after `rejectors` refused it.
-    pub fn of(pod: &Pod, rejectors: Plugins, profile: ProfileWishes) -> Self {
-        let mut wishes = Self {
+    pub fn of(pod: &Pod, rejectors: Plugins, profile: ProfileRequirements) -> Self {
+        let mut requirements = Self {
             profile,
             ..Self::default()
         };
         let Some(spec) = &pod.spec else {
-            return wishes;
+            return requirements;
         };
         if rejectors.contains(Plugin::NodeResourcesFit) {
-            wishes.requests = pod_requests(spec);
-            wishes.requests.retain(|_, amount| *amount > 0);
+            requirements.requests = pod_requests(spec);
+            requirements.requests.retain(|_, amount| *amount > 0);
         }
         if rejectors.contains(Plugin::PodTopologySpread) {
-            wishes.spread = match spec.topology_spread_constraints.as_deref() {
+            requirements.spread = match spec.topology_spread_constraints.as_deref() {
                 // The profile's default constraints apply only to pods without constraints of their own.
-                None | Some([]) => wishes.profile.defaults.clone(),
+                None | Some([]) => requirements.profile.defaults.clone(),
                 Some(own) => own
                     .iter()
                     .filter(|own| own.when_unsatisfiable == "DoNotSchedule")
-                    .map(|own| Constraint::of(own, pod))
+                    .map(|own| SpreadConstraint::of(own, pod))
                     .collect(),
             };
         }
         if rejectors.contains(Plugin::InterPodAffinity) {
-            wishes.near = near_terms(pod);
-            wishes.far = far_terms(pod);
+            requirements.affinity = affinity_terms(pod);
+            requirements.anti_affinity = anti_affinity_terms(pod);
         }
-        wishes
+        requirements
     }
 
     /// Compiles the requirements again after the pod changed.
@@ -165,7 +164,7 @@ impl Wishes {
     }
 }
 
-impl Term {
+impl AffinityTerm {
     fn of(pod: &Pod, term: &PodAffinityTerm) -> Self {
         let mut namespaces = term.namespaces.clone().unwrap_or_default();
         // The API's default: a term without namespaces and selector is about the pod's own namespace.
@@ -189,7 +188,7 @@ impl Term {
 }
 
 /// Returns the terms of the pod's required affinity.
-pub(super) fn near_terms(pod: &Pod) -> Vec<Term> {
+pub(super) fn affinity_terms(pod: &Pod) -> Vec<AffinityTerm> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = affinity.and_then(|near| {
         near.required_during_scheduling_ignored_during_execution
@@ -198,12 +197,12 @@ pub(super) fn near_terms(pod: &Pod) -> Vec<Term> {
     terms
         .into_iter()
         .flatten()
-        .map(|term| Term::of(pod, term))
+        .map(|term| AffinityTerm::of(pod, term))
         .collect()
 }
 
 /// Returns the terms of the pod's required anti-affinity.
-pub(super) fn far_terms(pod: &Pod) -> Vec<Term> {
+pub(super) fn anti_affinity_terms(pod: &Pod) -> Vec<AffinityTerm> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let terms = affinity.and_then(|far| {
         far.required_during_scheduling_ignored_during_execution
@@ -212,7 +211,7 @@ pub(super) fn far_terms(pod: &Pod) -> Vec<Term> {
     terms
         .into_iter()
         .flatten()
-        .map(|term| Term::of(pod, term))
+        .map(|term| AffinityTerm::of(pod, term))
         .collect()
 }
 
@@ -221,7 +220,7 @@ pub(super) fn affinity(pod: &Pod) -> Option<&Affinity> {
     pod.spec.as_ref()?.affinity.as_ref()
 }
 
-impl Constraint {
+impl SpreadConstraint {
     fn of(constraint: &TopologySpreadConstraint, pod: &Pod) -> Self {
         let mut selector = constraint.label_selector.clone();
         // The API server has added these keys to the selector already; kube-scheduler adds them again, which changes

@@ -18,7 +18,7 @@ pub enum Claimed<'a> {
     /// The name of a claim that a user created.
     Named(&'a str),
     /// The name of a claim that was created for the pod. Before using it, callers must check that the pod owns it
-    /// ([`must_be_of`]).
+    /// ([`check_owner`]).
     Made(&'a str),
     /// The entry has no claim and needs none.
     Nothing,
@@ -104,7 +104,7 @@ pub fn claimed<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Result<Claimed<
 ///
 /// # Errors
 /// Returns an error if the pod does not control the claim.
-pub fn must_be_of(pod: &Pod, claim: &ResourceClaim) -> Result<(), NotOwner> {
+pub fn check_owner(pod: &Pod, claim: &ResourceClaim) -> Result<(), NotOwner> {
     // The name alone proves nothing: a user may have created a claim of that name, which has devices for
     // somebody else.
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -223,8 +223,8 @@ mod tests {
             .expect("a claim")
         };
         let pod = pod(json!([]));
-        assert_eq!(must_be_of(&pod, &claim(true)), Ok(()));
-        let why = must_be_of(&pod, &claim(false)).expect_err("it is not");
+        assert_eq!(check_owner(&pod, &claim(true)), Ok(()));
+        let why = check_owner(&pod, &claim(false)).expect_err("it is not");
         let text = "ResourceClaim ns/c was not created for Pod ns/p (Pod is not owner)";
         assert_eq!(why.to_string(), text);
         assert!(is_reserved_for(&claim(true), &pod));

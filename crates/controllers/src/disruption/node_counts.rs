@@ -8,16 +8,16 @@ use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 
 use crate::{nodeclaim::initialization::is_ready, provisioner::KarpenterContext};
 
-/// The numbers of a pool's nodes as its budgets count them.
+/// The numbers of a pool's nodes that its disruption budgets use.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct NodeCounts {
     /// The number of initialized nodes whose instance is not being terminated.
     pub(super) nodes: usize,
     /// The number of those that are being removed or are not ready, which use up the budgets.
     pub(super) disrupted: usize,
 }
 
-impl Counted {
+impl NodeCounts {
     /// Counts the nodes of a pool's claims.
     pub(super) fn of(karpenter: &KarpenterContext, claims: &[Arc<NodeClaim>]) -> Self {
         let with_node = claims
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn budgets_count_initialized_nodes_and_those_not_ready_or_leaving_against_them() {
-        let mut counted = Counted::default();
+        let mut counted = NodeCounts::default();
         counted.add(&claim(&["Initialized"], false), Some(&node("True")), false);
         counted.add(&claim(&["Initialized"], false), Some(&node("False")), false);
         counted.add(&claim(&["Initialized"], true), Some(&node("True")), false);
@@ -92,7 +92,7 @@ mod tests {
         counted.add(&claim(&ended, true), Some(&node("True")), false);
         counted.add(&claim(&["Initialized"], true), None, false);
         counted.add(&claim(&["Initialized"], false), Some(&node("True")), true);
-        let expected = Counted {
+        let expected = NodeCounts {
             nodes: 4,
             disrupted: 3,
         };
