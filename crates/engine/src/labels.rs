@@ -50,21 +50,17 @@ impl LabelSet {
     }
 
     /// Returns the labels with others added; a new value replaces the old one of the same key.
-    pub(crate) fn with_all(
+    pub(crate) fn with_all<'a>(
         &self,
-        labels: impl Iterator<Item = (String, String)>,
+        labels: impl Iterator<Item = (&'a String, &'a String)>,
         names: &mut Interner,
     ) -> Self {
         let mut pairs = Vec::with_capacity(self.pairs.len() + 2);
         pairs.extend(self.iter());
         for (key, value) in labels {
-            let (key, value) = (names.intern(&key), names.intern(&value));
-            match pairs.iter_mut().find(|pair| pair.0 == key) {
-                Some(pair) => pair.1 = value,
-                None => pairs.push((key, value)),
-            }
+            let (key, value) = (names.intern(key), names.intern(value));
+            put(&mut pairs, key, value);
         }
-        pairs.sort_unstable();
         LabelSet {
             pairs: pairs.into(),
         }
@@ -72,11 +68,19 @@ impl LabelSet {
 
     /// Returns the labels with one label added or replaced.
     pub(crate) fn with(&self, key: Symbol, value: Symbol) -> Self {
-        let mut pairs: Vec<_> = self.iter().filter(|pair| pair.0 != key).collect();
-        pairs.push((key, value));
-        pairs.sort_unstable();
+        let mut pairs = Vec::with_capacity(self.pairs.len() + 1);
+        pairs.extend(self.iter());
+        put(&mut pairs, key, value);
         LabelSet {
             pairs: pairs.into(),
         }
+    }
+}
+
+/// Sets the value of a key in sorted pairs.
+fn put(pairs: &mut Vec<(Symbol, Symbol)>, key: Symbol, value: Symbol) {
+    match pairs.binary_search_by_key(&key, |pair| pair.0) {
+        Ok(index) => pairs[index].1 = value,
+        Err(index) => pairs.insert(index, (key, value)),
     }
 }

@@ -220,8 +220,13 @@ impl Catalog {
             // A label that the pool leaves open multiplies options, so only values that pods ask for are tried
             // (`open_labels`).
             let value_of = |key: &str| place.get(key).or_else(|| labels.get(key));
-            for choice in choices(value_of, &template.requirements, requested) {
-                let more = place.clone().into_iter().chain(choice);
+            let choices = choices(value_of, &template.requirements, requested);
+            if choices.is_empty() {
+                continue;
+            }
+            let common = common.with_all(place.iter(), cluster.names_mut());
+            for choice in choices {
+                let more = choice.iter().map(|(key, value)| (key, value));
                 self.options.push(Choice {
                     type_index,
                     room: 0,

@@ -57,8 +57,9 @@ pub(super) struct Claim {
     pub(super) pods: Vec<u32>,
     /// The sum of its pods' requests, without those of DaemonSets.
     requests: Amounts,
-    /// The room that every remaining option has at least.
-    room: Amounts,
+    /// The room that every remaining option has at least; `None` until it is asked for, because few claims of a packing
+    /// get further pods.
+    room: Option<Amounts>,
     /// The amount of the pool's limits that is reserved for it.
     pub(super) reserved: ResourceMap,
     /// The capacity reservations in each of which it holds one instance.
@@ -102,7 +103,7 @@ impl Claim {
         );
         Some(Claim {
             catalog: index,
-            room: catalog.least(&options),
+            room: None,
             options,
             node,
             shown,
@@ -147,6 +148,15 @@ impl Claim {
         true
     }
 
+    /// Reserves these amounts of the pool's limits.
+    pub(super) fn reserve(&mut self, amounts: ResourceMap, catalog: &mut Catalog) {
+        if catalog.limits.is_unlimited() {
+            return;
+        }
+        catalog.limits.take(&amounts);
+        self.reserved = amounts;
+    }
+
     /// Closes a planned node without pods: it has no options left, so no pod can join it, and its virtual node has no room.
     pub(super) fn close(&mut self, catalog: &mut Catalog, cluster: &mut Cluster) {
         catalog.limits.give_back(&self.reserved);
@@ -187,7 +197,10 @@ impl Claim {
         // Per class and not per kind like the verdicts: which volumes a pod has is no part of its shape.
         let options = catalog.reaching(class, options, cluster)?;
         // `room` is what every option has, so most pods are accepted without a look at each type.
-        let holding = if requests.exceeds(&self.room).is_none() {
+        let room = self
+            .room
+            .get_or_insert_with(|| catalog.least(&self.options));
+        let holding = if requests.exceeds(room).is_none() {
             options
         } else {
             let holding = catalog.holding(&options, &requests);
@@ -213,7 +226,7 @@ impl Claim {
         match chosen {
             Ok(options) => {
                 if options != self.options {
-                    self.room = catalog.least(&options);
+                    self.room = None;
                     self.options = options;
                 }
                 // `class` decides where the pod may go, `own` is what it counts as for others: its preferences keep
@@ -334,7 +347,7 @@ impl Claim {
             return;
         }
         if let Some(first) = options.minimum() {
-            self.room = catalog.least(&options);
+            self.room = None;
             self.options = options;
             self.show(first, catalog, cluster);
         }
@@ -354,7 +367,7 @@ impl Claim {
         };
         let keep: FixedBitSet = self.options.ones().filter(takes_no_more).collect();
         self.options = catalog.with_values(keep, &self.options, cluster);
-        self.room = catalog.least(&self.options);
+        self.room = None;
     }
 
     /// Returns the planned node for the plan. `known` shares the lists between nodes with equal options.

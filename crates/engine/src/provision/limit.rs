@@ -51,14 +51,16 @@ impl Limits {
         &self,
         capacities: impl Iterator<Item = &'a ResourceMap>,
     ) -> ResourceMap {
-        let mut largest = ResourceMap::new();
+        let mut largest = vec![Quantity::default(); self.remaining.len()];
+        let mut is_some = false;
         for capacity in capacities {
-            for name in self.remaining.keys() {
-                let held = largest.entry(name.clone()).or_default();
+            is_some = true;
+            for (held, name) in largest.iter_mut().zip(self.remaining.keys()) {
                 *held = (*held).max(amount(capacity, name));
             }
         }
-        largest
+        let largest = self.remaining.keys().cloned().zip(largest);
+        largest.filter(|_| is_some).collect()
     }
 
     /// Returns the limited resources.

@@ -9,6 +9,7 @@ use super::solve::{PLANNED, Pending, Solver};
 use super::{PoolReason, PoolRefusal, PreferencePolicy, units};
 use crate::class::PodClassId;
 use crate::intern::Symbol;
+use crate::model::ResourceMap;
 use crate::resources::Amounts;
 
 impl Solver<'_> {
@@ -264,14 +265,17 @@ fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet,
 
 /// Reserves the part of the pool's limits that the largest remaining option needs.
 pub(super) fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
+    let largest = largest_of(&claim.options, catalog);
+    claim.reserve(largest, catalog);
+}
+
+/// Returns the most of each limited resource that any of these options takes; the largest, because the cloud may launch any
+/// option of a list (Karpenter: `subtractMax`).
+pub(super) fn largest_of(options: &FixedBitSet, catalog: &Catalog) -> ResourceMap {
     if catalog.limits.is_unlimited() {
-        return;
+        return ResourceMap::new();
     }
-    let capacities = claim
-        .options
-        .ones()
-        .map(|option| &catalog.type_of(option).capacity);
-    // The largest, because the cloud may launch any option of the list (Karpenter: `subtractMax`).
-    claim.reserved = catalog.limits.largest(capacities);
-    catalog.limits.take(&claim.reserved);
+    let options = options.ones();
+    let capacities = options.map(|option| &catalog.type_of(option).capacity);
+    catalog.limits.largest(capacities)
 }

@@ -7,12 +7,13 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use super::PreferencePolicy;
 use super::claim::{self, Claim};
 use super::numbers::{Numbers, NumbersConfig, Part};
-use super::one_by_one::reserve;
+use super::one_by_one::{largest_of, reserve};
 use super::pack::Bin;
 use super::solve::{PLANNED, Pending, Solver};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
 use crate::intern::Symbol;
+use crate::model::ResourceMap;
 use crate::resources::Amounts;
 
 /// The node on which a pod of the packing is placed.
@@ -31,6 +32,8 @@ struct Choice {
     /// The options that the pool could buy when `options` was computed; if they have changed, so has the answer.
     available: FixedBitSet,
     options: FixedBitSet,
+    /// The most that any of these takes of the pool's limits.
+    largest: ResourceMap,
 }
 
 impl Solver<'_> {
@@ -197,19 +200,18 @@ impl Solver<'_> {
         let available = &self.catalogs[index].available;
         let known = choices.get(bin);
         // Limits and offerings that ran out since then make another list of options.
-        let known = known.filter(|choice| choice.available == *available);
-        let mut options = match known {
-            Some(choice) => choice.options.clone(),
-            None => {
-                let choice = Choice {
-                    available: available.clone(),
-                    options: self.choice(numbers, bin),
-                };
-                let options = choice.options.clone();
-                choices.insert(bin, choice);
-                options
-            }
-        };
+        if known.is_none_or(|choice| choice.available != *available) {
+            let available = available.clone();
+            let options = self.choice(numbers, bin);
+            let choice = Choice {
+                available,
+                largest: largest_of(&options, &self.catalogs[index]),
+                options,
+            };
+            choices.insert(bin, choice);
+        }
+        let choice = &choices[bin];
+        let mut options = choice.options.clone();
         let catalog = &mut self.catalogs[index];
         // Only with `minValues` may `choice` list types that take more of the limits than the one chosen, so only
         // then limits are checked again.
@@ -227,7 +229,10 @@ impl Solver<'_> {
         let name = format!("{PLANNED}{}", self.claims.len());
         let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
         self.reservations.take(held, &mut claim);
-        reserve(&mut claim, catalog);
+        match claim.options == choice.options {
+            true => claim.reserve(choice.largest.clone(), catalog),
+            false => reserve(&mut claim, catalog),
+        }
         self.claims.push(claim);
         Some(self.claims.len() - 1)
     }

@@ -1,6 +1,6 @@
 //! Places that no node is in yet, for rules that count places: zones that pools can buy in, and one more host.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::solve::{Pending, Solver};
 use crate::class::PodClassId;
@@ -62,6 +62,8 @@ impl Solver<'_> {
 
     /// Adds the places in which pools can buy, without pods, for pods that must be spread and could be there.
     pub(super) fn add_places(&mut self, pending: &[Pending]) {
+        // Asked once for each pool and label, because all its options are looked at.
+        let mut values: FxHashMap<(usize, Symbol), Vec<Symbol>> = FxHashMap::default();
         for class in classes_of(pending) {
             let view = self.cluster.question(class).view;
             let soft = view.soft.iter().filter(|_| view.soft_declared);
@@ -72,7 +74,10 @@ impl Solver<'_> {
                 .collect();
             for (key, mut known) in rules {
                 for index in 0..self.catalogs.len() {
-                    for place in self.catalogs[index].values(key) {
+                    let values = values
+                        .entry((index, key))
+                        .or_insert_with(|| self.catalogs[index].values(key));
+                    for place in values.iter().copied() {
                         if known.contains(&place) {
                             continue;
                         }

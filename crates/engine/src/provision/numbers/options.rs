@@ -102,12 +102,21 @@ impl Options {
             }
         }
         let mut weights: FxHashMap<PodClassId, i32> = FxHashMap::default();
+        let top = catalogs.iter().map(|catalog| catalog.weight).max();
         // A machine may be opened only for pods that no pool of higher weight can take; pods of others may join it.
         for ((class, ..), request) in forms.iter().zip(&requests) {
-            let holding = rows
-                .iter()
-                .filter(|row| row.kinds.contains(kinds[class]) && within(request, &row.room));
-            let highest = holding.map(|row| catalogs[row.catalog].weight).max();
+            let kind = kinds[class];
+            let mut highest = None;
+            for row in &rows {
+                let weight = Some(catalogs[row.catalog].weight);
+                let is_higher = weight > highest && row.kinds.contains(kind);
+                if is_higher && within(request, &row.room) {
+                    highest = weight;
+                    if weight == top {
+                        break;
+                    }
+                }
+            }
             weights.extend(highest.map(|weight| (*class, weight)));
         }
         Options {
@@ -133,23 +142,12 @@ impl Options {
         items: &[Item],
         catalogs: &[Catalog],
     ) -> Vec<(&Row, Offer)> {
-        let mut of_kind: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
-        for (item, part) in parts.iter().enumerate() {
-            of_kind.entry(self.kind(part.class)).or_default().push(item);
-        }
+        let mut sieve = Sieve::of(self, parts, items);
         let mut offers: Vec<(&Row, Offer)> = Vec::new();
         for row in &self.rows {
-            let mut fits = FixedBitSet::with_capacity(items.len());
-            let mut opens = FixedBitSet::with_capacity(items.len());
-            let admitted = row.kinds.ones().filter_map(|kind| of_kind.get(&kind));
-            for item in admitted.flatten().copied() {
-                let Part { class, zone, .. } = parts[item];
-                let is_near = zone.is_none_or(|own| Some(own) == row.zone);
-                if is_near && within(&items[item].request, &row.room) {
-                    fits.insert(item);
-                    opens.set(item, self.may_open(class, row.catalog, catalogs));
-                }
-            }
+            let fits = sieve.fitting(row);
+            let mut opens = fits.clone();
+            opens.intersect_with(sieve.opening(row.catalog, catalogs));
             // Nothing is bought for pods that may only join.
             if opens.is_clear() {
                 continue;
@@ -233,6 +231,103 @@ impl Options {
         }
         prices
     }
+}
+
+/// Finds the items that options hold, by sets of items each of which is worked out once: there are thousands of items and
+/// hundreds of options, but few rooms of one resource.
+struct Sieve<'a> {
+    options: &'a Options,
+    parts: &'a [Part],
+    items: &'a [Item],
+    /// The most of each resource that an item requests.
+    most: Load,
+    of_kind: FxHashMap<usize, KindItems>,
+    /// The items that may be in a zone.
+    of_zone: FxHashMap<Option<Symbol>, FixedBitSet>,
+    /// The items that request no more than an amount, by resource and amount.
+    within: FxHashMap<(usize, i64), FixedBitSet>,
+    /// The items that may open a machine of a catalog.
+    opening: FxHashMap<usize, FixedBitSet>,
+}
+
+/// The items of one kind.
+struct KindItems {
+    list: Vec<usize>,
+    /// The same, if they are so many that a set is read faster.
+    set: Option<FixedBitSet>,
+}
+
+impl<'a> Sieve<'a> {
+    fn of(options: &'a Options, parts: &'a [Part], items: &'a [Item]) -> Self {
+        let mut lists: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        for (item, part) in parts.iter().enumerate() {
+            let kind = options.kind(part.class);
+            lists.entry(kind).or_default().push(item);
+        }
+        let with_set = |(kind, list): (usize, Vec<usize>)| {
+            let is_long = list.len() > items.len() / usize::BITS as usize;
+            let set = is_long.then(|| set_of(items.len(), list.iter().copied()));
+            (kind, KindItems { list, set })
+        };
+        let most = |dimension: usize| {
+            let requests = items.iter().map(|item| item.request[dimension]);
+            requests.max().unwrap_or(0)
+        };
+        Sieve {
+            options,
+            parts,
+            items,
+            most: std::array::from_fn(most),
+            of_kind: lists.into_iter().map(with_set).collect(),
+            of_zone: FxHashMap::default(),
+            within: FxHashMap::default(),
+            opening: FxHashMap::default(),
+        }
+    }
+
+    /// Returns the items that an option admits and of which it holds a pod.
+    fn fitting(&mut self, row: &Row) -> FixedBitSet {
+        let (parts, items) = (self.parts, self.items);
+        let mut fits = FixedBitSet::with_capacity(items.len());
+        for own in row.kinds.ones().filter_map(|kind| self.of_kind.get(&kind)) {
+            match &own.set {
+                Some(set) => fits.union_with(set),
+                None => fits.extend(own.list.iter().copied()),
+            }
+        }
+        let near = self.of_zone.entry(row.zone).or_insert_with(|| {
+            let is_near = |zone: Option<Symbol>| zone.is_none_or(|own| Some(own) == row.zone);
+            let near = (0..items.len()).filter(|item| is_near(parts[*item].zone));
+            set_of(items.len(), near)
+        });
+        fits.intersect_with(near);
+        for (dimension, room) in row.room.iter().copied().enumerate() {
+            if self.most[dimension] <= room {
+                continue;
+            }
+            let within = self.within.entry((dimension, room)).or_insert_with(|| {
+                let is_within = |item: &usize| items[*item].request[dimension] <= room;
+                set_of(items.len(), (0..items.len()).filter(is_within))
+            });
+            fits.intersect_with(within);
+        }
+        fits
+    }
+
+    /// Returns the items for which a machine of a catalog may be bought.
+    fn opening(&mut self, catalog: usize, catalogs: &[Catalog]) -> &FixedBitSet {
+        let (options, parts) = (self.options, self.parts);
+        self.opening.entry(catalog).or_insert_with(|| {
+            let may_open = |item: &usize| options.may_open(parts[*item].class, catalog, catalogs);
+            set_of(parts.len(), (0..parts.len()).filter(may_open))
+        })
+    }
+}
+
+fn set_of(capacity: usize, items: impl Iterator<Item = usize>) -> FixedBitSet {
+    let mut set = FixedBitSet::with_capacity(capacity);
+    set.extend(items);
+    set
 }
 
 /// Returns the options of a catalog that hold a class of some kind.

@@ -1,5 +1,7 @@
 //! Fills one machine on trial: greedily, by pods' value for the room that they take.
 
+use std::cmp::Ordering;
+
 use super::{DIMENSIONS, Load, Offer, Problem};
 
 /// The weight of each resource's share in the size of a pod.
@@ -11,11 +13,21 @@ pub(super) const ALIKE: Weights = [1.0; DIMENSIONS];
 /// The maximum number of pods that are exchanged for others on a machine.
 const EXCHANGES: usize = 4;
 
+/// The number of items that a filling finds by looking at all that fit. After that it sorts those that still fit: most
+/// machines are full before.
+const PICKS: usize = 8;
+
 /// Scratch space of a filling, used again for the next one.
 pub(super) struct Filler<'a> {
     pub(super) problem: &'a Problem,
-    /// Items by density, and how many pods of each want a place.
-    order: Vec<(f64, u32, u32)>,
+    /// The items that want a place on the machine.
+    wanting: Vec<Wanting>,
+    /// The number of items that wanted a place on it.
+    listed: usize,
+    /// The items that the filling took pods of or tried to, in their order.
+    tried: Vec<Wanting>,
+    /// Resources that some item asks for.
+    asked: Vec<usize>,
     /// The items that a filling took, with their numbers of pods.
     pub(super) taken: Vec<(usize, u32)>,
     /// The shortage of each resource on an average machine.
@@ -27,6 +39,29 @@ pub(super) struct Filler<'a> {
     pub(super) random: Option<Random>,
     /// Items looked at so far.
     pub(super) work: u64,
+}
+
+/// An item of which some pods want a place.
+#[derive(Clone, Copy, Debug)]
+struct Wanting {
+    /// A pod's value for the room that it takes.
+    density: f64,
+    item: u32,
+    pods: u32,
+}
+
+impl Wanting {
+    /// Returns whether this item has its turn before the other one.
+    fn is_before(&self, other: &Wanting) -> bool {
+        // Densities are never NaN, and comparing them as numbers is faster than in total order.
+        self.density > other.density || (self.density == other.density && self.item < other.item)
+    }
+
+    /// Compares by density, the highest first, then by item.
+    fn order(&self, other: &Wanting) -> Ordering {
+        let by_density = other.density.total_cmp(&self.density);
+        by_density.then(self.item.cmp(&other.item))
+    }
 }
 
 /// The number of pods on a machine that a rule counts.
@@ -87,7 +122,15 @@ impl<'a> Filler<'a> {
         shortage.iter_mut().for_each(|one| *one /= most);
         Filler {
             problem,
-            order: Vec::new(),
+            wanting: Vec::new(),
+            listed: 0,
+            tried: Vec::new(),
+            asked: (0..DIMENSIONS)
+                .filter(|dimension| {
+                    let mut items = problem.items.iter();
+                    items.any(|item| item.request[*dimension] != 0)
+                })
+                .collect(),
             taken: Vec::new(),
             shortage,
             counts: vec![0; problem.items.len()],
@@ -107,31 +150,35 @@ impl<'a> Filler<'a> {
         weights: &Weights,
     ) -> f64 {
         self.taken.clear();
-        self.sort(offer, demand, values, weights);
-        let opener = self
-            .order
-            .iter()
-            .position(|(_, item, _)| offer.opens.contains(*item as usize));
+        self.list(offer, demand, values, weights);
+        let opens = |own: &&Wanting| offer.opens.contains(own.item as usize);
+        let first = first_of(self.wanting.iter());
+        let opener = match first.filter(|first| opens(&first)) {
+            Some(first) => Some(first),
+            None => first_of(self.wanting.iter().filter(opens)),
+        };
         let Some(opener) = opener else { return 0.0 };
         // The machine is bought for one of these; without it the rest may not come.
-        let opener = (opener > 0).then(|| self.order[opener].1 as usize);
+        let is_first = first.is_some_and(|first| first.item == opener.item);
+        let opener = (!is_first).then_some(opener.item as usize);
         let mut room = offer.room;
         let mut value = 0.0;
         if let Some(item) = opener {
             value += self.put(item, 1, &mut room, values);
         }
-        for index in 0..self.order.len() {
-            let (_, item, demand) = self.order[index];
-            let item = item as usize;
-            let wanted = demand - u32::from(opener == Some(item));
+        self.tried.clear();
+        while let Some(next) = self.next(&room) {
+            let item = next.item as usize;
+            let wanted = next.pods - u32::from(opener == Some(item));
             value += self.put(item, wanted, &mut room, values);
+            self.tried.push(next);
         }
         // With chance in it, the first pass may leave room that the same pods could have had.
         if self.random.is_some() {
-            // Those of which fewer than fit were taken.
-            for index in 0..self.order.len() {
-                let (_, item, demand) = self.order[index];
-                let wanted = demand - self.counts[item as usize];
+            // Those of which fewer than fit were taken; the others fit no more.
+            for index in 0..self.tried.len() {
+                let Wanting { item, pods, .. } = self.tried[index];
+                let wanted = pods - self.counts[item as usize];
                 value += self.put(item as usize, wanted, &mut room, values);
             }
         }
@@ -139,10 +186,18 @@ impl<'a> Filler<'a> {
         value
     }
 
-    /// Takes one pod after the other off the machine that was filled last, fills its room with others by the same
-    /// weights, and keeps what is worth more. Returns the value of what is in `taken` then. One pod for which the
-    /// machine may be bought stays.
-    pub(super) fn exchange(&mut self, offer: &Offer, values: &[f64], mut value: f64) -> f64 {
+    /// Takes one pod after the other off a machine whose pods are in `taken` and worth `value`, fills its room with
+    /// others by the weights, and keeps what is worth more. Returns the value of what is in `taken` then. One pod for
+    /// which the machine may be bought stays.
+    pub(super) fn exchange(
+        &mut self,
+        offer: &Offer,
+        demand: &[(usize, u32)],
+        (values, weights): (&[f64], &Weights),
+        mut value: f64,
+    ) -> f64 {
+        self.list(offer, demand, values, weights);
+        self.wanting.sort_unstable_by(Wanting::order);
         for _ in 0..EXCHANGES {
             let mut best: Option<(f64, Vec<(usize, u32)>)> = None;
             let there = self.taken.clone();
@@ -186,11 +241,11 @@ impl<'a> Filler<'a> {
         }
         // Without a pod that justifies the machine, nothing else may be on it.
         if is_open {
-            for index in 0..self.order.len() {
-                let (_, item, demand) = self.order[index];
+            for index in 0..self.wanting.len() {
+                let Wanting { item, pods, .. } = self.wanting[index];
                 let item = item as usize;
                 if item != leaving {
-                    let wanted = demand - self.counts[item];
+                    let wanted = pods - self.counts[item];
                     value += self.put(item, wanted, &mut room, values);
                 }
             }
@@ -223,11 +278,12 @@ impl<'a> Filler<'a> {
             self.taken.push((*item, *count));
             self.set_count(*item, *count);
         }
-        self.sort(offer, demand, values, &ALIKE);
+        self.list(offer, demand, values, &ALIKE);
+        self.tried.clear();
         let mut more = 0.0;
-        for index in 0..self.order.len() {
-            let (_, item, wanted) = self.order[index];
-            more += self.put(item as usize, wanted, &mut room, values);
+        while let Some(next) = self.next(&room) {
+            more += self.put(next.item as usize, next.pods, &mut room, values);
+            self.tried.push(next);
         }
         self.settle();
         more > 0.0
@@ -237,9 +293,7 @@ impl<'a> Filler<'a> {
     pub(super) fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
         let request = &self.problem.items[item].request;
         // Most pods do not fit, and of many only one is wanted: divisions are seldom needed.
-        let lacks =
-            |dimension: usize| request[dimension] > 0 && room[dimension] < request[dimension];
-        if wanted == 0 || (0..DIMENSIONS).any(lacks) {
+        if wanted == 0 || !fits(request, room) {
             return 0.0;
         }
         let mut count = i64::from(wanted);
@@ -287,7 +341,7 @@ impl<'a> Filler<'a> {
         let mut allowed = i64::MAX;
         for role in &self.problem.rules_of[item] {
             let RuleCount { subjects, members } = self.rule_counts[role.rule];
-            let free = i64::from(self.problem.rules[role.rule].most) - i64::from(members);
+            let free = i64::from(role.most) - i64::from(members);
             // A rule limits its members only while a subject is there; a subject may come only where its members are
             // few enough already.
             if role.is_member && (role.is_subject || subjects > 0) {
@@ -321,10 +375,42 @@ impl<'a> Filler<'a> {
             self.taken[index].1 = self.counts[item];
             self.set_count(item, 0);
         }
-        self.work += 1 + self.order.len() as u64;
+        self.work += 1 + self.listed as u64;
     }
 
-    fn sort(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64], weights: &Weights) {
+    /// Takes the item off the list whose turn is next among those that fit into the room, which only becomes less.
+    fn next(&mut self, room: &Load) -> Option<Wanting> {
+        if self.tried.len() >= PICKS {
+            if self.tried.len() == PICKS {
+                // The last of these is the next.
+                self.wanting.sort_unstable_by(|one, other| other.order(one));
+            }
+            return self.wanting.pop();
+        }
+        let mut first: Option<(usize, Wanting)> = None;
+        let mut kept = 0;
+        let asked = self.asked.last().map_or(0, |last| last + 1);
+        for index in 0..self.wanting.len() {
+            let own = self.wanting[index];
+            // What does not fit now never will.
+            let request = &self.problem.items[own.item as usize].request;
+            if !fits(&request[..asked], room) {
+                continue;
+            }
+            self.wanting[kept] = own;
+            if first.is_none_or(|first| own.is_before(&first.1)) {
+                first = Some((kept, own));
+            }
+            kept += 1;
+        }
+        self.wanting.truncate(kept);
+        let (index, next) = first?;
+        self.wanting.swap_remove(index);
+        Some(next)
+    }
+
+    /// Lists the items of which a machine may hold pods that want a place.
+    fn list(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64], weights: &Weights) {
         let mut share = [0.0; DIMENSIONS];
         for (dimension, share) in share.iter_mut().enumerate() {
             if offer.room[dimension] > 0 {
@@ -333,19 +419,38 @@ impl<'a> Filler<'a> {
                 *share = (weights[dimension] + 0.01) / offer.room[dimension] as f64;
             }
         }
-        self.order.clear();
+        self.wanting.clear();
         for (item, wanted) in demand.iter().copied() {
             if wanted == 0 || values[item] <= 0.0 || !offer.fits.contains(item) {
                 continue;
             }
             let request = &self.problem.items[item].request;
-            let shares =
-                (0..DIMENSIONS).map(|dimension| request[dimension] as f64 * share[dimension]);
+            let asked = self.asked.iter().copied();
+            let shares = asked.map(|dimension| request[dimension] as f64 * share[dimension]);
             let size: f64 = shares.sum();
-            self.order
-                .push((values[item] / size.max(1e-12), item as u32, wanted));
+            self.wanting.push(Wanting {
+                density: values[item] / size.max(1e-12),
+                item: item as u32,
+                pods: wanted,
+            });
         }
-        self.order
-            .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        self.listed = self.wanting.len();
     }
+}
+
+/// Returns the item whose turn is first.
+fn first_of<'a>(mut items: impl Iterator<Item = &'a Wanting>) -> Option<Wanting> {
+    let mut first = *items.next()?;
+    for own in items {
+        if own.is_before(&first) {
+            first = *own;
+        }
+    }
+    Some(first)
+}
+
+/// Returns whether a room has all that a pod asks for. It may have too little of what the pod does not ask for.
+fn fits(request: &[i64], room: &Load) -> bool {
+    let mut pairs = request.iter().zip(room);
+    pairs.all(|(request, room)| *request <= (*room).max(0))
 }

@@ -3,6 +3,7 @@
 //! It is solved first with fractions of pods, by a small simplex with a row for each resource, whose dual values say
 //! what the machine's room is worth; then with whole pods, by branch and bound with those values.
 
+use super::search::{Search, Step};
 use super::{DIMENSIONS, Load, Offer, Problem};
 
 /// The maximum number of steps of the simplex. Its result is an upper bound however early it ends.
@@ -34,6 +35,8 @@ pub(super) struct Knapsack {
     duals: [f64; DIMENSIONS],
     /// The best filling with fractions of pods: item and number.
     pub(super) parts: Vec<(u32, f64)>,
+    few: Vec<Step<FEW_ROWS>>,
+    many: Vec<Step<DIMENSIONS>>,
     search: Search,
 }
 
@@ -46,6 +49,8 @@ struct Choice {
     most: u32,
     /// The shares of the machine that a pod takes, by row.
     share: [f64; DIMENSIONS],
+    /// The sum of these shares.
+    extent: f64,
     request: Load,
     place: Place,
     /// The value of the room that it takes on the machine.
@@ -68,35 +73,6 @@ struct Basis {
     amounts: [f64; DIMENSIONS],
     /// Rows whose free part is not in the basis.
     is_full: [bool; DIMENSIONS],
-}
-
-/// Branch and bound over whole pods.
-#[derive(Default)]
-struct Search {
-    few: Vec<Step<FEW_ROWS>>,
-    many: Vec<Step<DIMENSIONS>>,
-    taken: Vec<u32>,
-    found: Vec<u32>,
-    best: f64,
-    nodes: usize,
-    most_nodes: usize,
-}
-
-/// A choice of branch and bound that counts `ROWS` resources. Nearly all the time of a search goes into reading these
-/// in order, so they are kept small.
-struct Step<const ROWS: usize> {
-    request: [i64; ROWS],
-    value: f64,
-    /// The value of the room that it takes on the machine.
-    size: f64,
-    /// The value of a pod beyond that of its room.
-    excess: f64,
-    /// The most that this choice and those after it can be worth beyond their room.
-    beyond: f64,
-    /// The most that pods of this choice and later ones make of their room, excess left out.
-    density: f64,
-    /// The maximum number that fits or is wanted.
-    most: u32,
 }
 
 impl Knapsack {
@@ -122,10 +98,10 @@ impl Knapsack {
             };
         }
         self.rank(upper - enough);
-        self.search.begin(enough, most_nodes);
+        let limits = (enough, most_nodes);
         let is_exact = match self.rows <= FEW_ROWS {
-            true => self.look(offer, |search| &mut search.few),
-            false => self.look(offer, |search| &mut search.many),
+            true => self.search_all(offer, limits, |own| &mut own.few),
+            false => self.search_all(offer, limits, |own| &mut own.many),
         };
         let best = self.search.best;
         let items = self
@@ -141,27 +117,28 @@ impl Knapsack {
     }
 
     /// Searches all fillings with whole pods; returns `false` if there are too many.
-    fn look<const ROWS: usize>(
+    fn search_all<const ROWS: usize>(
         &mut self,
         offer: &Offer,
-        steps: impl Fn(&mut Search) -> &mut Vec<Step<ROWS>>,
+        (enough, most_nodes): (f64, usize),
+        steps: impl Fn(&mut Knapsack) -> &mut Vec<Step<ROWS>>,
     ) -> bool {
         let room = std::array::from_fn(|row| match row < self.rows {
             true => offer.room[self.dimensions[row]],
             false => 0,
         });
         let left: f64 = self.duals[..self.rows].iter().sum();
-        let mut own = std::mem::take(steps(&mut self.search));
+        let mut own = std::mem::take(steps(self));
         own.clear();
-        own.extend(self.choices.iter().map(Step::of));
+        own.extend(self.choices.iter().map(Choice::step));
         let mut beyond = 0.0;
-        // Summed from the end, because `beyond` is about a choice and all later ones.
+        // Summed from the end, because `beyond` is about a step and all later ones.
         for step in own.iter_mut().rev() {
             beyond += step.excess * f64::from(step.most);
             step.beyond = beyond;
         }
-        let is_exact = self.search.look(&own, (0, 0), &room, (left, 0.0));
-        *steps(&mut self.search) = own;
+        let is_exact = self.search.all(&own, (room, left), enough, most_nodes);
+        *steps(self) = own;
         is_exact
     }
 
@@ -215,6 +192,7 @@ impl Knapsack {
                 value,
                 most,
                 share,
+                extent: share[..self.rows].iter().sum(),
                 request,
                 place: Place::None,
                 size: 0.0,
@@ -277,8 +255,7 @@ impl Knapsack {
                 Place::Basis => continue,
             };
             if gain > 1e-9 * choice.value {
-                let size: f64 = choice.share[..rows].iter().sum();
-                look(gain / size.max(1e-12), index);
+                look(gain / choice.extent.max(1e-12), index);
             }
         }
         for row in 0..rows {
@@ -309,18 +286,17 @@ impl Choice {
     fn density(&self) -> f64 {
         self.value / self.size.max(1e-12)
     }
-}
 
-impl<const ROWS: usize> Step<ROWS> {
-    fn of(choice: &Choice) -> Self {
+    /// Returns it as a step of a search, without what later ones can be worth.
+    fn step<const ROWS: usize>(&self) -> Step<ROWS> {
         Step {
-            request: std::array::from_fn(|row| choice.request[row]),
-            value: choice.value,
-            size: choice.size,
-            excess: (choice.value - choice.size).max(0.0),
+            request: std::array::from_fn(|row| self.request[row]),
+            value: self.value,
+            size: self.size,
+            excess: (self.value - self.size).max(0.0),
             beyond: 0.0,
-            density: choice.density().min(1.0),
-            most: choice.most,
+            density: self.density().min(1.0),
+            most: self.most,
         }
     }
 }
@@ -455,72 +431,5 @@ impl Basis {
             }
         }
         self.inverse[leaving] = own;
-    }
-}
-
-impl Search {
-    /// Begins a search that counts only fillings worth more than `enough`, and that looks at `most_nodes` of them at
-    /// most.
-    fn begin(&mut self, enough: f64, most_nodes: usize) {
-        self.taken.clear();
-        self.found.clear();
-        self.best = enough;
-        self.nodes = 0;
-        self.most_nodes = most_nodes;
-    }
-
-    /// Searches all fillings that have more of the choices from `from` on, of which `there` pods are on the machine
-    /// already. `left` is what the free room is worth and `value` what the pods are worth. Returns `false` if there
-    /// are too many.
-    fn look<const ROWS: usize>(
-        &mut self,
-        steps: &[Step<ROWS>],
-        (from, there): (usize, u32),
-        room: &[i64; ROWS],
-        (left, value): (f64, f64),
-    ) -> bool {
-        self.nodes += 1;
-        if value > self.best * (1.0 + 1e-12) {
-            self.best = value;
-            self.found.clone_from(&self.taken);
-        }
-        let mut there = there;
-        for (offset, step) in steps[from..].iter().enumerate() {
-            let place = from + offset;
-            let count = std::mem::take(&mut there);
-            let beyond = match count {
-                0 => step.beyond,
-                _ => step.beyond - step.excess * f64::from(count),
-            };
-            // Choices are sorted by density, so if this one cannot beat the best any more, no later one can.
-            if value + beyond + left * step.density <= self.best {
-                break;
-            }
-            if self.nodes > self.most_nodes {
-                return false;
-            }
-            if count == step.most {
-                continue;
-            }
-            let mut rest = *room;
-            // Negative if the rest of any resource is: a pod does not fit.
-            let mut lack = 0;
-            (0..ROWS).for_each(|row| {
-                rest[row] -= step.request[row];
-                lack |= rest[row];
-            });
-            // Later choices may be smaller or different, so the search goes on.
-            if lack < 0 {
-                continue;
-            }
-            let after = ((left - step.size).max(0.0), value + step.value);
-            self.taken.push(place as u32);
-            let all = self.look(steps, (place, count + 1), &rest, after);
-            self.taken.pop();
-            if !all {
-                return false;
-            }
-        }
-        true
     }
 }

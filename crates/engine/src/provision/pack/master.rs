@@ -468,16 +468,17 @@ fn best_filling(
     filler: &mut Filler<'_>,
 ) -> Vec<(usize, u32)> {
     let mut best: Option<(f64, &Weights)> = None;
+    let mut pods = Vec::new();
     for weights in mixes {
         let value = filler.fill(offer, demand, values, weights);
         if best.is_none_or(|best| value > best.0) {
             best = Some((value, weights));
+            pods.clone_from(&filler.taken);
         }
     }
-    // Filled once more, because the exchanges start from what the filler took last.
-    if let Some((_, weights)) = best {
-        let value = filler.fill(offer, demand, values, weights);
-        filler.exchange(offer, values, value);
+    filler.taken = pods;
+    if let Some((value, weights)) = best {
+        filler.exchange(offer, demand, (values, weights), value);
     }
     std::mem::take(&mut filler.taken)
 }

@@ -16,10 +16,13 @@ mod master;
 mod rates;
 mod rounding;
 mod ruin;
+mod search;
+mod sets;
 mod shelf;
 mod simplex;
 #[cfg(test)]
 mod tests;
+mod unplaced;
 mod varied;
 
 use fixedbitset::FixedBitSet;
@@ -91,12 +94,16 @@ pub(super) struct Problem {
     rules_of: Vec<Vec<Role>>,
     /// The largest room of any offer, by resource.
     largest_room: Load,
+    /// The number of kinds of items.
+    kinds: usize,
 }
 
 /// The part that an item has in a rule.
 #[derive(Clone, Copy, Debug)]
 struct Role {
     rule: usize,
+    /// The most pods of members that the rule allows.
+    most: u32,
     is_subject: bool,
     is_member: bool,
 }
@@ -156,11 +163,14 @@ impl Problem {
             let rooms = self.offers.iter().map(|offer| offer.room[dimension]);
             rooms.max().unwrap_or(0)
         });
+        let kinds = self.items.iter().map(|item| item.kind + 1);
+        self.kinds = kinds.max().unwrap_or(0);
         self.rules_of = vec![Vec::new(); self.items.len()];
         for (rule, own) in self.rules.iter().enumerate() {
             for item in own.subjects.iter().copied() {
                 self.rules_of[item].push(Role {
                     rule,
+                    most: own.most,
                     is_subject: true,
                     is_member: false,
                 });
@@ -171,6 +181,7 @@ impl Problem {
                     Some(role) if role.rule == rule => role.is_member = true,
                     _ => self.rules_of[item].push(Role {
                         rule,
+                        most: own.most,
                         is_subject: false,
                         is_member: true,
                     }),
@@ -322,7 +333,7 @@ impl Problem {
                 let mut roles = self.rules_of[*item].iter().filter(|role| role.is_subject);
                 roles.all(|role| {
                     let members = members.get(&role.rule).copied().unwrap_or(0);
-                    members <= self.rules[role.rule].most
+                    members <= role.most
                 })
             })
     }
@@ -348,7 +359,7 @@ impl Problem {
     fn most_alone(&self, item: usize) -> i64 {
         let roles = self.rules_of[item].iter();
         let own = roles.filter(|role| role.is_subject && role.is_member);
-        let most = own.map(|role| i64::from(self.rules[role.rule].most));
+        let most = own.map(|role| i64::from(role.most));
         most.min().unwrap_or(i64::MAX)
     }
 }

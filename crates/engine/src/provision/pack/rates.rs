@@ -94,8 +94,7 @@ struct ResourceDemand {
 
 impl ResourceDemand {
     fn of(problem: &Problem, demand: &[u32]) -> Self {
-        let items = problem.items.iter();
-        let kinds = items.map(|item| item.kind + 1).max().unwrap_or(0);
+        let kinds = problem.kinds;
         let mut sums: Vec<[i128; DIMENSIONS]> = vec![[0; DIMENSIONS]; kinds];
         for (item, demand) in problem.items.iter().zip(demand) {
             for (sum, request) in sums[item.kind].iter_mut().zip(item.request) {
@@ -228,8 +227,16 @@ pub(super) fn kinds_of(problem: &Problem, items: &FixedBitSet) -> Vec<usize> {
 
 fn kind_set(problem: &Problem, items: &FixedBitSet) -> FixedBitSet {
     let mut seen = FixedBitSet::new();
+    let mut count = 0;
     for item in items.ones() {
-        seen.grow_and_insert(problem.items[item].kind);
+        let kind = problem.items[item].kind;
+        if !seen.contains(kind) {
+            seen.grow_and_insert(kind);
+            count += 1;
+            if count == problem.kinds {
+                break;
+            }
+        }
     }
     seen
 }

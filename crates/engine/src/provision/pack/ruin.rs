@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::fill::{Filler, Random, Weights};
 use super::rounding::{Solution, complete, fill_up};
+use super::sets::nth;
 use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// The maximum number of machines that are taken apart at once.
@@ -217,20 +218,6 @@ impl RankedOffers<'_> {
             (ranks, count)
         })
     }
-}
-
-/// Returns the member of a set before which there are so many others.
-fn nth(set: &FixedBitSet, mut before: usize) -> Option<usize> {
-    for (index, block) in set.as_slice().iter().enumerate() {
-        let count = block.count_ones() as usize;
-        if before < count {
-            let mut rest = *block;
-            (0..before).for_each(|_| rest &= rest - 1);
-            return Some(index * usize::BITS as usize + rest.trailing_zeros() as usize);
-        }
-        before -= count;
-    }
-    None
 }
 
 /// The index of a machine, and what was on it.

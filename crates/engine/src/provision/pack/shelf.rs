@@ -17,8 +17,10 @@ pub(super) struct Shelf<'a> {
 /// Items of one kind by cpu and memory.
 struct Grid {
     rows: usize,
-    /// The most cpu and memory that any pod requests.
-    most: [i64; 2],
+    /// The least amounts of cpu and of memory of each row.
+    starts: [Vec<i64>; 2],
+    /// The largest amounts of each row.
+    tops: [Vec<i64>; 2],
     /// The items by row of cpu, then of memory.
     cells: Vec<Vec<u32>>,
 }
@@ -73,9 +75,16 @@ impl Grid {
             most = std::array::from_fn(|dimension| most[dimension].max(request[dimension]));
         }
         let rows = (items.len() / ITEMS_PER_CELL).isqrt().clamp(1, MAX_ROWS);
+        let tables = |table: fn(i128, i128, i128) -> i128| {
+            // One more than the largest amount, so that it falls into the last row and not behind it.
+            let most = most.map(|most| i128::from(most) + 1);
+            let rows = rows as i128;
+            most.map(|most| (0..rows).map(|row| table(row, most, rows) as i64).collect())
+        };
         let mut grid = Grid {
             rows,
-            most,
+            starts: tables(|row, most, rows| (row * most + rows - 1) / rows),
+            tops: tables(|row, most, rows| (row + 1) * most / rows),
             cells: vec![Vec::new(); rows * rows],
         };
         for item in items {
@@ -100,7 +109,7 @@ impl Grid {
             std::array::from_fn(|dimension| self.row(room[dimension], dimension));
         // No pod in a row that fits is worth more than this for its cpu, or its memory.
         let most = |row: usize, dimension: usize| {
-            self.top(row, dimension).min(room[dimension]) as f64 * rates[dimension]
+            self.tops[dimension][row].min(room[dimension]) as f64 * rates[dimension]
         };
         // From the largest down: the first rows give a value that ends the search in most of the smaller ones.
         for cpu in (0..=last[0]).rev() {
@@ -130,16 +139,8 @@ impl Grid {
 
     /// Returns the row of an amount; amounts beyond the grid are in its last row.
     fn row(&self, amount: i64, dimension: usize) -> usize {
-        // One more than the largest amount, so that it falls into the last row and not behind it.
-        let most = i128::from(self.most[dimension]) + 1;
-        let row = i128::from(amount.max(0)) * self.rows as i128 / most;
-        (row as usize).min(self.rows - 1)
-    }
-
-    /// Returns the largest amount of a row.
-    fn top(&self, row: usize, dimension: usize) -> i64 {
-        let most = i128::from(self.most[dimension]) + 1;
-        ((row as i128 + 1) * most / self.rows as i128) as i64
+        let starts = &self.starts[dimension];
+        starts[1..].partition_point(|start| *start <= amount)
     }
 }
 
