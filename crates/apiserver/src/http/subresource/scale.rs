@@ -108,6 +108,7 @@ pub(crate) async fn serve(
         paths,
         expected,
         change,
+        dry_run: options.dry_run,
         manager: &options.manager,
     };
     // The object itself is updated, through its own admission and validation.
@@ -236,6 +237,7 @@ struct ScaleSource<'a> {
     paths: &'a Paths<'a>,
     expected: body::Expected<'a>,
     change: Change,
+    dry_run: bool,
     manager: &'a str,
 }
 
@@ -257,7 +259,7 @@ impl ScaleSource<'_> {
             api_version: "autoscaling/v1",
             subresource: Some("scale"),
             resets_status: false,
-            resets_metadata: &[],
+            resets: &[],
             now: call.now,
         };
         let mut scale = match &self.change {
@@ -313,7 +315,7 @@ impl Source for ScaleSource<'_> {
         ownership::unfold(&mut object);
         let stored_uid = metadata::text(old, "uid");
         if let Change::Replace(scale) = &self.change {
-            update::check_uid(call, metadata::text(scale, "uid"), stored_uid)?;
+            update::check_uid(call, metadata::text(scale, "uid"), stored_uid, self.dry_run)?;
         }
         let (mut scale, entries) = self.scale(call, &object)?;
         metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
