@@ -83,8 +83,8 @@ async fn only_an_update_that_creates_keeps_the_time_of_a_deletion() {
     let object = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "deletionTimestamp": time, "selfLink": "/x"}});
     let posted = api.post(CONFIG_MAPS, object("a")).await.ok();
     assert_eq!(posted["metadata"]["deletionTimestamp"], Value::Null);
-    let applied = apply(&api, &format!("{CONFIG_MAPS}/b"), object("b"));
-    let applied = applied.await.ok();
+    let path = format!("{CONFIG_MAPS}/b");
+    let applied = apply(&api, &path, object("b")).await.ok();
     assert_eq!(applied["metadata"]["deletionTimestamp"], time);
     assert_eq!(applied["metadata"]["selfLink"], Value::Null);
     let lease = json!({"metadata": {"name": "l", "deletionTimestamp": time}, "spec": {}});
@@ -107,16 +107,17 @@ async fn a_uid_is_compared_where_an_update_could_create() {
         key(&stored).is_some_and(|key| key.starts_with("/registry/leases/default/a,")),
         "{stored}"
     );
-    let dry = api.put(&format!("{lease}?dryRun=All"), object("a"));
-    let dry = dry.await.refused(409);
+    let dry_path = format!("{lease}?dryRun=All");
+    let dry = api.put(&dry_path, object("a")).await.refused(409);
     assert!(
         key(&dry).is_some_and(|key| key.starts_with("/leases/default/a,")),
         "{dry}"
     );
     // An apply compares it before it looks at the name.
     let nameless = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"uid": "u"}});
-    let why = apply(&api, &format!("{CONFIG_MAPS}/a"), nameless);
-    assert!(why.await.refused(409).contains("uid mismatch"));
+    let path = format!("{CONFIG_MAPS}/a");
+    let why = apply(&api, &path, nameless).await.refused(409);
+    assert!(why.contains("uid mismatch"), "{why}");
 }
 
 #[tokio::test]
