@@ -202,20 +202,23 @@ pub enum StatusMetadata {
 }
 
 impl StatusMetadata {
-    /// Returns the metadata fields that a write to `/status` resets and therefore does not own, as elements of paths below metadata.
-    pub fn resets(self) -> &'static [&'static str] {
+    /// Returns the paths of the metadata fields that a write to `/status` resets and therefore does not own.
+    pub fn resets(self) -> &'static [&'static [&'static str]] {
         match self {
             StatusMetadata::All => &[],
-            StatusMetadata::KeepLabels => &["f:labels"],
-            StatusMetadata::KeepOwnerReferences => &["f:deletionTimestamp", "f:ownerReferences"],
+            StatusMetadata::KeepLabels => &[&["f:metadata", "f:labels"]],
+            StatusMetadata::KeepOwnerReferences => &[
+                &["f:metadata", "f:deletionTimestamp"],
+                &["f:metadata", "f:ownerReferences"],
+            ],
             StatusMetadata::KeepMost | StatusMetadata::KeepAll => &[
-                "f:annotations",
-                "f:deletionGracePeriodSeconds",
-                "f:deletionTimestamp",
-                "f:finalizers",
-                "f:generateName",
-                "f:labels",
-                "f:ownerReferences",
+                &["f:metadata", "f:annotations"],
+                &["f:metadata", "f:deletionGracePeriodSeconds"],
+                &["f:metadata", "f:deletionTimestamp"],
+                &["f:metadata", "f:finalizers"],
+                &["f:metadata", "f:generateName"],
+                &["f:metadata", "f:labels"],
+                &["f:metadata", "f:ownerReferences"],
             ],
         }
     }

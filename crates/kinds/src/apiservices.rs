@@ -56,7 +56,8 @@ impl Kind for ApiServices {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         let (group, version) = (spec.text("group"), spec.text("version"));
         let name = object["metadata"].text("name");
-        if name != format!("{version}.{group}") {
+        // A missing name is reported with the metadata.
+        if !name.is_empty() && name != format!("{version}.{group}") {
             let detail = format!("must be `spec.version+\".\"+spec.group`: \"{version}.{group}\"");
             errors.invalid(&Path::new("metadata").child("name"), name, detail);
         }

@@ -238,8 +238,7 @@ fn word(request: &Value) -> String {
 fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let text = spec.text("request");
     if let Err(why) = request(&STANDARD.decode(text).unwrap_or_default()) {
-        let shown = spec.field("request").cloned().unwrap_or(Value::Null);
-        errors.invalid(&path.child("request"), shown, why);
+        errors.invalid(&path.child("request"), text, why);
     }
     let at = path.child("usages");
     let usages = spec.items("usages");

@@ -91,6 +91,11 @@ impl Workload for DaemonSets {
         set_template_generation(object, generation);
     }
 
+    /// Restores the template generation, which belongs to the spec in kube-apiserver's internal type.
+    fn prepare_status(&self, object: &mut Value, old: &Value) {
+        set_template_generation(object, template_generation(old));
+    }
+
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         const OWNER: Owner = Owner {
             selector_of: "daemonset",

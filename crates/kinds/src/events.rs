@@ -232,6 +232,9 @@ const IMMUTABLE: [(&str, &str); 14] = [
     ("reportingInstance", "reportingInstance"),
 ];
 
+/// The fields of [`IMMUTABLE`] that are times, which are null in Go if they are removed.
+const TIMES: [&str; 3] = ["firstTimestamp", "lastTimestamp", "eventTime"];
+
 /// Records changes of fields that an event of the new API never changes. Both events are in the core form.
 fn unchanged(errors: &mut Errors, event: &Value, old: &Value) {
     for (field, name) in IMMUTABLE {
@@ -242,7 +245,8 @@ fn unchanged(errors: &mut Errors, event: &Value, old: &Value) {
             _ => {
                 if now != &old[field] {
                     // A removed text is an empty one in Go.
-                    let is_text = now.is_null() && old[field].is_string();
+                    let is_text =
+                        now.is_null() && old[field].is_string() && !TIMES.contains(&field);
                     let shown = if is_text { "".into() } else { now.clone() };
                     errors.invalid(&path, shown, validation::IMMUTABLE);
                 }

@@ -31,8 +31,11 @@ impl Kind for Namespace {
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
-        // The defaults were set before a name was generated, hence the label again.
-        label_with_name(object);
+        // The defaults were set before a name was generated, hence the label again. kube-apiserver sets it after validation, so an invalid
+        // generated name is not also reported as the label's value.
+        if names::dns_label(object["metadata"].text("name")).is_empty() {
+            label_with_name(object);
+        }
         object["status"] = json!({"phase": "Active"});
         let Some(root) = object.as_object_mut() else {
             return;

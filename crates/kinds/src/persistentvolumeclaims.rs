@@ -508,9 +508,9 @@ fn status(errors: &mut Errors, claim: &Value) {
         resources::basic(errors, &path.key(resource), amount.as_str().unwrap_or(""));
     }
     for (resource, step) in status.entries("allocatedResourceStatuses") {
-        // This name and value are the ones that kube-apiserver reports.
-        let path = path.child("allocatedResourceStatus");
+        let path = path.child("allocatedResourceStatuses");
         claim_resource(errors, &path, resource);
+        // kube-apiserver reports the resource and not the step.
         if !STEPS.contains(&step.as_str().unwrap_or("")) {
             errors.not_supported(&path, resource, STEPS);
         }

@@ -9,7 +9,7 @@ use mullion_schema::tree::{Tree, set_default};
 use serde_json::{Value, json};
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name, typed},
 };
 use crate::{Deletion, Printing, request::Ctx};
@@ -68,6 +68,10 @@ impl Kind for PriorityClass {
                 errors.not_supported(&path, policy, &["PreemptLowerPriority", "Never"]);
             }
         }
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::MetadataChange, Check::Change]
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

@@ -104,7 +104,8 @@ impl Kind for ReplicationController {
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         if workloads::is_new_generation(object, old) {
-            podspec::warnings::of_workload(object, old.is_none())
+            // For an update kube-apiserver swaps the two, and warns about the template that was stored.
+            podspec::warnings::of_workload(old.unwrap_or(object), old.is_none())
         } else {
             Vec::new()
         }
@@ -149,5 +150,23 @@ impl FieldSelection for ReplicationController {
             .integer("replicas")
             .unwrap_or(0)
             .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_update_warns_about_the_template_before() {
+        let controller = |generation: i64, secrets: Value| json!({"metadata": {"name": "a", "generation": generation}, "spec": {"template": {"spec": {"imagePullSecrets": secrets}}}});
+        let (wrong, right) = (controller(1, json!([{}])), controller(2, json!([])));
+        let warning = r#"spec.template.spec.imagePullSecrets[0].name: invalid empty name """#;
+        let warnings = |new: &Value, old: &Value| ReplicationController.warnings(new, Some(old));
+        assert_eq!(warnings(&right, &wrong), [warning]);
+        assert_eq!(warnings(&wrong, &right), [""; 0]);
+        assert_eq!(warnings(&wrong, &wrong), [""; 0]);
     }
 }

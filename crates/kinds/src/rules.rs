@@ -37,6 +37,8 @@ pub struct Rules {
     pub default_propagation: Propagation,
     /// The warning for a DELETE that does not specify a propagation policy.
     pub deletion_warning: Option<&'static str>,
+    /// Fields that no write to the main endpoint owns, besides `status`: the paths' elements as in managedFields.
+    pub resets: &'static [&'static [&'static str]],
     /// The treatment of `status` in a CREATE.
     pub status_on_create: StatusOnCreate,
     /// The time that an object is kept after its last write, or `None` to keep it forever. Expired objects are deleted without calling any
@@ -62,6 +64,7 @@ impl Default for Rules {
             converted_by_webhook: false,
             default_propagation: Propagation::Background,
             deletion_warning: None,
+            resets: &[],
             status_on_create: StatusOnCreate::Clear,
             ttl: None,
         }

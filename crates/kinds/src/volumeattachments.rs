@@ -48,6 +48,12 @@ impl Kind for VolumeAttachment {
         let rule = names::dns_subdomain(node);
         validation::check(errors, &path.child("nodeName"), node, rule);
         status(&object["status"], &Path::new("status"), errors);
+        if let Some(volume) = spec["source"].field("persistentVolumeName") {
+            let at = path.child("source");
+            let volume = volume.as_str().unwrap_or_default();
+            let rule = names::dns_subdomain(volume);
+            validation::check(errors, &at.child("persistentVolumeName"), volume, rule);
+        }
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
@@ -109,11 +115,7 @@ fn source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
             &path.child("persistentVolumeName"),
             "must specify non empty persistentVolumeName",
         ),
-        (None, true) => {
-            let volume = source.text("persistentVolumeName");
-            let at = path.child("persistentVolumeName");
-            validation::check(errors, &at, volume, names::dns_subdomain(volume));
-        }
+        (None, true) => {}
     }
 }
 

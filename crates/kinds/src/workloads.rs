@@ -42,6 +42,11 @@ pub(super) trait Workload: Send + Sync + 'static {
         let _ = (object, old);
     }
 
+    /// Prepares an update of the status.
+    fn prepare_status(&self, object: &mut Value, old: &Value) {
+        let _ = (object, old);
+    }
+
     /// Validates `spec`; `path` is the spec's.
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors);
 
@@ -124,6 +129,10 @@ impl<W: Workload> Kind for WorkloadKind<W> {
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
         self.0.prepare(object, Some(old));
+    }
+
+    fn prepare_status(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        self.0.prepare_status(object, old);
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

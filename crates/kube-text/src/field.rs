@@ -5,7 +5,7 @@
 
 mod emptied;
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use indexmap::IndexSet;
 use serde_json::{Map, Value};
@@ -385,10 +385,19 @@ impl fmt::Display for BadValue {
             BadValue::Json(Value::Number(number)) if number.is_f64() => {
                 f.write_str(&number::text(number.as_f64().unwrap_or_default()))
             }
-            BadValue::Json(value) => f.write_str(&number::json_text(value)),
-            BadValue::Text(text) => f.write_str(text),
+            BadValue::Json(value) => f.write_str(&escape_html(&number::json_text(value))),
+            BadValue::Text(text) => f.write_str(&escape_html(text)),
         }
     }
+}
+
+/// Escapes the characters of HTML in JSON, as Go's encoder does.
+fn escape_html(json: &str) -> Cow<'_, str> {
+    if !json.contains(['<', '>', '&']) {
+        return json.into();
+    }
+    let escaped = json.replace('<', "\\u003c").replace('>', "\\u003e");
+    escaped.replace('&', "\\u0026").into()
 }
 
 /// Returns the approximate length in bytes of the printed value.
@@ -445,6 +454,10 @@ mod tests {
         assert_eq!(BadValue::Json(json!(3)).to_string(), "3");
         assert_eq!(BadValue::Json(json!(5.0)).to_string(), "5");
         assert_eq!(BadValue::Json(json!(["a"])).to_string(), r#"["a"]"#);
+        assert_eq!(BadValue::Json(json!("<&>")).to_string(), r#""<&>""#);
+        let escaped = r#"["\u003c\u0026\u003e"]"#;
+        assert_eq!(BadValue::Json(json!(["<&>"])).to_string(), escaped);
+        assert_eq!(BadValue::Text(r#"["<&>"]"#.into()).to_string(), escaped);
         assert_eq!(
             go_struct(&[("Key", json!("b")), ("Effect", json!(null))]),
             r#"{"Key":"b","Effect":null}"#

@@ -270,6 +270,8 @@ pub fn path_segment(value: &str) -> Sentences {
 pub enum NameRule {
     /// An RFC 1123 subdomain of at most 253 characters.
     DnsSubdomain,
+    /// As [`NameRule::DnsSubdomain`], for kinds of which kube-apiserver checks the name and not `generateName`.
+    GeneratedSubdomain,
     /// An RFC 1123 label of at most 63 characters.
     DnsLabel,
     /// Any name that is one path segment (RBAC).
@@ -286,7 +288,8 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
         NameRule::PathSegment => return path_segment(value),
         NameRule::Address => return strict_ip(value),
         NameRule::Any => return Sentences::new(),
-        NameRule::DnsSubdomain | NameRule::DnsLabel => {}
+        NameRule::GeneratedSubdomain if prefix => return Sentences::new(),
+        NameRule::GeneratedSubdomain | NameRule::DnsSubdomain | NameRule::DnsLabel => {}
     }
     let value = match prefix {
         true => masked(value),
@@ -494,6 +497,8 @@ mod tests {
     fn a_generate_name_may_end_in_a_dash() {
         assert!(by_rule(NameRule::DnsSubdomain, "web-", true).is_empty());
         assert!(!by_rule(NameRule::DnsSubdomain, "web-", false).is_empty());
+        assert!(by_rule(NameRule::GeneratedSubdomain, "A..", true).is_empty());
+        assert!(!by_rule(NameRule::GeneratedSubdomain, "A..", false).is_empty());
         assert_eq!(
             by_rule(NameRule::PathSegment, "a/b%", false),
             ["may not contain '/'", "may not contain '%'"]

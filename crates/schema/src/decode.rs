@@ -349,6 +349,49 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_in_a_union_has_one_of_its_forms() {
+        let kind = "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+        for body in [
+            r#"{"additionalProperties":"x"}"#,
+            r#"{"additionalProperties":[]}"#,
+            r#"{"additionalItems":1}"#,
+        ] {
+            assert_eq!(
+                error(kind, body),
+                "boolean or JSON schema expected",
+                "{body}"
+            );
+        }
+        let decoded = read(kind, r#"{"items":true,"dependencies":{"a":"x"}}"#);
+        assert!(decoded.expect("it is a schema").value["items"].is_null());
+    }
+
+    #[test]
+    fn a_byte_string_may_be_a_list_of_numbers() {
+        let decoded = read(
+            "api.core.v1.Secret",
+            r#"{"data":{"a":[104,105],"b":[],"c":[null]}}"#,
+        );
+        let data = &decoded.expect("it is a secret").value["data"];
+        assert_eq!(data, &json!({"a": "aGk=", "b": "", "c": "AA=="}));
+        for (list, found) in [
+            ("[1,300]", "number 300"),
+            (r#"["x"]"#, "string"),
+            ("[[]]", "array"),
+        ] {
+            assert_eq!(
+                error(
+                    "api.core.v1.Secret",
+                    &format!(r#"{{"data":{{"a":{list}}}}}"#)
+                ),
+                format!(
+                    "json: cannot unmarshal {found} into Go struct field Secret.data of type uint8"
+                )
+            );
+        }
+    }
+
+    #[test]
     fn a_wrong_type_is_refused_in_the_words_of_gos_decoder() {
         assert_eq!(
             error("api.apps.v1.Deployment", r#"{"spec":{"replicas":"3"}}"#),

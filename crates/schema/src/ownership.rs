@@ -55,8 +55,8 @@ pub struct Writer<'a> {
     pub subresource: Option<&'a str>,
     /// Whether the kind has a status subresource, so that its main endpoint does not change the status and `/status` changes little else.
     pub resets_status: bool,
-    /// The metadata fields that the endpoint resets, as path elements (kube-apiserver: GetResetFields).
-    pub resets_metadata: &'static [&'static str],
+    /// Further fields that the endpoint resets, each as the elements of its path (kube-apiserver: GetResetFields).
+    pub resets: &'static [&'static [&'static str]],
     /// The current time.
     pub now: Timestamp,
 }
@@ -221,8 +221,9 @@ fn is_reset(entries: &Value) -> bool {
 /// Returns the fields that this endpoint resets, so that a write does not become their owner.
 fn ignored_fields(writer: &Writer<'_>, object: &Value) -> FieldSet {
     let mut ignored = FieldSet::default();
-    for field in writer.resets_metadata {
-        ignored.insert(&["f:metadata".to_owned(), (*field).to_owned()]);
+    for path in writer.resets {
+        let path: Vec<String> = path.iter().map(|&element| element.to_owned()).collect();
+        ignored.insert(&path);
     }
     if !writer.resets_status {
         return ignored;

@@ -57,7 +57,7 @@ async fn create(server: &ApiServer, row: &Row, default: &DefaultObject) -> Resul
         api_version: row.api_version(),
         subresource: None,
         resets_status: false,
-        resets_metadata: &[],
+        resets: &[],
         now,
     };
     ownership::track(&row.resource.schema, &writer, &mut object, None);

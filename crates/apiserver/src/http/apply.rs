@@ -110,9 +110,17 @@ impl ApplySource {
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
         self.report_duplicates(call)?;
         let decoded = self.decoded(call, &writer, old, tree)?;
-        call.note_emptied(decoded.emptied);
+        call.note_sent(&decoded.value, decoded.emptied);
         let mut object = decoded.value;
         call.resource().behaviour.default(&mut object);
+        // A uid means one particular object, so an apply that names one must not create another.
+        let uid = metadata::text(&object, "uid");
+        if old.is_none() && !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(call.resource(), &call.name, &why));
+        }
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
         // kube-apiserver parses the version even where there is no object to compare it with.
@@ -182,16 +190,6 @@ impl Source for ApplySource {
     }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
-        let new = self.merged(call, None)?;
-        // A uid means one particular object, so an apply that names one must not create another.
-        match metadata::text(&new, "uid") {
-            "" => Ok(Some(new)),
-            uid => {
-                let why = format!(
-                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                );
-                Err(Status::conflict(call.resource(), &call.name, &why))
-            }
-        }
+        self.merged(call, None).map(Some)
     }
 }

@@ -8,7 +8,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
-use mullion_kube_text::{field::Emptied, status::Status};
+use mullion_kube_text::status::Status;
 use mullion_schema::{
     Type,
     decode::{self, DecodeError, Decoded, Problem},
@@ -133,7 +133,7 @@ pub(crate) fn object(
         return Err(unrecognized(expected, &why, body));
     }
     let object = check_kind(expected, decoded.value)?;
-    call.note_emptied(decoded.emptied);
+    call.note_sent(&object, decoded.emptied);
     report(call, &decoded.problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
@@ -242,7 +242,7 @@ pub(crate) fn patched(
         return Err(mismatch.invalid(expected, &decoded.value));
     }
     let object = check_kind(expected, decoded.value)?;
-    call.note_emptied(decoded.emptied);
+    call.note_sent(&object, decoded.emptied);
     let mut problems = patch.problems().to_vec();
     problems.extend(decoded.problems);
     report(call, &problems, validation, |why| unfit(&why))?;
@@ -273,7 +273,7 @@ fn converted(
     row.to_stored(&mut object);
     call.row.to_served(&mut object);
     object["apiVersion"] = call.row.api_version().into();
-    call.note_emptied(Emptied::default());
+    call.note_recoded();
     Ok(Some(object))
 }
 

@@ -16,7 +16,7 @@ use mullion_kube_text::{
     status::Status,
     validation::metadata,
 };
-use mullion_schema::Type;
+use mullion_schema::{Type, tree::Tree};
 use mullion_store::{Key, Object};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -71,8 +71,16 @@ pub(crate) struct Call {
     /// The connection, if it can be upgraded to another protocol.
     pub upgrade: Option<Upgrade>,
     warnings: Mutex<Warnings>,
-    /// The fields that the last decoded body sent as empty values.
-    emptied: Mutex<Emptied>,
+    sent: Mutex<Sent>,
+}
+
+/// What the object that is being written was sent with, and its JSON does not show.
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    /// The fields that were sent as empty values.
+    emptied: Emptied,
+    /// Whether the object was sent without labels.
+    is_unlabelled: bool,
 }
 
 /// The options of a write, from the query.
@@ -127,7 +135,7 @@ impl Call {
             deadline: OnceLock::new(),
             upgrade: None,
             warnings: Mutex::default(),
-            emptied: Mutex::default(),
+            sent: Mutex::default(),
         }
     }
 
@@ -173,18 +181,32 @@ impl Call {
             dry_run,
             warnings: &self.warnings,
             emptied: self.emptied(),
+            is_unlabelled: self.sent().is_unlabelled,
         }
     }
 
     /// Returns the fields that the object being written was sent with as empty values.
     pub(crate) fn emptied(&self) -> Emptied {
-        let emptied = self.emptied.lock();
-        emptied.unwrap_or_else(PoisonError::into_inner).clone()
+        self.sent().emptied
     }
 
-    /// Records the fields that the object being written was sent with as empty values.
-    pub(crate) fn note_emptied(&self, emptied: Emptied) {
-        *self.emptied.lock().unwrap_or_else(PoisonError::into_inner) = emptied;
+    fn sent(&self) -> Sent {
+        let sent = self.sent.lock();
+        sent.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records what an object was sent with, once it is decoded and before it gets its defaults.
+    pub(crate) fn note_sent(&self, object: &Value, emptied: Emptied) {
+        let is_unlabelled = object["metadata"].entries("labels").next().is_none();
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = Sent {
+            emptied,
+            is_unlabelled,
+        };
+    }
+
+    /// Records that the object was encoded and decoded again, which loses the difference between empty and absent fields.
+    pub(crate) fn note_recoded(&self) {
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner) = Sent::default();
     }
 
     /// Describes the request to admission plugins.

@@ -24,6 +24,8 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, St
             options.validation,
         )?;
         call.resource().behaviour.default(&mut object);
+        // Only of a POST: an update that creates its object keeps deletionTimestamp.
+        metadata::wipe(&mut object);
         let named = !metadata::text(&object, "name").is_empty();
         match write::create(call, &options, object).await {
             // Another client took the generated name first, so retry with a new one.

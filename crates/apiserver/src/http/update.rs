@@ -29,7 +29,11 @@ pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Respon
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
     check_name(call, &object)?;
     write::dedup_owners(call, &mut object, false);
-    let (code, outcome) = write::update(call, &options, part, &Replacement(object)).await?;
+    let source = Replacement {
+        object,
+        dry_run: options.dry_run,
+    };
+    let (code, outcome) = write::update(call, &options, part, &source).await?;
     reply::outcome(call, code, outcome)
 }
 
@@ -50,14 +54,21 @@ pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
 }
 
 /// Returns 409 if the client sent a uid that is not the stored object's.
-pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), Status> {
+pub(crate) fn check_uid(
+    call: &Call,
+    given: &str,
+    stored: &str,
+    dry_run: bool,
+) -> Result<(), Status> {
     if given.is_empty() || given == stored {
         return Ok(());
     }
     let resource = call.resource();
     let key = call.key(&call.name);
+    // A dry run fails before kube-apiserver's storage adds its prefix.
+    let prefix = if dry_run { "" } else { "/registry" };
     let why = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+        "StorageError: invalid object, Code: 4, Key: {prefix}/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
         call.row.etcd_folder(),
         key.as_str()
@@ -75,24 +86,35 @@ pub(crate) fn check_revision(told: &str) -> Result<(), Status> {
 }
 
 /// The source of a PUT: its body, the same for every attempt.
-struct Replacement(Value);
+struct Replacement {
+    object: Value,
+    dry_run: bool,
+}
+
+impl Replacement {
+    /// Returns 409 if the body's uid is not that of the stored object, or if there is none.
+    fn check_uid(&self, call: &Call, stored: &str) -> Result<(), Status> {
+        check_uid(
+            call,
+            metadata::text(&self.object, "uid"),
+            stored,
+            self.dry_run,
+        )
+    }
+}
 
 impl Source for Replacement {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        check_uid(
-            call,
-            metadata::text(&self.0, "uid"),
-            metadata::text(old, "uid"),
-        )?;
-        Ok(self.0.clone())
+        self.check_uid(call, metadata::text(old, "uid"))?;
+        Ok(self.object.clone())
     }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
-        check_uid(call, metadata::text(&self.0, "uid"), "")?;
         if !call.resource().rules.create_on_update {
             return Ok(None);
         }
-        let mut new = self.0.clone();
+        self.check_uid(call, "")?;
+        let mut new = self.object.clone();
         check_revision(metadata::text(&new, "resourceVersion"))?;
         metadata::of(&mut new).remove("resourceVersion");
         Ok(Some(new))

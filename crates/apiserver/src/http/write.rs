@@ -335,10 +335,11 @@ pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> owners
         api_version: call.row.api_version(),
         subresource: call.subresource.as_deref(),
         resets_status: call.row.has_status_subresource(),
-        resets_metadata: match part {
+        resets: match part {
             // A status write to a custom resource restores all metadata, but an apply still owns the metadata that it names.
             Part::Status(rule) if !call.schema().is_custom() => rule.resets(),
-            Part::Status(_) | Part::Main | Part::Piece(_) => &[],
+            Part::Main => call.resource().rules.resets,
+            Part::Status(_) | Part::Piece(_) => &[],
         },
         now: call.now,
     }

@@ -92,8 +92,8 @@ pub(crate) fn wipe(object: &mut Value) {
 
 /// Sets the fields that the server gives to a new object.
 pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
-    wipe(object);
     let metadata = of(object);
+    metadata.remove("selfLink");
     // Random enough for a uid, and cheaper than `Uuid::new_v4`, which makes a system call.
     let uid = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
     metadata.insert("uid".into(), uid.to_string().into());

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod admission;
+mod agreement;
 mod api;
 mod arrival;
 mod bounds;

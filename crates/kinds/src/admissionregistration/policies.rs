@@ -91,7 +91,10 @@ impl Kind for Policies {
             &path.child("matchConditions"),
             errors,
         );
-        scope.compose();
+        // Without variables, kube-apiserver compiles the expressions one by one, where `variables` is not declared.
+        if !spec.items("variables").is_empty() {
+            scope.compose();
+        }
         variables(
             spec.items("variables"),
             &mut scope,
@@ -120,8 +123,7 @@ impl Kind for Policies {
             }
         }
         let conditions = status.items("conditions");
-        // These kinds' errors about missing fields have no detail.
-        metadata::conditions_with(errors, &path.child("conditions"), conditions, "");
+        metadata::conditions(errors, &path.child("conditions"), conditions);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {

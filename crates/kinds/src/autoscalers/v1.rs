@@ -34,6 +34,15 @@ impl Kind for AutoscalersV1 {
         to_v1(object);
     }
 
+    /// Removes the parts of the status that are in annotations; the handler removes the rest.
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        let annotations = object["metadata"].get_mut("annotations");
+        if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
+            annotations.remove(CURRENT_METRICS);
+            annotations.remove(CONDITIONS);
+        }
+    }
+
     fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         Autoscalers.validate(ctx, &in_v2(object), errors);
     }

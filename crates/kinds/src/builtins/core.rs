@@ -141,6 +141,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             .in_all()
             .rules(|rules| {
                 rules.generation = Generation::Counts(&["spec"]);
+                rules.name = NameRule::GeneratedSubdomain;
                 // kube-apiserver keeps the pods for clients from before garbage collection.
                 rules.default_propagation = Propagation::Orphan;
             })

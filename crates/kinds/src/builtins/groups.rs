@@ -399,7 +399,11 @@ pub(super) fn certificates() -> Vec<Row> {
         row.behaves(CertificateSigningRequest)
             .cluster()
             .short(&["csr"])
-            .rules(|rules| rules.name = NameRule::Any)
+            .rules(|rules| {
+                rules.name = NameRule::Any;
+                // An update restores the spec, and kube-apiserver counts it as restored in a creation, too.
+                rules.resets = &[&["f:spec"]];
+            })
             .part("approval", STATUS_VERBS, StatusMetadata::KeepMost)
             .status(StatusMetadata::All),
     ]
@@ -433,7 +437,8 @@ pub(super) fn resource_group() -> Vec<Row> {
         row("DeviceClass", "deviceclasses")
             .behaves(DeviceClass)
             .cluster()
-            .rules(counted),
+            .rules(counted)
+            .rules(|rules| rules.name = NameRule::GeneratedSubdomain),
         row("ResourceClaim", "resourceclaims")
             .behaves(ResourceClaim)
             .status(StatusMetadata::KeepMost),

@@ -128,7 +128,7 @@ fn conditions(status: &Value, errors: &mut Errors) {
             errors.duplicate(&at.child("type"), kind);
         }
         if kind.is_empty() {
-            errors.required(&at.child("type"), "must not be empty");
+            errors.required(&at.child("type"), "");
         }
     }
 }

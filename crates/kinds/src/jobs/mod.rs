@@ -82,9 +82,14 @@ impl Kind for Jobs {
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
         if !object["spec"].flag("manualSelector") {
+            let template = &object["spec"]["template"]["metadata"];
+            let is_shared = ctx.is_unlabelled && template.entries("labels").next().is_some();
             generate_selector(object);
+            if is_shared {
+                object["metadata"]["labels"] =
+                    object["spec"]["template"]["metadata"]["labels"].clone();
             // kube-apiserver copies the labels when it decodes the stored object, and a dry run stores nothing.
-            if !ctx.dry_run {
+            } else if !ctx.dry_run {
                 label_like_template(object);
             }
         }
@@ -196,10 +201,9 @@ fn label_like_template(object: &mut Value) {
 }
 
 fn generate_selector(object: &mut Value) {
-    let (name, uid) = (
-        object["metadata"]["name"].clone(),
-        object["metadata"]["uid"].clone(),
-    );
+    // A Job whose name is not known yet is refused, and its labels are empty texts as in Go.
+    let name = Value::from(object["metadata"].text("name"));
+    let uid = Value::from(object["metadata"].text("uid"));
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };

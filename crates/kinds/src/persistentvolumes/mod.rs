@@ -23,6 +23,8 @@ use super::{
 use crate::{Printing, request::Ctx};
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
+/// The field of the status that says since when the volume has been in its phase.
+const PHASE_TIME: &str = "lastPhaseTransitionTime";
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 /// The fields of volume sources, in the order in which kube-apiserver checks them.
 const SOURCES: [&str; 22] = [
@@ -66,15 +68,20 @@ impl Kind for PersistentVolume {
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
-        object["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": stamp(ctx.now)});
+        object["status"] = json!({"phase": "Pending", PHASE_TIME: stamp(ctx.now)});
     }
 
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
-        let given =
-            object["status"]["lastPhaseTransitionTime"] != old["status"]["lastPhaseTransitionTime"];
+        let before = old["status"].field(PHASE_TIME);
+        let given = object["status"].field(PHASE_TIME);
         // A client that sets the time itself is not overruled.
-        if object["status"]["phase"] != old["status"]["phase"] && !given {
-            object["status"]["lastPhaseTransitionTime"] = stamp(ctx.now).into();
+        let is_given = given.is_some() && given != before;
+        if object["status"]["phase"] != old["status"]["phase"] {
+            if !is_given {
+                object["status"][PHASE_TIME] = stamp(ctx.now).into();
+            }
+        } else if let (None, Some(before)) = (given, before) {
+            object["status"][PHASE_TIME] = before.clone();
         }
     }
 

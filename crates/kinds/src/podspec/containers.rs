@@ -19,6 +19,7 @@ const RESTART_ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 const ONLY_SIDECARS: &str = "may not be set for init containers without restartPolicy=Always";
+const NO_RESTART_POLICY: &str = "must specify restartPolicy when restart rules are used";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
 /// Validates `spec.containers`.
@@ -50,7 +51,12 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
         common(container, scope, &at, errors);
-        restart_policy(container, &at, errors);
+        // Without a policy of its own, an init container's rules are refused as a whole.
+        if container.has("restartPolicy") {
+            restart_policy(container, &at, errors);
+        } else if !container.items("restartPolicyRules").is_empty() {
+            errors.required(&at.child("restartPolicy"), NO_RESTART_POLICY);
+        }
         let name = container.text("name");
         // A missing name is an error of its own, so it is not also reported as a duplicate.
         let is_new = match name {
@@ -333,10 +339,7 @@ fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.not_supported(&at, policy, &RESTART_POLICIES);
         }
     } else if !rules.is_empty() {
-        errors.required(
-            &at,
-            "must specify restartPolicy when restart rules are used",
-        );
+        errors.required(&at, NO_RESTART_POLICY);
     }
     let list = path.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {

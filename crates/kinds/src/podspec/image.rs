@@ -31,16 +31,17 @@ fn is_repository(repository: &str) -> bool {
         Some((domain, path)) if is_domain(domain) => path,
         _ => repository,
     };
-    !path.is_empty()
-        && path.split('/').all(|component| {
-            let edge = |byte: Option<u8>| {
-                byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-            };
-            edge(component.bytes().next())
-                && edge(component.bytes().last())
-                && component.bytes().all(|byte| {
-                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte)
-                })
+    !path.is_empty() && path.split('/').all(is_component)
+}
+
+/// Returns whether a part of a path is words of lower-case letters and digits with `.`, `_`, `__` or dashes between them.
+fn is_component(component: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_edge = |c: Option<char>| c.is_some_and(is_word);
+    is_edge(component.chars().next())
+        && is_edge(component.chars().next_back())
+        && component.split(is_word).all(|separator| {
+            matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|byte| byte == b'-')
         })
 }
 
@@ -48,9 +49,37 @@ fn is_domain(first: &str) -> bool {
     (first == "localhost"
         || first.contains(['.', ':'])
         || first.bytes().any(|byte| byte.is_ascii_uppercase()))
-        && first
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte))
+        && is_host_and_port(first)
+}
+
+/// Returns whether a text is a host name or a bracketed IPv6 address, with an optional port.
+fn is_host_and_port(text: &str) -> bool {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, rest)) => {
+            let is_address = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
+            if address.is_empty() || !address.bytes().all(is_address) {
+                return false;
+            }
+            match rest.strip_prefix(':') {
+                None => return rest.is_empty(),
+                port => ("localhost", port),
+            }
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let is_label = |label: &str| {
+        let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !label.is_empty()
+            && label.bytes().all(is_inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    host.split('.').all(is_label)
+        && port
+            .is_none_or(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -70,6 +99,34 @@ mod tests {
         assert_eq!(tag("busybox"), Some("latest"));
         assert_eq!(tag("registry.example.com:5000/team/app"), Some("latest"));
         assert_eq!(tag("busybox:latest"), Some("latest"));
+    }
+
+    #[test]
+    fn a_malformed_reference_has_no_tag() {
+        for malformed in [
+            "2001:db8::/32",
+            "a..b",
+            "a___b",
+            "a._b",
+            "-a",
+            "reg.example.com:x/a",
+            ".example.com/a",
+            "[::1/a",
+            "[]/a",
+            "[::1]x/a",
+        ] {
+            assert_eq!(tag(malformed), None, "{malformed}");
+        }
+        for good in [
+            "a__b",
+            "a--b",
+            "a.b_c-d",
+            "[::1]:5000/a",
+            "[::1]/a",
+            "localhost/a",
+        ] {
+            assert_eq!(tag(good), Some("latest"), "{good}");
+        }
     }
 
     #[test]

@@ -112,6 +112,9 @@ pub struct Ctx<'a> {
     pub warnings: &'a Mutex<Warnings>,
     /// Lists and maps that the client sent with nothing in them; the object does not have them.
     pub emptied: Emptied,
+    /// The client sent the object without labels, and admission has not changed it since. Labels that defaults then copied from another
+    /// field are one map with it in kube-apiserver: what is added to the one is added to the other.
+    pub is_unlabelled: bool,
 }
 
 /// Something that a user may be allowed to do with an object.

@@ -21,7 +21,7 @@ use mullion_schema::{
     time,
     tree::{Tree, object_at, set_default, set_zero},
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::selector::selectors;
 use super::{
@@ -62,7 +62,7 @@ const SLICE_COLUMNS: [Column; 5] = [
 impl Kind for DeviceClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
         &[
-            Check::MetadataChange,
+            Check::Metadata,
             Check::MetadataChange,
             Check::Object,
             Check::Change,
@@ -211,6 +211,22 @@ impl Printing for ResourceClaimTemplate {
     }
 }
 
+/// Drops the fields of devices whose feature gates (`DRAListTypeAttributes`, `DRANodeAllocatableResources`) are off by default.
+fn drop_disabled(slice: &mut Value) {
+    let devices = slice["spec"].get_mut("devices");
+    let devices = devices.and_then(Value::as_array_mut).into_iter().flatten();
+    for device in devices.filter_map(Value::as_object_mut) {
+        device.remove("nodeAllocatableResourceMappings");
+        let attributes = device.get_mut("attributes").and_then(Value::as_object_mut);
+        let attributes = attributes.into_iter().flat_map(|map| map.values_mut());
+        for attribute in attributes.filter_map(Value::as_object_mut) {
+            for list in ["bools", "ints", "strings", "versions"] {
+                attribute.remove(list);
+            }
+        }
+    }
+}
+
 /// Gives taints of devices that say nothing else the time of the write.
 fn stamp_taints(ctx: &Ctx<'_>, slice: &mut Value) {
     let devices = slice["spec"].get_mut("devices");
@@ -223,10 +239,12 @@ fn stamp_taints(ctx: &Ctx<'_>, slice: &mut Value) {
 
 impl Kind for ResourceSlice {
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        drop_disabled(object);
         stamp_taints(ctx, object);
     }
 
     fn prepare_update(&self, ctx: &Ctx<'_>, object: &mut Value, _old: &Value) {
+        drop_disabled(object);
         stamp_taints(ctx, object);
     }
 
@@ -417,7 +435,9 @@ fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (one, other) in [(0, 1), (1, 0)] {
         if lists[one].is_empty() && !lists[other].is_empty() {
             let why = format!("{} are required to use {}", FIELDS[one], FIELDS[other]);
-            errors.invalid(&paths[one], Value::Null, why);
+            let sent = errors.emptied().has(&paths[one]);
+            let shown = if sent { json!([]) } else { Value::Null };
+            errors.invalid(&paths[one], shown, why);
         }
     }
 }

@@ -55,7 +55,9 @@ pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &
     }
     place(spec, path, errors);
     let (devices, counters) = (spec.items("devices"), spec.items("sharedCounters"));
-    if spec.has("devices") && spec.has("sharedCounters") {
+    let is_sent =
+        |field: &str, errors: &Errors| spec.has(field) || errors.emptied().has(&path.child(field));
+    if is_sent("devices", errors) && is_sent("sharedCounters", errors) {
         let why = "only one of `sharedCounters` or `devices` is allowed";
         errors.invalid(path, "", why);
     }
@@ -327,7 +329,7 @@ mod tests {
             causes(given),
             [
                 r#"spec.devices[0].attributes[none]: Invalid value: "": exactly one value must be specified"#,
-                r#"spec.devices[0].attributes[two]: Invalid value: {"IntValue":1,"BoolValue":true,"StringValue":null,"VersionValue":null}: exactly one value must be specified"#,
+                r#"spec.devices[0].attributes[two]: Invalid value: {"IntValue":1,"BoolValue":true,"StringValue":null,"VersionValue":null,"IntValues":null,"BoolValues":null,"StringValues":null,"VersionValues":null}: exactly one value must be specified"#,
                 r#"spec.devices[0].attributes[v].version: Invalid value: "1.2": must be a string compatible with semver.org spec 2.0.0"#,
                 "spec.devices[0].taints[0].effect: Required value",
                 "spec.devices[0]: Invalid value: null: `nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec",

@@ -332,11 +332,6 @@ pub fn field_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
 
 /// Validates a list of `metav1.Condition`.
 pub fn conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
-    conditions_with(errors, path, conditions, "must be set");
-}
-
-/// Validates a list of `metav1.Condition`; `missing` is what the errors say about fields that are not set.
-pub fn conditions_with(errors: &mut Errors, path: &Path<'_>, conditions: &[Value], missing: &str) {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let path = &path.index(index);
@@ -362,10 +357,10 @@ pub fn conditions_with(errors: &mut Errors, path: &Path<'_>, conditions: &[Value
             );
         }
         if text(condition, "lastTransitionTime").is_empty() {
-            errors.required(&path.child("lastTransitionTime"), missing);
+            errors.required(&path.child("lastTransitionTime"), "");
         }
         match text(condition, "reason") {
-            "" => errors.required(&path.child("reason"), missing),
+            "" => errors.required(&path.child("reason"), ""),
             reason => condition_reason(errors, &path.child("reason"), reason),
         }
         if text(condition, "message").len() > 32 * 1024 {

@@ -7,7 +7,7 @@
 use mullion_kube_text::golang::number;
 use serde_json::Value;
 
-use crate::{Arena, Field, Node, Scalar, Type, TypeId};
+use crate::{Arena, Field, Node, Scalar, Type, TypeId, time};
 
 /// Returns Go's conversion error, or `None` if the tree fails only as JSON.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {
@@ -106,6 +106,9 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
         Scalar::Int64 => ("int64", is_whole(value), value.is_number()),
         Scalar::Double => ("float64", value.is_number(), false),
         Scalar::IntOrString => return unfit_count(value),
+        Scalar::Time | Scalar::MicroTime => return unfit_time(scalar, value),
+        // Go takes a list of numbers for a byte string.
+        Scalar::Bytes if value.is_array() => return None,
         Scalar::Bytes if !value.is_string() => {
             return Some(format!("cannot restore slice from {}", kind_of(value)));
         }
@@ -139,6 +142,21 @@ fn unfit_count(value: &Value) -> Option<String> {
     Some(format!(
         "json: cannot unmarshal {found} into Go value of type int32"
     ))
+}
+
+/// Returns the error of a time, whose Go type decodes JSON itself and so does not know its field.
+fn unfit_time(scalar: Scalar, value: &Value) -> Option<String> {
+    let Some(text) = value.as_str() else {
+        let found = super::json_kind(value);
+        return Some(format!(
+            "json: cannot unmarshal {found} into Go value of type string"
+        ));
+    };
+    let read = match scalar {
+        Scalar::MicroTime => time::micros(text),
+        _ => time::seconds(text),
+    };
+    read.err()
 }
 
 fn is_whole(value: &Value) -> bool {
@@ -216,6 +234,14 @@ mod tests {
             (
                 pod(json!({"restartPolicy": true})),
                 "unrecognized type: string",
+            ),
+            (
+                json!({"template": {"metadata": {"creationTimestamp": 5}}}),
+                "json: cannot unmarshal number into Go value of type string",
+            ),
+            (
+                json!({"template": {"metadata": {"creationTimestamp": "x"}, "spec": {"hostname": 5}}}),
+                r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#,
             ),
         ] {
             assert_eq!(unconvertible(&spec, &tree), Some(said.to_owned()), "{tree}");

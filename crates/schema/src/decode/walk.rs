@@ -7,12 +7,15 @@ mod object;
 
 use std::fmt::{self, Write as _};
 
+use ::base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_kube_text::{golang::number, quantity};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use self::object::{read_map, read_struct};
-use super::{DecodeError, Decoded, MAX_OBJECTS, MAX_PROBLEMS, Problem, base64, literals};
+use super::{
+    DecodeError, Decoded, MAX_OBJECTS, MAX_PROBLEMS, Problem, base64, json_kind, literals,
+};
 use crate::{Arena, Node, Scalar, Type, TypeId, time, zero};
 
 /// The total bytes beyond which no more paths are recorded: with long keys, the paths could be many times as long as the body.
@@ -214,6 +217,12 @@ impl<'s> Seed<'_, 's> {
                 self.walker.fatal = Some(self.walker.type_error(found, "int32"));
                 return Err(E::custom("int or string"));
             }
+            Node::Scalar(Scalar::SchemaOrBool) => {
+                let why = "boolean or JSON schema expected".to_owned();
+                return self.fatal(DecodeError::Embedded(why));
+            }
+            // These types parse themselves, too, and leave out what they do not know.
+            Node::Scalar(Scalar::SchemaOrArray | Scalar::SchemaOrStrings) => {}
             _ if self.walker.wrong.is_some() => {}
             _ => self.walker.wrong = Some(self.walker.type_error(found, self.go)),
         }
@@ -402,6 +411,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 collect(self.walker, items)
             }
             Node::Scalar(Scalar::SchemaOrStrings) => collect(self.walker, items),
+            Node::Scalar(Scalar::Bytes) => listed_bytes(self.walker, items),
             Node::Scalar(Scalar::SchemaOrArray) => {
                 let Value::Array(schemas) = collect(self.walker, items)? else {
                     unreachable!("a sequence is an array")
@@ -437,6 +447,27 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             }
         }
     }
+}
+
+/// Decodes a byte string that was sent as a list of numbers, as Go's decoder does.
+fn listed_bytes<'de, A: SeqAccess<'de>>(
+    walker: &mut Walker<'_>,
+    mut items: A,
+) -> Result<Value, A::Error> {
+    let mut bytes = Vec::new();
+    while let Some(item) = items.next_element::<Value>()? {
+        let item = restored(walker, item);
+        let byte = item.as_u64().and_then(|number| u8::try_from(number).ok());
+        if byte.is_none() && !item.is_null() && walker.wrong.is_none() {
+            let found = match &item {
+                Value::Number(number) => format!("number {number}"),
+                other => json_kind(other).to_owned(),
+            };
+            walker.wrong = Some(walker.type_error(&found, "uint8"));
+        }
+        bytes.push(byte.unwrap_or_default());
+    }
+    Ok(STANDARD.encode(bytes).into())
 }
 
 fn collect<'de, A: SeqAccess<'de>>(walker: &Walker<'_>, mut items: A) -> Result<Value, A::Error> {

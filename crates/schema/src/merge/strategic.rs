@@ -42,7 +42,10 @@ pub fn without_spent_directives(patch: &Value, tree: &Value) -> Value {
     match (patch, tree) {
         (Value::Object(patch), Value::Object(tree)) => {
             let is_spent = |key: &str| {
-                (key == RETAIN_KEYS || key.starts_with(ELEMENT_ORDER)) && !tree.contains_key(key)
+                let is_carried_out = key == RETAIN_KEYS
+                    || key.starts_with(ELEMENT_ORDER)
+                    || (key == PATCH && patch[key] == "replace");
+                is_carried_out && !tree.contains_key(key)
             };
             // A list with an order is merged first and taken out of the patch, so the message does not show it
             // either.
@@ -331,6 +334,12 @@ mod tests {
         assert_eq!(
             without_spent_directives(&patch, &tree),
             json!({"spec": {"a": 1, "b": {"$retainKeys": ["c"]}}})
+        );
+        let patch = json!({"spec": {"$patch": "replace", "a": "x"}});
+        let tree = json!({"spec": {"a": "x"}});
+        assert_eq!(
+            without_spent_directives(&patch, &tree),
+            json!({"spec": {"a": "x"}})
         );
     }
 

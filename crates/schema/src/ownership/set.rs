@@ -430,10 +430,25 @@ fn readable(element: &str) -> String {
             let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
             let pairs: Vec<String> = keys
                 .iter()
-                .map(|(key, value)| format!("{key}={value}"))
+                .map(|(key, value)| format!("{key}={}", readable_value(value)))
                 .collect();
             format!("[{}]", pairs.join(","))
         }
         _ => format!("[{rest}]"),
+    }
+}
+
+/// Returns a value as structured-merge-diff's `value.ToString` prints it: the entries of a map stand without braces and commas.
+fn readable_value(value: &Value) -> String {
+    match value {
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(readable_value).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| format!("{key}={}", readable_value(value)))
+            .collect(),
+        scalar => scalar.to_string(),
     }
 }

@@ -48,10 +48,10 @@ impl Costs {
             return;
         }
         for (_, at) in &self.dearest {
-            let why = "contributed to estimated rule & messageExpression cost total exceeding cost limit for entire OpenAPIv3 schema";
+            let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             errors.forbidden(&Path::new(at), why);
         }
-        let what = "x-kubernetes-validations estimated rule & messageExpression cost total for entire OpenAPIv3 schema";
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         errors.forbidden(schema, exceeds(what, self.total, OF_SCHEMA));
     }
 }

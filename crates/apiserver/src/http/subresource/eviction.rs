@@ -9,6 +9,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use mullion_kinds::request::Lookup;
 use mullion_kube_text::{
+    field::{Errors, Path},
     status::{Cause, Details, Status},
     validation::selector::Selector,
 };
@@ -54,6 +55,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             "name in URL does not match name in Eviction object",
         ));
     }
+    refuse_breaking(call, &eviction)?;
     // An eviction is the creation of an Eviction, so webhooks that guard pods may refuse it before the budget is charged.
     let admission = Admission::new(call, &write_options, Operation::Create);
     admission.mutate(&call.name, &mut eviction, None).await?;
@@ -81,6 +83,20 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             }
         }
     }
+}
+
+/// Refuses an Eviction that asks to delete a pod that cannot be read, which only a DELETE may do.
+fn refuse_breaking(call: &Call, eviction: &Value) -> Result<(), Status> {
+    const OPTION: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+    if !eviction["deleteOptions"].flag(OPTION) {
+        return Ok(());
+    }
+    let mut errors = Errors::default();
+    let why = "can not be set for pod eviction, try after removing the option";
+    errors.invalid(&Path::new("deleteOptions").child(OPTION), true, why);
+    Err(Status::invalid_kind(
+        "policy", "Eviction", &call.name, &errors,
+    ))
 }
 
 /// Decodes the Eviction in the body, in policy/v1 or in v1beta1, which old clients send.
@@ -154,7 +170,7 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
             api_version: row.api_version(),
             subresource: Some("status"),
             resets_status: true,
-            resets_metadata: &[],
+            resets: &[],
             now: call.now,
         };
         ownership::track(&row.resource.schema, &writer, budget, Some(&before));

@@ -87,6 +87,7 @@ pub(crate) async fn serve(
         paths,
         expected,
         change,
+        dry_run: options.dry_run,
         manager: &options.manager,
     };
     // The object itself is updated, through its own admission and validation.
@@ -149,6 +150,7 @@ struct ScaleSource<'a> {
     paths: &'a Paths<'a>,
     expected: Expected<'a>,
     change: Change,
+    dry_run: bool,
     manager: &'a str,
 }
 
@@ -170,7 +172,7 @@ impl ScaleSource<'_> {
             api_version: "autoscaling/v1",
             subresource: Some("scale"),
             resets_status: false,
-            resets_metadata: &[],
+            resets: &[],
             now: call.now,
         };
         let mut scale = match &self.change {
@@ -226,7 +228,7 @@ impl Source for ScaleSource<'_> {
         ownership::unfold(&mut object);
         let stored_uid = metadata::text(old, "uid");
         if let Change::Replace(scale) = &self.change {
-            update::check_uid(call, metadata::text(scale, "uid"), stored_uid)?;
+            update::check_uid(call, metadata::text(scale, "uid"), stored_uid, self.dry_run)?;
         }
         let (mut scale, entries) = self.scale(call, &object)?;
         metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;

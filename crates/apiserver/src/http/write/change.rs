@@ -8,7 +8,7 @@ use mullion_kinds::{
     request::attributes::{self, Attributes, Target},
 };
 use mullion_kube_text::{
-    field::{Emptied, Errors, Path},
+    field::{Errors, Path},
     golang::number,
     names::NameRule,
     status::Status,
@@ -176,7 +176,7 @@ async fn update_once(
     ownership::fold(&mut object);
     if admission.mutate(name, &mut object, Some(&old)).await? {
         // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
-        call.note_emptied(Emptied::default());
+        call.note_recoded();
         // A webhook is bound to the endpoint's fields like the client, so what it changed beyond them is restored too.
         put_back(call, part, &mut object, &old);
     }

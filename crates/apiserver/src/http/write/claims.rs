@@ -110,7 +110,7 @@ async fn book(call: &Call, claim: &Claim, take: bool) -> Result<(), Status> {
         api_version: row.api_version(),
         subresource: Some("status"),
         resets_status: row.has_status_subresource(),
-        resets_metadata: &[],
+        resets: &[],
         now: call.now,
     };
     modify(&row, call.now, &key, false, |object| {

@@ -93,7 +93,7 @@ fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
             api_version: row.api_version(),
             subresource: None,
             resets_status: row.has_status_subresource(),
-            resets_metadata: &[],
+            resets: &[],
             now,
         };
         ownership::track(&row.resource.schema, &writer, &mut object, None);

@@ -2,7 +2,7 @@
 
 use mullion_kinds::{Check, StatusOnCreate, request::Ctx};
 use mullion_kube_text::{
-    field::{Emptied, Errors, Path},
+    field::{Errors, Path},
     golang::number,
     names::NameRule,
     status::Status,
@@ -35,9 +35,6 @@ pub(crate) async fn create(
     let resource = call.resource();
     super::request_limit::check_growth(&call.row, &object)?;
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
-    // kube-apiserver (rest.WipeObjectMetaSystemFields) drops what a client sends for the fields of the server, such as uid; a copied object
-    // would collide otherwise.
-    metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);
     // Before admission, so that fields that plugins set are not recorded as the client's.
     own(call, options, super::Part::Main, &mut object, None);
@@ -46,7 +43,7 @@ pub(crate) async fn create(
     let admission = Admission::new(call, options, Operation::Create);
     if admission.mutate(&name, &mut object, None).await? {
         // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
-        call.note_emptied(Emptied::default());
+        call.note_recoded();
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         metadata::text(&object, "name").clone_into(&mut name);
     }

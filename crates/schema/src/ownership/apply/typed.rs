@@ -230,6 +230,10 @@ mod tests {
                 r#".spec.containers[name=""].image: expected string, got &value.valueUnstructured{Value:1}"#,
             ),
             (
+                containers(json!([{"name": {"a": 1, "b": ["x"]}}])),
+                r#".spec.containers[name=a=1b=["x"]].name: expected string, got &value.valueUnstructured{Value:map[string]interface {}{"a":1, "b":[]interface {}{"x"}}}"#,
+            ),
+            (
                 containers(json!([{}, {"name": ""}])),
                 r#".spec.containers: duplicate entries for key [name=""]"#,
             ),

@@ -15,7 +15,7 @@ fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
         api_version: "v1",
         subresource: None,
         resets_status: true,
-        resets_metadata: &[],
+        resets: &[],
         now: at.parse().expect("the test gives a time"),
     }
 }

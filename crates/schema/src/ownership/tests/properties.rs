@@ -205,7 +205,7 @@ fn live_through(seed: u64) -> Result<(), TestCaseError> {
             api_version: "e.x/v1",
             subresource: None,
             resets_status: false,
-            resets_metadata: &[],
+            resets: &[],
             now: now.parse().expect("it is a time"),
         };
         let sent = choices.resource(&source);
@@ -297,7 +297,7 @@ fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
             api_version: "e.x/v1",
             subresource: None,
             resets_status: false,
-            resets_metadata: &[],
+            resets: &[],
             now: format!("2024-06-{:02}T00:00:00Z", step + 1)
                 .parse()
                 .expect("it is a time"),
