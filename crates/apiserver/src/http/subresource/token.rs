@@ -83,7 +83,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let account = call.row.served(&*call.stored()?);
     let uid = metadata::text(&account, "uid").to_owned();
     // A uid is a precondition: an account that was deleted and made anew is another account.
-    check_uid(call, metadata::text(&request, "uid"), &uid, options.dry_run)?;
+    check_uid(call, metadata::text(&request, "uid"), &uid)?;
     let spec = &mut request["spec"];
     // A token without audiences is for the API server itself (kube-apiserver: --api-audiences).
     if spec.items("audiences").is_empty() {
