@@ -72,7 +72,11 @@ mod tests {
                     within().next(),
                     "{start}..{end}"
                 );
-                assert_eq!(last_in(&set, start..end), within().next_back(), "{start}..{end}");
+                assert_eq!(
+                    last_in(&set, start..end),
+                    within().next_back(),
+                    "{start}..{end}"
+                );
             }
         }
         for (before, member) in members.into_iter().enumerate() {
