@@ -447,10 +447,12 @@ impl Catalog {
             .iter()
             .map(|room| requests.exceeds(&room.free).is_none())
             .collect();
-        options
-            .ones()
-            .filter(|option| holds[self.options[*option].room])
-            .collect()
+        // Made as long as it can become: grown bit by bit it takes several times as long, and every planned node that a pod is tried
+        // on asks for it.
+        let mut holding = FixedBitSet::with_capacity(options.len());
+        let has_room = |option: &usize| holds[self.options[*option].room];
+        holding.extend(options.ones().filter(has_room));
+        holding
     }
 
     /// Returns whether the pool has `minValues` that must be met.

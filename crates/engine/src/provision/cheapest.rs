@@ -157,6 +157,13 @@ impl Solver<'_> {
     /// kept apart, so that some of its plans are cheaper than others: a plan tries several choices if some pods have such rules.
     fn first_fit(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
         let mut best = self.attempt(pending, mode);
+        if best.is_open() && !self.units.is_empty() {
+            // Karpenter does not look for a node that has room for all pods that must share one. Where they cannot all be together,
+            // that buys a larger node for some of them, or leaves nothing of a limit for other pods.
+            let units = std::mem::take(&mut self.units);
+            best = best.or(self.attempt(pending, mode));
+            self.units = units;
+        }
         if self.varies && self.has_places(pending) {
             let variants = (VARIED_PODS / pending.len()).min(MOST_VARIANTS) as u64;
             for variant in 1..=variants {

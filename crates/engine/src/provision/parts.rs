@@ -31,8 +31,12 @@ pub(super) fn split(
     for option in options.ones() {
         let values = place(option);
         match parts.iter_mut().find(|part| part.0 == values) {
-            Some(part) => part.1.grow_and_insert(option),
-            None => parts.push((values, std::iter::once(option).collect())),
+            Some(part) => part.1.insert(option),
+            None => {
+                let mut part = FixedBitSet::with_capacity(options.len());
+                part.insert(option);
+                parts.push((values, part));
+            }
         }
     }
     let shown = place(shown);

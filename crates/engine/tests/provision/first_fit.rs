@@ -239,6 +239,13 @@ fn a_zone_that_pods_prefer_does_not_narrow_the_zones_over_which_they_are_spread(
 }
 
 fn bought_by_cost(pods: Vec<PodSpec>, templates: Vec<NodeTemplate>) -> Plan {
+    let plan = planned_by_cost(pods, templates);
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    plan
+}
+
+/// Plans by cost for these pods in a cluster without nodes.
+fn planned_by_cost(pods: Vec<PodSpec>, templates: Vec<NodeTemplate>) -> Plan {
     let request = PlanRequest {
         pods,
         templates,
@@ -246,9 +253,7 @@ fn bought_by_cost(pods: Vec<PodSpec>, templates: Vec<NodeTemplate>) -> Plan {
         ..PlanRequest::default()
     };
     let mut cluster = Cluster::new(Options::default());
-    let plan = cluster.plan(&request).expect("a valid request");
-    assert!(plan.unplaceable.is_empty(), "{plan:?}");
-    plan
+    cluster.plan(&request).expect("a valid request")
 }
 
 #[test]
@@ -356,25 +361,79 @@ fn a_node_whose_zone_is_open_goes_where_it_is_cheapest_for_the_pods_that_join_it
     ];
     let mut pods = vec![pod("first", &[("cpu", "1500m"), ("memory", "4Gi")])];
     pods.extend((0..5).map(|index| {
-        let mut own = pod(
+        let own = pod(
             &format!("web-{index}"),
             &[("cpu", "250m"), ("memory", "512Mi")],
         );
-        own.template.labels = StringMap::from([("app".to_owned(), "web".to_owned())]);
-        let near = PodAffinityTerm {
-            label_selector: Some(LabelSelector {
-                match_labels: own.template.labels.clone(),
-                ..LabelSelector::default()
-            }),
-            topology_key: label::ZONE.into(),
-            ..PodAffinityTerm::default()
-        };
-        own.template.affinity.pod_affinity = Some(PodAffinity {
-            required: vec![near],
-            preferred: Vec::new(),
-        });
-        own
+        near_its_like(own, "web", label::ZONE)
     }));
     let plan = bought_by_cost(pods, vec![pool("p", &types)]);
     assert_eq!(plan.price_micro_usd(), 200, "{plan:?}");
+}
+
+#[test]
+fn a_node_for_the_first_of_pods_that_cannot_be_together_has_no_room_for_all() {
+    let types = [
+        sold_in("small", 4, "16Gi", &[("a", 100)]),
+        sold_in("large", 8, "16Gi", &[("a", 200)]),
+    ];
+    // Each wants a node that has one of them, and none has a second one of this port.
+    let of_port = |index: u32| {
+        let own = alone(&format!("web-{index}"), "2");
+        near_its_like(own, "web", label::HOSTNAME)
+    };
+    let pods: Vec<PodSpec> = (0..3).map(of_port).collect();
+    let plan = planned_by_cost(pods, vec![pool("p", &types)]);
+    assert_eq!(plan.unplaceable.len(), 2, "{plan:?}");
+    assert_eq!(plan.price_micro_usd(), 100, "{plan:?}");
+}
+
+#[test]
+fn looking_for_room_for_all_costs_no_pod_the_place_that_it_has_one_by_one() {
+    // The limit is enough for one node of each type.
+    let types = [
+        sold_in("small", 2, "16Gi", &[("a", 100)]),
+        sold_in("large", 8, "16Gi", &[("a", 400)]),
+    ];
+    let mut limited = pool("p", &types);
+    limited.limits_remaining = amounts(&[("cpu", "10")]);
+    let some = |app: &str, count: u32, cpu: &str| -> Vec<PodSpec> {
+        let own = |index: u32| pod(&format!("{app}-{index}"), &[("cpu", cpu)]);
+        (0..count).map(own).collect()
+    };
+    let together = |app: &str, count: u32, cpu: &str| -> Vec<PodSpec> {
+        let pods = some(app, count, cpu).into_iter();
+        pods.map(|own| near_its_like(own, app, label::HOSTNAME))
+            .collect()
+    };
+    // One by one the large node takes `first`, one of `web` and one of `last`, and the small one takes one of `api`. With room for
+    // both of `api` on the large node, none of `web` has a place.
+    let mut pods = some("first", 1, "5");
+    pods.extend(together("web", 5, "2"));
+    pods.extend(together("api", 2, "1500m"));
+    pods.extend(some("last", 3, "900m"));
+    let plan = planned_by_cost(pods, vec![limited]);
+    for pod in ["first-0", "web-0", "api-0", "last-0"] {
+        let key = format!("ns/{pod}");
+        let is_placed = plan.nodes.iter().any(|node| node.pods.contains(&key));
+        assert!(is_placed, "{pod}: {plan:?}");
+    }
+}
+
+/// Makes a pod one of an app whose pods must be in one place: a value of a label of nodes.
+fn near_its_like(mut own: PodSpec, app: &str, key: &str) -> PodSpec {
+    own.template.labels = StringMap::from([("app".to_owned(), app.to_owned())]);
+    let near = PodAffinityTerm {
+        label_selector: Some(LabelSelector {
+            match_labels: own.template.labels.clone(),
+            ..LabelSelector::default()
+        }),
+        topology_key: key.into(),
+        ..PodAffinityTerm::default()
+    };
+    own.template.affinity.pod_affinity = Some(PodAffinity {
+        required: vec![near],
+        preferred: Vec::new(),
+    });
+    own
 }
