@@ -374,7 +374,7 @@ async fn a_definition_whose_rules_cannot_be_meant_is_refused() {
     let mut expected = vec![
         format!(
             "*.x-kubernetes-validations[0].rule: {}: compilation failed: ERROR: <input>:1:5: undefined field 'b'\n | self.b > 1\n | ....^",
-            shown("self.b > 1", "", "null"),
+            shown("self.b \\u003e 1", "", "null"),
         ),
         format!(
             "*.x-kubernetes-validations[1].rule: {}: cel expression must evaluate to a bool",
@@ -382,11 +382,11 @@ async fn a_definition_whose_rules_cannot_be_meant_is_refused() {
         ),
         format!(
             "*.x-kubernetes-validations[2].rule: {}: compilation failed: ERROR: <input>:1:8: found no matching overload for '_>_' applied to '(int, string)'\n | self.a > 'x'\n | .......^",
-            shown("self.a > 'x'", "self.unseen", "null"),
+            shown("self.a \\u003e 'x'", "self.unseen", "null"),
         ),
         format!(
             "*.x-kubernetes-validations[3].messageExpression: {}: messageExpression must evaluate to a string",
-            shown("self.a > 1", "self.a", "true"),
+            shown("self.a \\u003e 1", "self.a", "true"),
         ),
         "*.x-kubernetes-validations[3].optionalOldSelf: Invalid value: true: may not be set if oldSelf is not used in rule".to_owned(),
         "*.properties[l].items.x-kubernetes-validations[0].rule: Invalid value: \"self == oldSelf\": oldSelf cannot be used on the uncorrelatable portion of the schema within *.properties[l]".to_owned(),

@@ -37,8 +37,7 @@ async fn protobuf_and_yaml_bodies_are_objects_like_json_ones() {
     let (code, refused) = cluster
         .json(Method::PUT, &format!("{MAPS}/m"), &headers, message.clone())
         .await;
-    // It names its uid, so another object that is none will not do.
-    assert_eq!((code, &refused["reason"]), (409, &json!("Conflict")));
+    assert_eq!((code, &refused["reason"]), (404, &json!("NotFound")));
     let (code, unversioned) = cluster.json(Method::POST, MAPS, &headers, message).await;
     assert_eq!(
         (code, &unversioned["message"]),

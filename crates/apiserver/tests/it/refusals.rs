@@ -283,9 +283,16 @@ async fn a_write_that_names_a_uid_means_an_object_that_is_there() {
     named["metadata"]["uid"] = "u".into();
     let path = format!("{MAPS}/x");
     assert_eq!(
-        api.put(&path, named.clone()).await.refused(409),
-        "Operation cannot be fulfilled on configmaps \"x\": StorageError: invalid object, Code: 4, Key: /registry/configmaps/default/x, \
-         ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: "
+        api.put(&path, named.clone()).await.refused(404),
+        "configmaps \"x\" not found"
+    );
+    // Of a kind that an update creates, the uid is compared with that of no object.
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/x";
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "x", "uid": "u"}});
+    assert_eq!(
+        api.put(roles, role).await.refused(409),
+        "Operation cannot be fulfilled on clusterroles.rbac.authorization.k8s.io \"x\": StorageError: invalid object, Code: 4, Key: \
+         /registry/clusterroles/x, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: "
     );
     let applied = format!("{path}?fieldManager=m");
     let answer = api
@@ -509,7 +516,7 @@ async fn a_definition_is_refused_for_what_upstream_refuses_it_for() {
             rules(json!({"type": "string"}), json!([{"rule": "self.matches('[')"}, {"rule": "duration('x') > duration('1s')"}])),
             vec![
                 format!("{at}[0].rule: Invalid value: {{\"Rule\":\"self.matches('[')\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}}: compilation failed: ERROR: <input>:1:14: invalid matches argument\n | self.matches('[')\n | .............^"),
-                format!("{at}[1].rule: Invalid value: {{\"Rule\":\"duration('x') > duration('1s')\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}}: compilation failed: ERROR: <input>:1:10: invalid duration argument\n | duration('x') > duration('1s')\n | .........^"),
+                format!("{at}[1].rule: Invalid value: {{\"Rule\":\"duration('x') \\u003e duration('1s')\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}}: compilation failed: ERROR: <input>:1:10: invalid duration argument\n | duration('x') > duration('1s')\n | .........^"),
             ],
         ),
     ] {
