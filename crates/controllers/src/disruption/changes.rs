@@ -77,7 +77,7 @@ impl Changes {
         }
     }
 
-    /// Returns the present number of changes, for [`Changes::settle`].
+    /// Returns the present number of changes, for [`Changes::record_nothing_found`].
     pub(super) fn seen(&self) -> u64 {
         self.count.load(Ordering::Relaxed) + self.overlays.changes()
     }

@@ -1,7 +1,7 @@
 //! The ResourceClaim controller (kube-controller-manager: resourceclaim-controller): creates claims from templates,
 //! and releases them.
 //!
-//! [`make`] creates the claims that pods request by templates and reports them in the pods' status. [`release`]
+//! [`create`] creates the claims that pods request by templates and reports them in the pods' status. [`release`]
 //! removes consumers that are gone from a claim, deallocates a claim without consumers, and deletes the claims of
 //! finished pods. [`pod_claims`] determines which claims a pod uses. The scheduler allocates devices to claims.
 //!
