@@ -109,7 +109,7 @@ impl Cluster {
         self.trial.as_ref()
     }
 
-    /// Adds a pod to a node in a [trial](Cluster::in_thought). Spread constraints count the pod even if it is terminating.
+    /// Adds a pod to a node in a [trial](Cluster::with_trial). Spread constraints count the pod even if it is terminating.
     pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.take_in(class, at, terminating);
         self.views_count(class, at, 1, PodPresence::Tried);
