@@ -80,6 +80,7 @@ async fn read(karpenter: &KarpenterContext) -> Result<(), CloudError> {
 
 /// Records on each NodePool which of its zones are shifted away from since then, and which no more.
 fn tell_pools(karpenter: &KarpenterContext, before: &BTreeSet<Arc<str>>, now: &BTreeSet<Arc<str>>) {
+    let recorder = &karpenter.recorder;
     for pool in karpenter.pools.list() {
         let class = &pool.spec.template.spec.node_class_ref.name;
         let Some(class) = karpenter.classes.get("", class) else {
@@ -90,7 +91,6 @@ fn tell_pools(karpenter: &KarpenterContext, before: &BTreeSet<Arc<str>>, now: &B
                 let text = format!(
                     "Zonal shift detected: offerings in zone {zone} ({id}) are unavailable for this NodePool"
                 );
-                let recorder = &karpenter.recorder;
                 recorder.warning(&*pool, "ZonalShiftActive", text);
             }
         }
@@ -99,7 +99,6 @@ fn tell_pools(karpenter: &KarpenterContext, before: &BTreeSet<Arc<str>>, now: &B
                 let text = format!(
                     "Zonal shift cleared: offerings in zone {zone} ({id}) are restored for this NodePool"
                 );
-                let recorder = &karpenter.recorder;
                 recorder.normal(&*pool, "ZonalShiftCleared", text);
             }
         }

@@ -8,9 +8,10 @@ use axum::{
 };
 use jiff::Timestamp;
 use mullion_cloud::CloudProvider;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use super::{admit_by_path, respond_by_path};
+use super::{admit_by_path, respond_by_path, unknown_path};
 use crate::{Endpoint, refusal::Refusal};
 
 /// What paths of ARC begin with.
@@ -38,17 +39,12 @@ async fn managed_resource(
     resource: &str,
 ) -> Result<Value, Refusal> {
     if *method != Method::GET {
-        let text = format!("{method} {PATH} is not served by the simulated AWS endpoint.");
-        return Err(Refusal::with(
-            StatusCode::NOT_FOUND,
-            "UnknownOperationException",
-            text,
-        ));
+        return Err(unknown_path(method, &format!("{PATH}{resource}")));
     }
     admit_by_path(endpoint, "arc-zonal-shift", "GetManagedResource")?;
     let arn = super::eks::arn(endpoint);
     // SDKs escape the separators of the ARN.
-    let named = resource.replace("%3A", ":").replace("%2F", "/");
+    let named = percent_decode_str(resource).decode_utf8_lossy();
     if named != arn {
         return Err(Refusal::with(
             StatusCode::NOT_FOUND,

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{admit_by_path, respond_by_path};
+use super::{admit_by_path, respond_by_path, unknown_path};
 use crate::{Endpoint, refusal::Refusal};
 
 /// The prefix of EKS's paths.
@@ -36,12 +36,7 @@ pub(super) fn arn(endpoint: &Endpoint) -> String {
 
 fn describe_cluster(endpoint: &Endpoint, method: &Method, name: &str) -> Result<Value, Refusal> {
     if *method != Method::GET || name.is_empty() || name.contains('/') {
-        let text = format!("{method} {PATH}{name} is not served by the simulated AWS endpoint.");
-        return Err(Refusal::with(
-            StatusCode::NOT_FOUND,
-            "UnknownOperationException",
-            text,
-        ));
+        return Err(unknown_path(method, &format!("{PATH}{name}")));
     }
     admit_by_path(endpoint, "eks", "DescribeCluster")?;
     let config = endpoint.ec2().config();

@@ -8,7 +8,7 @@ mod ssm;
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderValue, Method, Response, StatusCode, header},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -84,6 +84,12 @@ fn respond_by_path(done: Result<Value, Refusal>, request_id: &str) -> Response<B
             response
         }
     }
+}
+
+/// Returns the refusal of a method and path that are not simulated.
+fn unknown_path(method: &Method, path: &str) -> Refusal {
+    let text = format!("{method} {path} is not served by the simulated AWS endpoint.");
+    Refusal::with(StatusCode::NOT_FOUND, "UnknownOperationException", text)
 }
 
 /// Refuses calls as services do whose actions are paths.

@@ -77,6 +77,53 @@ async fn unknown_actions_and_fields_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn zonal_shifts_of_the_cluster_are_told_by_its_arn() {
+    let wire = Wire::new();
+    let ask = async |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("authorization", "x").body(Body::empty());
+        let answer = wire.send(request.unwrap()).await;
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        (answer.status, body)
+    };
+    let (_, described) = ask("GET", "/clusters/demo").await;
+    let arn = described["cluster"]["arn"].as_str().unwrap();
+    let path = format!("/managedresources/{arn}");
+    let (status, told) = ask("GET", &path).await;
+    assert_eq!((status, &told["zonalShifts"]), (200, &json!([])));
+
+    let shift = json!({"fault": "zonal-shift", "target": "us-west-2b"});
+    wire.fault(json!({"cause": [shift]})).await;
+    // As SDKs write it, and as it may be written as well.
+    for escaped in [
+        path.replace(':', "%3A").replace("r/", "r%2F"),
+        path.replace(':', "%3a"),
+    ] {
+        let (status, told) = ask("GET", &escaped).await;
+        let shift = &told["zonalShifts"][0];
+        assert_eq!((status, &shift["awayFrom"]), (200, &json!("usw2-az2")));
+        assert_eq!(shift["appliedStatus"], "APPLIED");
+        assert!(shift["expiryTime"].as_i64() > shift["startTime"].as_i64());
+    }
+    wire.fault(json!({"heal": [shift]})).await;
+    let (_, told) = ask("GET", &path).await;
+    assert_eq!(told["zonalShifts"], json!([]));
+
+    let (status, refused) = ask("GET", "/managedresources/arn:aws:eks:other").await;
+    assert_eq!(
+        (status, &refused["message"]),
+        (
+            404,
+            &json!("There is no managed resource arn:aws:eks:other.")
+        )
+    );
+    assert_eq!(ask("DELETE", &path).await.0, 404);
+    wire.fault(json!({"deny": ["arc-zonal-shift:GetManagedResource"]}))
+        .await;
+    assert_eq!(ask("GET", &path).await.0, 403);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_of_faults_that_is_wrong_in_part_changes_nothing() {
     let wire = Wire::new();
     let wrong = json!({"deny": ["ec2:DescribeSubnets"], "exhaust": ["a/b/c/d"]});

@@ -190,29 +190,30 @@ impl AffinityTerm {
 /// Returns the terms of the pod's required affinity.
 pub(super) fn affinity_terms(pod: &Pod) -> Vec<AffinityTerm> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
-    let terms = affinity.and_then(|near| {
-        near.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    terms
-        .into_iter()
-        .flatten()
-        .map(|term| AffinityTerm::of(pod, term))
-        .collect()
+    required_terms(
+        pod,
+        affinity.and_then(|near| {
+            near.required_during_scheduling_ignored_during_execution
+                .as_deref()
+        }),
+    )
 }
 
 /// Returns the terms of the pod's required anti-affinity.
 pub(super) fn anti_affinity_terms(pod: &Pod) -> Vec<AffinityTerm> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-    let terms = affinity.and_then(|far| {
-        far.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    terms
-        .into_iter()
-        .flatten()
-        .map(|term| AffinityTerm::of(pod, term))
-        .collect()
+    required_terms(
+        pod,
+        affinity.and_then(|far| {
+            far.required_during_scheduling_ignored_during_execution
+                .as_deref()
+        }),
+    )
+}
+
+fn required_terms(pod: &Pod, terms: Option<&[PodAffinityTerm]>) -> Vec<AffinityTerm> {
+    let terms = terms.unwrap_or_default().iter();
+    terms.map(|term| AffinityTerm::of(pod, term)).collect()
 }
 
 /// Returns the pod's affinity.

@@ -88,8 +88,8 @@ impl Kind for Jobs {
             if is_shared {
                 object["metadata"]["labels"] =
                     object["spec"]["template"]["metadata"]["labels"].clone();
-            // kube-apiserver copies the labels when it decodes the stored object, and a dry run stores nothing.
             } else if !ctx.dry_run {
+                // kube-apiserver copies the labels when it decodes the stored object, and a dry run stores nothing.
                 label_like_template(object);
             }
         }

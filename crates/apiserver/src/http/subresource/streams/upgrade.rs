@@ -118,27 +118,19 @@ pub(super) fn unknown() -> Response<Body> {
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
-
     #[test]
     fn the_key_of_the_standard_gets_the_answer_of_the_standard() {
-        let asked = headers(&[
-            ("sec-websocket-version", "13"),
-            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-        ]);
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        let version = HeaderValue::from_static("13");
+        let asked = [(SEC_WEBSOCKET_VERSION, version), (SEC_WEBSOCKET_KEY, key)];
+        let asked = HeaderMap::from_iter(asked);
         let answer = websocket(&asked, Some("v5.channel.k8s.io")).expect("agreed");
         assert_eq!(answer.status(), 101);
         let accept = &answer.headers()["sec-websocket-accept"];
         assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         let protocol = &answer.headers()["sec-websocket-protocol"];
         assert_eq!(protocol, "v5.channel.k8s.io");
-        let refused = websocket(&headers(&[]), None).expect_err("refused");
+        let refused = websocket(&HeaderMap::new(), None).expect_err("refused");
         assert_eq!(refused.status(), 400);
     }
 
