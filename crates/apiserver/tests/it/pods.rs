@@ -4,7 +4,10 @@ use std::{pin::Pin, sync::Arc};
 
 use futures::{AsyncReadExt, Stream, future, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, EvictParams, LogParams, Patch, PatchParams, PostParams},
@@ -235,9 +238,16 @@ async fn an_eviction_of_another_pod_of_the_name_is_a_conflict_and_leaves_no_trac
 
 #[tokio::test]
 async fn logs_are_cut_as_asked_and_followed_to_their_end() {
-    let pods: Api<Pod> = Api::default_namespaced(client().await);
+    let client = client().await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
     create(&pods, "x", &["a"]).await;
     bind(&pods, "x", "n1").await.unwrap();
+    // Only a node says where its kubelet listens.
+    let (code, message) = refusal(pods.logs("x", &LogParams::default()).await);
+    assert_eq!((code, &*message), (404, r#"nodes "n1" not found"#));
+    let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+    let nodes: Api<Node> = Api::all(client);
+    nodes.create(&PostParams::default(), &node).await.unwrap();
     report(
         &pods,
         "x",

@@ -34,16 +34,21 @@ async fn served() -> (Arc<ApiServer>, Served) {
         .await
         .ok();
     let containers = json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]);
-    for name in ["x", "y"] {
+    for name in ["w", "x", "y"] {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers},
         });
         api.post(PODS, pod).await.ok();
     }
-    let binding = json!({
-        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "x"}, "target": {"kind": "Node", "name": "n"},
-    });
-    api.post(&format!("{PODS}/x/binding"), binding).await.ok();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    api.post("/api/v1/nodes", node).await.ok();
+    for (pod, node) in [("w", "gone"), ("x", "n")] {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": {"kind": "Node", "name": node},
+        });
+        let path = format!("{PODS}/{pod}/binding");
+        api.post(&path, binding).await.ok();
+    }
     let status = |name: &str, state: Value| json!({"name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
     let status = json!({"status": {"phase": "Running", "containerStatuses": [
         status("a", json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}})),
@@ -381,6 +386,20 @@ async fn what_cannot_be_reached_is_refused_as_kube_apiserver_and_kubelet_do() {
             &v5,
             400,
             "pod y does not have a host assigned",
+        ),
+        (
+            "POST",
+            "w/exec?container=a",
+            &[],
+            404,
+            r#"nodes "gone" not found"#,
+        ),
+        (
+            "GET",
+            "w/portforward",
+            &v5,
+            404,
+            r#"nodes "gone" not found"#,
         ),
         ("POST", EXEC, &[], 400, "Upgrade request required"),
         ("POST", not_running, &SPDY, 500, NOT_FOUND),

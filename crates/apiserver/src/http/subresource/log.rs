@@ -38,9 +38,11 @@ async fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let pod = call.row.served(&stored);
     let name = container_name(&pod, options.container.as_deref())?;
     // kube-apiserver (LogLocation) has no kubelet to ask before the pod is bound, and answers with an empty 204.
-    if pod["spec"].text("nodeName").is_empty() {
+    let node = pod["spec"].text("nodeName");
+    if node.is_empty() {
         return Ok(reply::respond(204, "text/plain", Body::empty()));
     }
+    require_node(call, node)?;
     let previous = of_previous_run(&pod, name, options.previous)?;
     let container = Container {
         pod: &pod,
@@ -189,6 +191,15 @@ fn print(line: &Line, timestamps: bool) -> Bytes {
         String::new()
     };
     format!("{stamp}{}\n", line.text).into()
+}
+
+/// Returns 404 unless the node is there: kube-apiserver reads from it where its kubelet listens, and only then connects.
+pub(super) fn require_node(call: &Call, node: &str) -> Result<(), Status> {
+    let ctx = call.ctx(false);
+    match ctx.lookup.find("", "nodes", None, node) {
+        Some(_) => Ok(()),
+        None => Err(Status::core_not_found("nodes", node)),
+    }
 }
 
 /// Returns the requested container: the named one, or the only one.

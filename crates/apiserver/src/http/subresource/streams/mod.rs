@@ -34,7 +34,7 @@ pub(crate) use self::{
     session::SessionError,
     upgrade::websocket as agree_to_websocket,
 };
-use super::log::container_name;
+use super::log::{container_name, require_node};
 use crate::{
     connections::ActivityGuard,
     http::{call::Call, negotiate::Media, reply, write},
@@ -162,12 +162,14 @@ fn answer(call: &Call, subresource: &str) -> Result<Response<Body>, Status> {
         _ => Some(container_name(&pod, call.query.text("container"))?),
     };
     // After the container's name, in the order of kube-apiserver's ExecLocation.
-    if pod["spec"].text("nodeName").is_empty() {
+    let node = pod["spec"].text("nodeName");
+    if node.is_empty() {
         return Err(Status::bad_request(format!(
             "pod {} does not have a host assigned",
             call.name
         )));
     }
+    require_node(call, node)?;
     let wanted = RequestedProtocol::of(&call.headers)
         .ok_or_else(|| Status::bad_request("Upgrade request required"))?;
     let Some(container) = container else {
