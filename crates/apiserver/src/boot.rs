@@ -24,7 +24,7 @@ use crate::{
     client_authority::{self, Authorities},
     flow_schemas,
     http::{
-        call::{Call, FieldValidation, WriteOptions},
+        call::{Call, WriteOptions},
         path::ObjectPath,
         write,
     },
@@ -294,16 +294,10 @@ async fn create(
         return;
     };
     // Written like a client's object, so that managedFields show who maintains it.
-    let options = WriteOptions {
-        dry_run: false,
-        manager: match group {
-            flowcontrol::GROUP => flowcontrol::MANAGER.into(),
-            _ => "kube-apiserver".into(),
-        },
-        validation: FieldValidation::Ignore,
-        applies: false,
-        deletion: None,
-    };
+    let options = WriteOptions::without_query(match group {
+        flowcontrol::GROUP => flowcontrol::MANAGER,
+        _ => "kube-apiserver",
+    });
     call.resource().behaviour.default(&mut object);
     let key = Key::new(
         namespace,

@@ -95,6 +95,19 @@ pub(crate) struct WriteOptions {
     pub deletion: Option<DeleteOptions>,
 }
 
+impl WriteOptions {
+    /// Returns the options of a write without a query: a deletion, a connection, or a write of the server itself.
+    pub(crate) fn without_query(manager: &str) -> Self {
+        WriteOptions {
+            dry_run: false,
+            manager: manager.to_owned(),
+            validation: FieldValidation::Ignore,
+            applies: false,
+            deletion: None,
+        }
+    }
+}
+
 /// The `fieldValidation` option: how to treat fields that the schema does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {

@@ -4,7 +4,7 @@ use axum::body::Body;
 use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
 use mullion_kube_text::status::Status;
 
-use super::{method_not_allowed, reply};
+use super::{reply, routing::method_not_allowed};
 use crate::{auth::oidc, state::ApiServer};
 
 /// Answers a request for one of the documents; `None` for other paths.

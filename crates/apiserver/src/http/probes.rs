@@ -7,7 +7,7 @@ use http::{Method, Response};
 use mullion_kube_text::{golang::quote, status::Status};
 use serde_json::json;
 
-use super::{method_not_allowed, reply};
+use super::{reply, routing::method_not_allowed};
 use crate::{request::query::Query, state::ApiServer};
 
 /// The checks of `/healthz` and `/livez`; `/readyz` has more. Only [`STORAGE`] can fail while this server answers.

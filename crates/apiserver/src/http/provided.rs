@@ -2,7 +2,7 @@
 //! support.
 
 use axum::body::Body;
-use http::{Method, Response};
+use http::Response;
 use mullion_kinds::{Labels, ObjectQuery, ObjectSource};
 use mullion_kube_text::status::{Details, Status};
 use mullion_schema::proto;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     call::Call,
-    list, method_not_allowed,
+    list,
     negotiate::{Media, Shape},
     reply::{self, Outcome},
     selector::Selector,
@@ -27,16 +27,10 @@ fn selects(selector: &Selector) -> impl Fn(&str, &str, Option<&Labels>) -> bool 
     }
 }
 
-pub(crate) fn serve(
-    call: &Call,
-    source: &dyn ObjectSource,
-    method: &Method,
-    watches: bool,
-) -> Result<Response<Body>, Status> {
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return Err(method_not_allowed());
-    }
-    if watches {
+/// Answers a read; a watch is refused.
+pub(crate) fn serve(call: &Call, watched: bool) -> Result<Response<Body>, Status> {
+    let source = call.resource().source().ok_or_else(Status::no_such_path)?;
+    if watched {
         let why = format!(
             "watch is not supported on resources of kind {:?}",
             call.resource().qualified()

@@ -168,6 +168,15 @@ pub(crate) fn page_not_found() -> Response<Body> {
     text(404, "404 page not found\n")
 }
 
+/// Returns the 404: a JSON Status under a group of built-in kinds, plain text elsewhere.
+pub(crate) fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
+    if group_served {
+        Err(Status::no_such_path())
+    } else {
+        Ok(page_not_found())
+    }
+}
+
 /// Returns an error as a Status, with `Retry-After` if the error has one; JSON where the encoding has no form for it.
 pub(crate) fn refusal(status: &Status, media: Media) -> Response<Body> {
     let shown = status.to_json();

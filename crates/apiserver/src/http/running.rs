@@ -16,7 +16,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::{
     arrival::{self, DisconnectGuard, FREE, Missing, ReadBody},
     call::Call,
-    finish, objects, reply,
+    dispatch::{self, finish},
+    reply,
 };
 use crate::limits::TooMany;
 
@@ -96,7 +97,7 @@ pub(super) async fn to_its_end(
     let goes_on_alone = is_large || (!reads && call.server.store().is_durable());
     let waits = goes_on_alone.then(|| call.patience.watch());
     // Boxed here so that its 6 kB are copied neither into this future nor into a task.
-    let work = Box::pin(objects(call, watch, method, body));
+    let work = Box::pin(dispatch::answer(call, watch, method, body));
     if !is_large {
         return match waits {
             None => work.await,

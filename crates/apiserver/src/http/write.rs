@@ -1,481 +1,152 @@
-//! The path of a write after its body is decoded: defaults, managedFields, admission, metadata, allocation, validation, storage.
+//! Writes. Create, update and patch are one pipeline of stages, whose order is the order of kube-apiserver's checks:
+//!
+//! | stage | what it does | where |
+//! | --- | --- | --- |
+//! | decode, default | makes a complete object of the body, or of the stored object and a patch | `http/create.rs`, [`Source`] |
+//! | mutate | restores what the endpoint does not change, records managedFields, runs mutating admission | `pipeline.rs` |
+//! | prepare | sets the server's metadata, allocates, drops what the kind does not let a client set | `prepare.rs` |
+//! | validate | checks the metadata and the object, collects warnings | `validate.rs` |
+//! | judge | runs validating admission | `pipeline.rs` |
+//! | store | books claims and commits | `store.rs` |
+//! | answer | makes the outcome, which [`reply`](super::reply) encodes | `store.rs` |
 //!
 //! Everything is prepared against the version that was read, and committed only if that version is still the current one. A write that
 //! lost the race starts again from the current version, so that kinds and plugins always judge the object that will be stored. Other
-//! handlers (bindings, evictions, controllers' subresources) change objects through [`modify`].
+//! handlers (bindings, evictions, controllers' subresources) change objects through [`modify()`].
 
-mod change;
+mod admission;
 mod claims;
+mod commit;
 pub(crate) mod companions;
-mod creation;
+mod modify;
+mod part;
+mod pipeline;
+mod prepare;
 pub(crate) mod request_limit;
+mod store;
+mod validate;
 
-use std::{cell::RefCell, sync::Arc};
-
-use futures::future::join_all;
-use jiff::Timestamp;
-use mullion_kinds::{Resource, SubresourceHandler, request::Ctx};
+use mullion_kinds::request::attributes::{self, Attributes, Target};
 use mullion_kube_text::status::Status;
-use mullion_schema::{self as schema, Type, ownership, raw_field::RawField};
-use mullion_store::{Change, CommitError, Draft, EventType, Key, Object, RawFieldText};
 use serde_json::Value;
 
+use self::pipeline::Attempt;
 pub(crate) use self::{
-    change::{Part, STATUS_FIELDS, Source, keep_fields, update},
-    creation::{NAME_TRIES, create},
+    admission::{Admission, admit_connection},
+    commit::{draft, in_time, release},
+    modify::{modify, modify_with_raw_field},
+    part::{Part, STATUS_FIELDS, keep_fields, track_ownership, writer},
+    prepare::{NAME_TRIES, dedup_owners},
 };
 use super::{
-    call::{Call, FieldValidation, WriteOptions},
+    call::{Call, WriteOptions},
     reply::Outcome,
 };
-use crate::{
-    admission::{
-        Operation, Plugin, Request,
-        webhook::{self, Form, Hooks, Reinvocation, Subject},
-    },
-    object::{metadata, scale},
-    registry::Row,
-};
 
-/// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.
-pub(crate) struct Admission<'a> {
-    call: &'a Call,
-    options: &'a WriteOptions,
-    operation: Operation,
-    hooks: Option<Arc<Hooks>>,
-}
+/// The stages decode and default of an update: makes the new object from the stored one, which is in served form and folded
+/// ([`mullion_schema::ownership::fold`]).
+pub(crate) trait Source: Sync {
+    /// Returns the new object, decoded and defaulted, folded or not.
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status>;
 
-impl<'a> Admission<'a> {
-    pub(crate) fn new(call: &'a Call, options: &'a WriteOptions, operation: Operation) -> Self {
-        Admission {
-            call,
-            options,
-            operation,
-            hooks: call.server.webhooks().current(),
-        }
+    /// Returns the object to create where none exists; `None` refuses with 404.
+    fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
+        let _ = call;
+        Ok(None)
     }
 
-    /// Runs the mutating plugins, then the mutating webhooks. Returns whether a webhook changed the object.
-    pub(crate) async fn mutate(
-        &self,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<bool, Status> {
-        // First the lookups: the plugins below are synchronous, so everything they may have to wait for must be there already.
-        self.prepare(name, object, old).await?;
-        self.mutate_in_house(name, object, old)?;
-        match self.hooks() {
-            // Boxed because the future is large and most clusters have no webhook.
-            Some(hooks) => Box::pin(self.mutate_by(hooks, name, object, old)).await,
-            None => Ok(false),
-        }
+    /// Returns whether the update must still record the changed fields in managedFields.
+    fn tracks_ownership(&self) -> bool {
+        true
     }
 
-    /// Runs the validating plugins, then the validating webhooks.
-    pub(crate) async fn judge(
-        &self,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<(), Status> {
-        self.admit(name, object, old, |plugin, ctx, request| {
-            plugin.validate(ctx, request)
-        })?;
-        match self.hooks() {
-            Some(hooks) => Box::pin(self.judge_by(hooks, name, object, old)).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Returns whether a plugin or a webhook may want to see this write.
-    fn is_wanted(&self) -> bool {
-        let call = self.call;
-        let action = call.action(self.operation);
-        let mut plugins = call.server.plugins().iter();
-        let of_plugins = plugins.any(|plugin| plugin.handles(&action));
-        of_plugins
-            || self.hooks.as_ref().is_some_and(|hooks| {
-                let table = call.server.registry().table();
-                let rows = table.rows().iter().map(|row| &*row.resource);
-                // A webhook may name the same storage in another group or version (`matchPolicy: Equivalent`), so all its rows count.
-                let same: Vec<&Resource> = rows
-                    .filter(|other| other.storage == action.resource.storage)
-                    .collect();
-                hooks.may_want(
-                    action.operation,
-                    &same,
-                    action.subresource.unwrap_or_default(),
-                )
-            })
-    }
-
-    /// Returns the webhooks to call. An eviction deletes the pod in the server's own name, which kube-apiserver does without admission.
-    fn hooks(&self) -> Option<&Hooks> {
-        let own = self.operation == Operation::Delete && self.call.subresource.is_some();
-        self.hooks.as_deref().filter(|_| !own)
-    }
-
-    /// Lets every plugin start the lookups that it must wait for, and waits for them.
-    async fn prepare(
-        &self,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<(), Status> {
-        let waits = RefCell::new(Vec::new());
-        self.admit(name, object, old, |plugin, ctx, request| {
-            waits.borrow_mut().extend(plugin.prepare(ctx, request));
-            Ok(())
-        })?;
-        let waits = waits.into_inner();
-        if !waits.is_empty() {
-            // Boxed because hardly any write waits.
-            Box::pin(self.call.without_turn(join_all(waits))).await;
-        }
-        Ok(())
-    }
-
-    fn mutate_in_house(
-        &self,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<(), Status> {
-        self.admit(name, object, old, |plugin, ctx, request| {
-            plugin.mutate(ctx, request)
-        })
-    }
-
-    async fn mutate_by(
-        &self,
-        hooks: &Hooks,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<bool, Status> {
-        // The options and the user are the same in every review of this write, so both are made once.
-        let said = ReviewContext::new(self);
-        let warn = |text| self.call.warn(text);
-        let subject = self.subject(&said, name, &warn)?;
-        let mut rounds = Reinvocation::default();
-        let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
-        self.call.without_turn(asked).await?;
-        if rounds.changed {
-            // kube-apiserver's reinvocation: the plugins run again on the object that a webhook has changed, but only once, so that
-            // two mutators that undo each other cannot loop for ever.
-            rounds.repeat();
-            self.prepare(name, object, old).await?;
-            self.mutate_in_house(name, object, old)?;
-            let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
-            self.call.without_turn(asked).await?;
-        }
-        Ok(rounds.changed)
-    }
-
-    async fn judge_by(
-        &self,
-        hooks: &Hooks,
-        name: &str,
-        object: &Value,
-        old: Option<&Value>,
-    ) -> Result<(), Status> {
-        let said = ReviewContext::new(self);
-        let warn = |text| self.call.warn(text);
-        let subject = self.subject(&said, name, &warn)?;
-        let asked = webhook::judge(hooks, &subject, object, old);
-        self.call.without_turn(asked).await
-    }
-
-    fn subject<'s>(
-        &'s self,
-        said: &'s ReviewContext,
-        name: &'s str,
-        warn: &'s (dyn Fn(String) + Sync),
-    ) -> Result<Subject<'s>, Status> {
-        let call = self.call;
-        let resource = call.resource();
-        let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
-        Ok(Subject {
-            clients: call.server.webhooks().clients(),
-            registry: call.server.registry(),
-            authorizer: call.server.authorizer(),
-            row: &call.row,
-            user: &call.user,
-            operation: self.operation,
-            subresource: call.subresource.as_deref().unwrap_or_default(),
-            form: self.form()?,
-            namespace: match &call.namespace {
-                Some(namespace) => namespace,
-                None if is_namespace => name,
-                None => "",
-            },
-            // Admission sees the deletion of a collection without a name.
-            name: if self.operation == Operation::Delete {
-                &call.name
-            } else {
-                name
-            },
-            dry_run: self.options.dry_run,
-            options: &said.options,
-            user_info: &said.user,
-            deadline: call.deadline(),
-            warn,
-        })
-    }
-
-    /// Returns the type of the body that the call's endpoint takes.
-    fn form(&self) -> Result<Form<'_>, Status> {
-        let call = self.call;
-        let name = call.subresource.as_deref();
-        let mut parts = call.resource().subresources.iter();
-        let part = name.and_then(|name| parts.find(|part| part.name == name));
-        let Some(part) = part else {
-            return Ok(Form::Whole);
-        };
-        match &part.handler {
-            SubresourceHandler::Scale { .. } => scale::Paths::of(&part.handler)
-                .map(Form::Scale)
-                .ok_or_else(Status::no_such_path),
-            SubresourceHandler::Named if self.operation == Operation::Connect => Ok(Form::Options),
-            SubresourceHandler::Named => {
-                let resource = call.resource();
-                let version = part.version.unwrap_or(&resource.version);
-                let api_version = match part.group.unwrap_or(&resource.group) {
-                    "" => version.to_owned(),
-                    group => format!("{group}/{version}"),
-                };
-                let schema = Type::builtin_kind(&api_version, &part.kind);
-                let kind = &part.kind;
-                schema
-                    .map(Form::Body)
-                    .ok_or_else(|| Status::internal(format!("{kind} is not in the schema table")))
-            }
-            SubresourceHandler::Status(_) | SubresourceHandler::Part(_) => Ok(Form::Whole),
-        }
-    }
-
-    fn admit(
-        &self,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-        ask: impl Fn(&dyn Plugin, &Ctx<'_>, &mut Request<'_>) -> Result<(), Status>,
-    ) -> Result<(), Status> {
-        let call = self.call;
-        let ctx = call.ctx(self.options.dry_run);
-        let mut warnings = Vec::new();
-        let mut request = Request {
-            action: call.action(self.operation),
-            namespace: call.namespace.as_deref(),
-            name,
-            object,
-            old,
-            warnings: &mut warnings,
-        };
-        // A refusal ends the loop but not the function: the warnings of the plugins before it still belong in the response.
-        let mut asked = Ok(());
-        for plugin in call.server.plugins() {
-            if plugin.handles(&request.action) {
-                asked = ask(&**plugin, &ctx, &mut request);
-                if asked.is_err() {
-                    break;
-                }
-            }
-        }
-        call.warn_all(warnings);
-        asked
+    /// Returns whether the source reads and writes only metadata and status, so that the rest of the stored object need not be parsed.
+    fn is_status_alone(&self) -> bool {
+        false
     }
 }
 
-/// Runs admission for a CONNECT to a subresource, with the connection's options in the place of an object.
-pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<(), Status> {
-    let write_options = WriteOptions {
-        dry_run: false,
-        manager: String::new(),
-        validation: FieldValidation::Ignore,
-        applies: false,
-        deletion: None,
-    };
-    let admission = Admission::new(call, &write_options, Operation::Connect);
-    admission.mutate(&call.name, &mut options, None).await?;
-    admission.judge(&call.name, &mut options, None).await
-}
-
-/// The parts of an AdmissionReview besides the objects: the operation's options and the user.
-struct ReviewContext {
-    options: Value,
-    user: Value,
-}
-
-impl ReviewContext {
-    fn new(admission: &Admission<'_>) -> Self {
-        let call = admission.call;
-        ReviewContext {
-            options: call.shown_options(admission.operation, admission.options),
-            user: call.user.to_user_info(),
-        }
+impl<F: Fn(&Call, &Value) -> Result<Value, Status> + Sync> Source for F {
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        self(call, old)
     }
 }
 
-/// Releases what was allocated for a deleted object (IP addresses, ports), after its companion objects are gone.
-pub(crate) async fn release(call: &Call, old: &Value) {
-    let ctx = call.ctx(false);
-    let released = call.resource().allocate(&ctx, &mut Value::Null, Some(old));
-    if let Ok(mut allocation) = released {
-        companions::settle(&call.server, allocation.companions(), call.now).await;
-        allocation.commit();
+/// Creates a decoded and defaulted object. If `generateName` is used and another client takes the generated name at the last moment, the
+/// result is AlreadyExists and the caller may retry.
+pub(crate) async fn create(
+    call: &Call,
+    options: &WriteOptions,
+    object: Value,
+) -> Result<Outcome, Status> {
+    let mut attempt = Attempt::creation(call, options, object);
+    match attempt.run().await? {
+        Some(outcome) => Ok(outcome),
+        None => Err(attempt.name_was_taken()),
     }
 }
 
-/// Returns the managedFields entry that a write to this part of the object belongs to.
-pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> ownership::Writer<'a> {
-    ownership::Writer {
-        manager,
-        api_version: call.row.api_version(),
-        subresource: call.subresource.as_deref(),
-        resets_status: call.row.has_status_subresource(),
-        resets: match part {
-            // A status write to a custom resource restores all metadata, but an apply still owns the metadata that it names.
-            Part::Status(rule) if !call.schema().is_custom() => rule.resets(),
-            Part::Main => call.resource().rules.resets,
-            Part::Status(_) | Part::Piece(_) => &[],
-        },
-        now: call.now,
-    }
-}
-
-/// Records in managedFields which fields the write set. A server-side apply has done so itself.
-pub(crate) fn own(
+/// Updates the object that the call names. The response code is 200, or 201 if the object had to be created.
+pub(crate) async fn update(
     call: &Call,
     options: &WriteOptions,
     part: Part,
-    object: &mut Value,
-    old: Option<&Value>,
-) {
-    if options.applies {
-        return;
+    source: &dyn Source,
+) -> Result<(u16, Outcome), Status> {
+    let key = call.key(&call.name);
+    loop {
+        let Some(stored) = call.row.collection.get(key.as_str()) else {
+            let Some(new) = new_object(call, part, source)? else {
+                return Err(Status::not_found(call.resource(), &call.name));
+            };
+            // kube-apiserver (withAuthorization) also asks this late: only now it is known that the write creates an object.
+            permit_creation(call)?;
+            match create(call, options, new).await {
+                // Another client created the object first, so retry as an update. Admission may also answer AlreadyExists; without a
+                // stored object that error is returned.
+                Err(status)
+                    if status.reason == "AlreadyExists"
+                        && call.row.collection.get(key.as_str()).is_some() =>
+                {
+                    continue;
+                }
+                created => return created.map(|outcome| (201, outcome)),
+            }
+        };
+        let mut attempt = Attempt::update(call, options, part, source, &stored)?;
+        // Another write came first: the next attempt starts from its version.
+        if let Some(outcome) = attempt.run().await? {
+            return Ok((200, outcome));
+        }
     }
-    let writer = writer(call, &options.manager, part);
-    ownership::track(call.schema(), &writer, object, old);
 }
 
-/// Removes duplicate owner references and adds a warning, whose text depends on whether they appeared `after` admission.
-pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
-    let repeated = metadata::dedup_owners(object);
-    if repeated.is_empty() {
-        return;
-    }
-    let when = if after {
-        " after mutating admission happens"
-    } else {
-        ""
+/// Returns the object that an update creates where none exists, or `None` if the endpoint or the source creates none.
+fn new_object(call: &Call, part: Part, source: &dyn Source) -> Result<Option<Value>, Status> {
+    // In kube-apiserver the status endpoint of a kind whose objects a PUT may create (services) creates them too.
+    let creates = match part {
+        Part::Main => true,
+        Part::Status(_) => call.resource().rules.create_on_update,
+        Part::Piece(_) => false,
     };
-    call.warn(format!(
-        ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such \
-         requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
-        repeated.join(", ")
-    ));
-}
-
-/// Serializes an object for the store and leaves it in stored form. The object may be folded.
-pub(crate) fn draft(row: &Row, event: EventType, object: &mut Value) -> Draft {
-    draft_from(row, event, object, None)
-}
-
-/// Serializes an object like [`draft`], and copies the raw field from the stored text.
-fn draft_from(
-    row: &Row,
-    event: EventType,
-    object: &mut Value,
-    raw: Option<&RawFieldText<'_>>,
-) -> Draft {
-    row.to_stored(object);
-    let fields = row.selectable_values(object);
-    Draft::with_raw_field(event, object, raw, fields, row.collection.next_revision())
-}
-
-/// Builds the outcome for an object that was just stored, from the tree in stored form that it was serialized from.
-fn stored_outcome(row: &Row, stored: Arc<Object>, mut object: Value) -> Outcome {
-    if row.serves_stored_bytes() {
-        return Outcome::Stored(stored);
-    }
-    row.to_served(&mut object);
-    let revision = stored.revision().to_string();
-    metadata::of(&mut object).insert("resourceVersion".into(), revision.into());
-    Outcome::unfolded(object)
-}
-
-fn remove(object: &mut Value, field: &str) {
-    if let Some(object) = object.as_object_mut() {
-        object.remove(field);
+    match creates {
+        true => source.make_new(call),
+        false => Ok(None),
     }
 }
 
-/// Changes a stored object of any kind without validation and admission, and retries until no other write comes between. `change` gets
-/// the object in served form and folded ([`ownership::fold`]); it may refuse, and returns `Ok(false)` if nothing has to change. Returns
-/// the object as it is afterwards.
-pub(crate) async fn modify(
-    row: &Row,
-    now: Timestamp,
-    key: &Key,
-    dry_run: bool,
-    mut change: impl FnMut(&mut Value) -> Result<bool, Status>,
-) -> Result<Outcome, Status> {
-    loop {
-        let stored = current(row, key)?;
-        let mut object = row.served_folded(&stored);
-        if !change(&mut object)? {
-            return Ok(Outcome::Stored(stored));
-        }
-        schema::normalise(&row.resource.schema, &mut object);
-        if dry_run {
-            return Ok(Outcome::unfolded(object));
-        }
-        let draft = draft_from(row, EventType::Modified, &mut object, None);
-        let change = Change::Update(stored, draft);
-        request_limit::check(row, &change)?;
-        if let Some(stored) = in_time(row.collection.commit(change, now).await)? {
-            return Ok(Outcome::Stored(stored));
-        }
-    }
-}
-
-/// Maps the result of a commit: `None` if another write came first, a 500 if the change could not be persisted.
-pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>, Status> {
-    match committed {
-        Ok(made) => Ok(Some(made)),
-        Err(CommitError::Stale) => Ok(None),
-        Err(error @ CommitError::NotStored(_)) => Err(Status::internal(error.to_string())),
-    }
-}
-
-/// Does the same as [`modify`] without parsing all of the kind's raw field, of which `change` may set only `field`.
-pub(crate) async fn modify_with_raw_field(
-    row: &Row,
-    now: Timestamp,
-    key: &Key,
-    raw_field: &'static RawField,
-    field: &str,
-    mut change: impl FnMut(&mut Value) -> Result<(), Status>,
-) -> Result<(), Status> {
-    loop {
-        let stored = current(row, key)?;
-        // Read again in every round: the text that is copied must be that of the version that the commit replaces.
-        let (mut object, mut raw) = stored.parse_with_raw_field(raw_field);
-        change(&mut object)?;
-        raw.set(field, &object[raw_field.field][field]);
-        raw.normalise_around(&row.resource.schema, &mut object);
-        let draft = draft_from(row, EventType::Modified, &mut object, Some(&raw));
-        let change = Change::Update(stored.clone(), draft);
-        request_limit::check(row, &change)?;
-        if in_time(row.collection.commit(change, now).await)?.is_some() {
-            return Ok(());
-        }
-    }
-}
-
-fn current(row: &Row, key: &Key) -> Result<Arc<Object>, Status> {
-    let found = row.collection.get(key.as_str());
-    found.ok_or_else(|| Status::not_found(&row.resource, key.name()))
+/// Checks that the user may create the object: permission to update or patch does not include that.
+fn permit_creation(call: &Call) -> Result<(), Status> {
+    let resource = call.resource();
+    let attributes = Attributes {
+        verb: "create".into(),
+        target: Target::Resource(attributes::Resource {
+            group: &resource.group,
+            resource: &resource.plural,
+            subresource: call.subresource.as_deref().unwrap_or_default(),
+            namespace: call.namespace.as_deref().unwrap_or_default(),
+            name: call.name.as_str().into(),
+        }),
+    };
+    call.server.authorizer().require(&call.user, &attributes)
 }

@@ -16,7 +16,7 @@ use http::{Method, Response};
 use mullion_kinds::{Subresource, SubresourceHandler};
 use mullion_kube_text::status::Status;
 
-use super::{call::Call, get, patch, update, write::Part};
+use super::{call::Call, get, patch, routing::method_not_allowed, update, write::Part};
 use crate::{object::scale::Paths, registry::Row};
 
 /// A handler of a named subresource, which checks method, query and body itself.
@@ -73,12 +73,16 @@ const NAMED: &[(&str, &str, &str, Handler)] = &[
     ),
 ];
 
-/// Returns the verb of a method, or 405 if the subresource does not have it.
+/// Returns the verb of a method, or 405 if the subresource does not have it. Of the built-in ones only proxies have HEAD, which they pass
+/// on.
 pub(super) fn check_method(
     row: &Row,
     subresource: &Subresource,
     method: &Method,
 ) -> Result<&'static str, Status> {
+    if *method == Method::HEAD && !row.is_defined() && subresource.name != "proxy" {
+        return Err(method_not_allowed());
+    }
     let verb = match *method {
         Method::GET | Method::HEAD => "get",
         Method::PUT => "update",
@@ -94,7 +98,7 @@ pub(super) fn check_method(
     }
     Err(match row.is_defined() {
         true => Status::not_supported(&*row.resource, verb),
-        false => super::method_not_allowed(),
+        false => method_not_allowed(),
     })
 }
 

@@ -203,7 +203,7 @@ async fn review(
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
     metadata::wipe(&mut review);
-    write::own(call, &options, write::Part::Main, &mut review, None);
+    write::track_ownership(call, &options, write::Part::Main, &mut review, None);
     ownership::unfold(&mut review);
     let name = metadata::text(&review, "name").to_owned();
     let admission = Admission::new(call, &options, Operation::Create);

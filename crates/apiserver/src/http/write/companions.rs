@@ -15,7 +15,10 @@ use mullion_schema::{self as schema, ownership};
 use mullion_store::{Change, CommitError, EventType, Key, Object};
 use serde_json::Value;
 
-use super::{draft_from, in_time, request_limit};
+use super::{
+    commit::{draft_from, in_time},
+    request_limit,
+};
 use crate::{http::call::Call, object::metadata, registry::Row, state::ApiServer};
 
 /// Commits a change together with its companions: new companions are created first, obsolete ones are deleted afterwards. Returns `None`
