@@ -11,7 +11,7 @@ use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
     status::Status,
-    validation::{IMMUTABLE, check, net},
+    validation::{IMMUTABLE, net},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
@@ -22,7 +22,11 @@ use super::{
     print,
     services::{objects, pools::Pools},
 };
-use crate::{Allocator, Printing, request::Ctx};
+use crate::{
+    Allocator, Printing,
+    fields::{self, Field, Fields, Format, filled, present, required},
+    request::Ctx,
+};
 
 /// networking.k8s.io/v1 ServiceCIDR.
 pub(super) struct ServiceCidr;
@@ -52,6 +56,13 @@ fn owner(ctx: &Ctx<'_>, address: &Value) -> Option<Arc<Value>> {
     has.then_some(service)
 }
 
+const ADDRESS: &[Field] = &[present("parentRef", Fields(PARENT))];
+const PARENT: &[Field] = &[
+    filled("group", Format(names::dns_subdomain)),
+    required("resource", Format(names::path_segment)),
+    required("name", Format(names::path_segment)),
+    filled("namespace", Format(names::path_segment)),
+];
 const CIDR_COLUMNS: [Column; 3] = [print::NAME, print::column("CIDRs"), print::AGE];
 /// As in kube-apiserver, whose rows have a third cell, the age, without a column of its own.
 const ADDRESS_COLUMNS: [Column; 2] = [print::NAME, print::column("ParentRef")];
@@ -144,28 +155,7 @@ impl Kind for IpAddress {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let path = Path::new("spec");
-        let path = path.child("parentRef");
-        let Some(parent) = object["spec"].field("parentRef") else {
-            return errors.required(&path, "");
-        };
-        let group = parent.text("group");
-        if !group.is_empty() {
-            check(
-                errors,
-                &path.child("group"),
-                group,
-                names::dns_subdomain(group),
-            );
-        }
-        for (field, must_be) in [("resource", true), ("name", true), ("namespace", false)] {
-            let (text, at) = (parent.text(field), path.child(field));
-            if !text.is_empty() {
-                check(errors, &at, text, names::path_segment(text));
-            } else if must_be {
-                errors.required(&at, "");
-            }
-        }
+        fields::validate(ADDRESS, &object["spec"], &Path::new("spec"), errors);
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

@@ -15,20 +15,39 @@ use mullion_schema::{
 use serde_json::{Value, json};
 
 use super::{Column, Kind, print};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Anything, Each, Field, Format, OneOf, Within, always, required},
+    request::Ctx,
+};
 
 /// The behaviour of apiregistration.k8s.io/v1 apiservices.
 pub(super) struct ApiServices;
 
 const PORT: i64 = 443;
 /// The valid values of a condition's status; nothing else of conditions is checked.
-const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 const COLUMNS: [Column; 4] = [
     print::NAME,
     print::column("Service"),
     print::column("Available"),
     print::AGE,
 ];
+
+const SPEC: &[Field] = &[
+    always("version", Format(names::dns1035_label)),
+    // The maximum itself is valid, although kube-apiserver's message says "less than".
+    always(
+        "groupPriorityMinimum",
+        Within(1, 20_000, "must be positive and less than 20000"),
+    ),
+    always(
+        "versionPriority",
+        Within(1, 1_000, "must be positive and less than 1000"),
+    ),
+];
+const SERVICE: &[Field] = &[required("namespace", Anything), required("name", Anything)];
+const STATUS: &[Field] = &[always("conditions", Each(CONDITION))];
+const CONDITION: &[Field] = &[always("status", OneOf(&["True", "False", "Unknown"]))];
 
 impl Kind for ApiServices {
     fn default(&self, object: &mut Value) {
@@ -71,33 +90,12 @@ impl Kind for ApiServices {
                 errors.invalid(&path.child("group"), group, sentence);
             }
         }
-        for sentence in names::dns1035_label(version) {
-            errors.invalid(&path.child("version"), version, sentence);
-        }
-        for (field, most) in [("groupPriorityMinimum", 20_000), ("versionPriority", 1_000)] {
-            let value = spec.integer(field).unwrap_or(0);
-            if !(1..=most).contains(&value) {
-                // The maximum itself is valid, although kube-apiserver's message says "less than".
-                let detail = format!("must be positive and less than {most}");
-                errors.invalid(&path.child(field), value, detail);
-            }
-        }
+        fields::validate(SPEC, spec, &path, errors);
         backend(spec, &path, errors);
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
-        let path = Path::new("status");
-        let (path, conditions) = (
-            path.child("conditions"),
-            object["status"].items("conditions"),
-        );
-        for (index, condition) in conditions.iter().enumerate() {
-            let value = condition.text("status");
-            if !STATUSES.contains(&value) {
-                let at = path.index(index);
-                errors.not_supported(&at.child("status"), value, &STATUSES);
-            }
-        }
+        fields::validate(STATUS, &object["status"], &Path::new("status"), errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -151,11 +149,7 @@ fn backend(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         return;
     };
     let at = path.child("service");
-    for field in ["namespace", "name"] {
-        if service.text(field).is_empty() {
-            errors.required(&at.child(field), "");
-        }
-    }
+    fields::validate(SERVICE, service, &at, errors);
     let port = service.integer("port").unwrap_or(0);
     for sentence in names::port_number(port) {
         let detail = format!("port is not valid: {sentence}");

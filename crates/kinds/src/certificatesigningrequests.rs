@@ -21,12 +21,15 @@ use x509_parser::{
 };
 
 use super::{Column, Kind, print};
-use crate::{FieldSelection, Printing, request::Ctx};
+use crate::{
+    FieldSelection, Printing,
+    fields::{self, Anything, AtLeast, Field, Items, OneOf, required, set},
+    request::Ctx,
+};
 
 /// certificates.k8s.io/v1 CertificateSigningRequest.
 pub(super) struct CertificateSigningRequest;
 
-const MIN_SECONDS: i64 = 600;
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const REQUEST_BLOCK: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_BLOCK: &str = "CERTIFICATE";
@@ -60,6 +63,15 @@ const USAGES: [&str; 23] = [
     "signing",
     "timestamping",
 ];
+const USES: &[Field] = &[required("usages", Items(&OneOf(&USAGES)))];
+const LIFETIME: &[Field] = &[set(
+    "expirationSeconds",
+    AtLeast(
+        600,
+        "may not specify a duration less than 600 seconds (10 minutes)",
+    ),
+)];
+const CONDITION: &[Field] = &[required("type", Anything)];
 const COLUMNS: [Column; 6] = [
     print::NAME,
     print::AGE,
@@ -241,14 +253,8 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.invalid(&path.child("request"), text, why);
     }
     let at = path.child("usages");
+    fields::validate(USES, spec, path, errors);
     let usages = spec.items("usages");
-    if usages.is_empty() {
-        errors.required(&at, "");
-    }
-    for (index, usage) in usages.iter().enumerate() {
-        let usage = usage.as_str().unwrap_or_default();
-        one_of(errors, &at.index(index), usage, &USAGES);
-    }
     // kube-apiserver reports duplicates after all unknown usages.
     let mut seen = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
@@ -264,13 +270,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     } else {
         signer_name(errors, &at, signer);
     }
-    if let Some(seconds) = spec
-        .integer("expirationSeconds")
-        .filter(|s| *s < MIN_SECONDS)
-    {
-        let why = "may not specify a duration less than 600 seconds (10 minutes)";
-        errors.invalid(&path.child("expirationSeconds"), seconds, why);
-    }
+    fields::validate(LIFETIME, spec, path, errors);
 }
 
 /// Checks that the bytes are a certificate request in PEM, signed with the key that it is for.
@@ -326,9 +326,7 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let (kind, status) = (condition.text("type"), condition.text("status"));
         let at = path.index(index);
         let type_path = at.child("type");
-        if kind.is_empty() {
-            errors.required(&type_path, "");
-        }
+        fields::validate(CONDITION, condition, &at, errors);
         let allowed: &[&str] = if FINAL.contains(&kind) {
             &["True"]
         } else {

@@ -1,10 +1,7 @@
 //! apps/v1 ControllerRevision: a state that a controller can roll back to; its data never changes.
 
 use jiff::Timestamp;
-use mullion_kube_text::{
-    field::{Errors, Path},
-    validation::{self, nonnegative},
-};
+use mullion_kube_text::field::{Errors, Path};
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
@@ -12,10 +9,16 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name, or_none},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Field, NOT_NEGATIVE, always},
+    request::Ctx,
+};
 
 /// apps/v1 ControllerRevision.
 pub(crate) struct ControllerRevision;
+
+const REVISION: &[Field] = &[always("revision", NOT_NEGATIVE)];
 
 impl Kind for ControllerRevision {
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -23,11 +26,7 @@ impl Kind for ControllerRevision {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        nonnegative(
-            errors,
-            &Path::new("revision"),
-            object.integer("revision").unwrap_or(0),
-        );
+        fields::validate(REVISION, object, Path::ROOT, errors);
     }
 
     fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -43,7 +42,7 @@ impl Kind for ControllerRevision {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(errors, &Path::new("data"), &object["data"], &old["data"]);
+        fields::immutable(&["data"], object, old, Path::ROOT, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {

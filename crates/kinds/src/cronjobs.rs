@@ -5,7 +5,7 @@ use mullion_kube_text::{
     cron,
     field::{ErrorType, Errors, Path},
     golang::zone,
-    validation::{one_of, selector::format_label_selector},
+    validation::selector::format_label_selector,
 };
 use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
 use serde_json::Value;
@@ -16,13 +16,27 @@ use super::{
     podspec::{self, internal},
     print, workloads,
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Code, Field, Fields, NOT_NEGATIVE, OneOf, Text, always, required, set},
+    request::Ctx,
+};
 
 /// The behaviour of batch/v1 cronjobs.
 pub(super) struct CronJobs;
 
 /// The longest name: the name of a Job is its CronJob's with 11 more characters, and a Job's name may have 63.
 const MAX_NAME: usize = 52;
+const SPEC: &[Field] = &[
+    required("schedule", Text(schedule)),
+    set("startingDeadlineSeconds", NOT_NEGATIVE),
+    set("timeZone", Text(time_zone)),
+    required("concurrencyPolicy", OneOf(&["Allow", "Forbid", "Replace"])),
+    always("jobTemplate", Fields(JOB_TEMPLATE)),
+    set("successfulJobsHistoryLimit", NOT_NEGATIVE),
+    set("failedJobsHistoryLimit", NOT_NEGATIVE),
+];
+const JOB_TEMPLATE: &[Field] = &[always("spec", Code(job_template))];
 const COLUMNS: [Column; 10] = [
     print::NAME,
     print::column("Schedule"),
@@ -64,25 +78,7 @@ impl Kind for CronJobs {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        schedule(spec.text("schedule"), &path.child("schedule"), errors);
-        workloads::counts(spec, &["startingDeadlineSeconds"], &path, errors);
-        if spec.has("timeZone") {
-            time_zone(spec.text("timeZone"), &path.child("timeZone"), errors);
-        }
-        match spec.text("concurrencyPolicy") {
-            "" => errors.required(&path.child("concurrencyPolicy"), ""),
-            policy => one_of(
-                errors,
-                &path.child("concurrencyPolicy"),
-                policy,
-                &["Allow", "Forbid", "Replace"],
-            ),
-        }
-        let at = path.child("jobTemplate");
-        job_template(&spec["jobTemplate"]["spec"], &at.child("spec"), errors);
-        let limits = ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"];
-        workloads::counts(spec, &limits, &path, errors);
+        fields::validate(SPEC, &object["spec"], &Path::new("spec"), errors);
     }
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -153,10 +149,7 @@ fn drop_disabled(object: &mut Value) {
     );
 }
 
-fn schedule(text: &str, path: &Path<'_>, errors: &mut Errors) {
-    if text.is_empty() {
-        return errors.required(path, "");
-    }
+fn schedule(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if let Err(error) = cron::check(text) {
         errors.invalid(path, text, error.to_string());
     }
@@ -171,7 +164,7 @@ fn schedule(text: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates the name of a time zone: it must be in the time zone database, with parts of at most 14 characters.
-fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
+fn time_zone(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         return errors.invalid(path, name, "timeZone must be nil or non-empty string");
     }

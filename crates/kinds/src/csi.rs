@@ -15,14 +15,45 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, or_none, typed},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{
+        self, All, AtLeast, AtMost, Code, Field, Fields, NOT_NEGATIVE, OneOf, Rule, Text, always,
+        required, set,
+    },
+    request::Ctx,
+};
 
 /// The longest name of a driver.
 const MAX_DRIVER_NAME: usize = 63;
 const MAX_NODE_ID: usize = 256;
-const MIN_TOKEN_SECONDS: i64 = 600;
-const MAX_TOKEN_SECONDS: i64 = 1 << 32;
-const MIN_UPDATE_SECONDS: i64 = 10;
+/// The lifetime of a requested token.
+pub(crate) const TOKEN_SECONDS: Rule = All(&[
+    AtLeast(600, "may not specify a duration less than 10 minutes"),
+    AtMost(
+        1 << 32,
+        "may not specify a duration larger than 2^32 seconds",
+    ),
+]);
+const TOKEN_REQUEST: &[Field] = &[set("expirationSeconds", TOKEN_SECONDS)];
+const DRIVER: &[Field] = &[
+    always(
+        "fsGroupPolicy",
+        OneOf(&["File", "None", "ReadWriteOnceWithFSType"]),
+    ),
+    always("tokenRequests", Code(token_requests)),
+    always("volumeLifecycleModes", Code(lifecycle_modes)),
+    set(
+        "nodeAllocatableUpdatePeriodSeconds",
+        AtLeast(10, "must be greater than or equal to 10 seconds"),
+    ),
+];
+const NODE_DRIVER: &[Field] = &[
+    required("name", Text(driver_name)),
+    required("nodeID", Text(node_id)),
+    always("allocatable", Fields(ALLOCATABLE)),
+];
+const ALLOCATABLE: &[Field] = &[set("count", NOT_NEGATIVE)];
 
 /// storage.k8s.io/v1 CSIDriver.
 pub(crate) struct CsiDriver;
@@ -31,10 +62,7 @@ pub(crate) struct CsiDriver;
 pub(crate) struct CsiNode;
 
 /// Validates the name of a CSI driver.
-pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
-    if driver.is_empty() {
-        return errors.required(path, "");
-    }
+pub(crate) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
     if driver.len() > MAX_DRIVER_NAME {
         errors.too_long(path, MAX_DRIVER_NAME);
     }
@@ -47,9 +75,16 @@ pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
     );
 }
 
-fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+fn node_id(errors: &mut Errors, path: &Path<'_>, id: &str) {
+    if id.len() > MAX_NODE_ID {
+        let why = format!("must be {MAX_NODE_ID} characters or less");
+        errors.invalid(path, id, why);
+    }
+}
+
+fn token_requests(requests: &Value, path: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
-    for (index, request) in requests.iter().enumerate() {
+    for (index, request) in requests.as_array().into_iter().flatten().enumerate() {
         let at = path.index(index);
         let audience = request.text("audience");
         if !seen.insert(audience) {
@@ -57,24 +92,7 @@ fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
             errors.duplicate(&at.child("audience"), audience);
             continue;
         }
-        let Some(seconds) = request.integer("expirationSeconds") else {
-            continue;
-        };
-        let at = at.child("expirationSeconds");
-        if seconds < MIN_TOKEN_SECONDS {
-            errors.invalid(
-                &at,
-                seconds,
-                "may not specify a duration less than 10 minutes",
-            );
-        }
-        if seconds > MAX_TOKEN_SECONDS {
-            errors.invalid(
-                &at,
-                seconds,
-                "may not specify a duration larger than 2^32 seconds",
-            );
-        }
+        fields::validate(TOKEN_REQUEST, request, &at, errors);
     }
 }
 
@@ -89,6 +107,14 @@ pub(super) const COUNTED_FIELDS: &[&str] = &[
     "spec.storageCapacity",
     "spec.tokenRequests",
 ];
+
+/// Validates the modes. As in kube-apiserver, errors name the list instead of the item.
+fn lifecycle_modes(modes: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let modes = modes.as_array().into_iter().flatten();
+    for mode in modes.filter_map(Value::as_str) {
+        validation::one_of(errors, path, mode, &["Persistent", "Ephemeral"]);
+    }
+}
 
 /// Drops `preventPodSchedulingIfMissing`, whose feature is off, unless the stored driver has it.
 fn drop_disabled(object: &mut Value, old: &Value) {
@@ -145,39 +171,7 @@ impl Kind for CsiDriver {
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        validation::one_of(
-            errors,
-            &path.child("fsGroupPolicy"),
-            spec.text("fsGroupPolicy"),
-            &["File", "None", "ReadWriteOnceWithFSType"],
-        );
-        token_requests(
-            spec.items("tokenRequests"),
-            &path.child("tokenRequests"),
-            errors,
-        );
-        for mode in spec
-            .items("volumeLifecycleModes")
-            .iter()
-            .filter_map(Value::as_str)
-        {
-            validation::one_of(
-                errors,
-                &path.child("volumeLifecycleModes"),
-                mode,
-                &["Persistent", "Ephemeral"],
-            );
-        }
-        if let Some(period) = spec
-            .integer("nodeAllocatableUpdatePeriodSeconds")
-            .filter(|period| *period < MIN_UPDATE_SECONDS)
-        {
-            errors.invalid(
-                &path.child("nodeAllocatableUpdatePeriodSeconds"),
-                period,
-                format!("must be greater than or equal to {MIN_UPDATE_SECONDS} seconds"),
-            );
-        }
+        fields::validate(DRIVER, spec, &path, errors);
         // The field says where the kubelet puts the requested tokens, so it needs requests.
         if let Some(told) = spec.field("serviceAccountTokenInSecrets")
             && spec.items("tokenRequests").is_empty()
@@ -269,29 +263,7 @@ impl Kind for CsiNode {
         let mut seen = HashSet::new();
         for (index, driver) in drivers.iter().enumerate() {
             let path = path.index(index);
-            driver_name(errors, &path.child("name"), driver.text("name"));
-            let node = driver.text("nodeID");
-            if node.is_empty() {
-                errors.required(&path.child("nodeID"), "");
-            }
-            if node.len() > MAX_NODE_ID {
-                errors.invalid(
-                    &path.child("nodeID"),
-                    node,
-                    format!("must be {MAX_NODE_ID} characters or less"),
-                );
-            }
-            if let Some(count) = driver["allocatable"]
-                .integer("count")
-                .filter(|&count| count < 0)
-            {
-                let path = path.child("allocatable");
-                errors.invalid(
-                    &path.child("count"),
-                    count,
-                    "must be greater than or equal to 0",
-                );
-            }
+            fields::validate(NODE_DRIVER, driver, &path, errors);
             if !seen.insert(&driver["name"]) {
                 errors.duplicate(&path.child("name"), driver.text("name"));
             }
@@ -369,7 +341,8 @@ mod tests {
 
     #[test]
     fn a_driver_without_a_name_is_not_also_malformed() {
-        let found = causes(|errors| driver_name(errors, &Path::new("name"), ""));
+        let driver = json!({"nodeID": "n"});
+        let found = causes(|errors| fields::validate(NODE_DRIVER, &driver, Path::ROOT, errors));
         assert_eq!(found, ["name: Required value"]);
     }
 

@@ -3,7 +3,7 @@
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
-    validation::{self, IMMUTABLE, check, resources, selector::label_selector},
+    validation::{IMMUTABLE, resources},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
@@ -12,10 +12,19 @@ use super::{
     Check, Kind,
     podspec::{self, internal},
 };
-use crate::request::Ctx;
+use crate::{
+    fields::{self, Field, Format, Selector, Text, always},
+    request::Ctx,
+};
 
 /// storage.k8s.io/v1 CSIStorageCapacity.
 pub(super) struct CsiStorageCapacity;
+
+const CAPACITY: &[Field] = &[
+    always("nodeTopology", Selector),
+    always("storageClassName", Format(names::dns_subdomain)),
+    always("capacity", Text(resources::nonnegative)),
+];
 
 impl Kind for CsiStorageCapacity {
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -23,12 +32,7 @@ impl Kind for CsiStorageCapacity {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        label_selector(errors, &Path::new("nodeTopology"), &object["nodeTopology"]);
-        let class = object.text("storageClassName");
-        let path = Path::new("storageClassName");
-        check(errors, &path, class, names::dns_subdomain(class));
-        let capacity = object.text("capacity");
-        resources::nonnegative(errors, &Path::new("capacity"), capacity);
+        fields::validate(CAPACITY, object, Path::ROOT, errors);
     }
 
     fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
@@ -44,11 +48,6 @@ impl Kind for CsiStorageCapacity {
             let path = Path::new("nodeTopology");
             errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
         }
-        validation::immutable(
-            errors,
-            &Path::new("storageClassName"),
-            &object["storageClassName"],
-            &old["storageClassName"],
-        );
+        fields::immutable(&["storageClassName"], object, old, Path::ROOT, errors);
     }
 }

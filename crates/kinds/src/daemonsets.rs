@@ -18,11 +18,23 @@ use super::{
     print,
     workloads::{self, Owner, Workload},
 };
+use crate::fields::{self, Code, Field, NOT_NEGATIVE, always, set};
 
 /// The behaviour of apps/v1 daemonsets.
 pub(super) struct DaemonSets;
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+const SPEC: &[Field] = &[
+    set("minReadySeconds", NOT_NEGATIVE),
+    always("updateStrategy", Code(update_strategy)),
+    set("revisionHistoryLimit", NOT_NEGATIVE),
+];
+const ROLLING_UPDATE: &[Field] = &[
+    always("maxUnavailable", Code(workloads::int_or_percent)),
+    always("maxSurge", Code(workloads::int_or_percent)),
+    always("maxUnavailable", Code(workloads::at_most_all)),
+    always("maxSurge", Code(workloads::at_most_all)),
+];
 const COLUMNS: [Column; 11] = [
     print::NAME,
     print::typed("Desired", "integer"),
@@ -111,13 +123,7 @@ impl Workload for DaemonSets {
             workloads::not_empty(selector, &OWNER, &selector_path, errors);
         }
         workloads::template_of(template, &OWNER, &template_path, errors);
-        workloads::counts(spec, &["minReadySeconds"], path, errors);
-        update_strategy(
-            &spec["updateStrategy"],
-            &path.child("updateStrategy"),
-            errors,
-        );
-        workloads::counts(spec, &["revisionHistoryLimit"], path, errors);
+        fields::validate(SPEC, spec, path, errors);
     }
 
     fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
@@ -193,10 +199,7 @@ fn update_strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
     let (unavailable_path, surge_path) = (path.child("maxUnavailable"), path.child("maxSurge"));
-    workloads::int_or_percent(unavailable, &unavailable_path, errors);
-    workloads::int_or_percent(surge, &surge_path, errors);
-    workloads::at_most_all(unavailable, &unavailable_path, errors);
-    workloads::at_most_all(surge, &surge_path, errors);
+    fields::validate(ROLLING_UPDATE, rolling, path, errors);
     match (
         workloads::number(unavailable) != 0,
         workloads::number(surge) != 0,

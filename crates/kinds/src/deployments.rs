@@ -11,10 +11,20 @@ use super::{
     print,
     workloads::{self, OF_DEPLOYMENT, Workload},
 };
+use crate::fields::{self, Code, Field, NOT_NEGATIVE, always, set};
 
 /// The behaviour of apps/v1 deployments.
 pub(super) struct Deployments;
 
+const SPEC: &[Field] = &[
+    set("minReadySeconds", NOT_NEGATIVE),
+    set("revisionHistoryLimit", NOT_NEGATIVE),
+    set("progressDeadlineSeconds", NOT_NEGATIVE),
+];
+const ROLLING_UPDATE: &[Field] = &[
+    always("maxUnavailable", Code(workloads::int_or_percent)),
+    always("maxSurge", Code(workloads::int_or_percent)),
+];
 const COLUMNS: [Column; 8] = [
     print::NAME,
     print::column("Ready"),
@@ -44,16 +54,7 @@ impl Workload for Deployments {
         workloads::counts(spec, &["replicas"], path, errors);
         workloads::selector_and_template(spec, &OF_DEPLOYMENT, path, errors);
         strategy(&spec["strategy"], &path.child("strategy"), errors);
-        workloads::counts(
-            spec,
-            &[
-                "minReadySeconds",
-                "revisionHistoryLimit",
-                "progressDeadlineSeconds",
-            ],
-            path,
-            errors,
-        );
+        fields::validate(SPEC, spec, path, errors);
         if let Some(deadline) = spec.integer("progressDeadlineSeconds")
             // A new pod becomes available after minReadySeconds, so no rollout could progress within a shorter deadline.
             && deadline <= spec.integer("minReadySeconds").unwrap_or(0)
@@ -136,8 +137,7 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
     let at = path.child("maxUnavailable");
-    workloads::int_or_percent(unavailable, &at, errors);
-    workloads::int_or_percent(surge, &path.child("maxSurge"), errors);
+    fields::validate(ROLLING_UPDATE, rolling, path, errors);
     // Such a rollout could neither remove an old pod nor add a new one.
     if workloads::number(unavailable) == 0 && workloads::number(surge) == 0 {
         errors.invalid(

@@ -9,7 +9,6 @@ use mullion_kube_text::{
     validation::{
         check,
         net::{self, OldValues},
-        one_of,
     },
 };
 use mullion_schema::tree::{Tree, set_zero};
@@ -19,13 +18,27 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Field, Format, Number, OneOf, always, filled, required, set},
+    request::Ctx,
+};
 
 /// The number of addresses that a table cell lists.
 const LISTED: usize = 3;
 
 /// core/v1 Endpoints.
 pub(crate) struct Endpoints;
+
+const ADDRESS: &[Field] = &[
+    filled("hostname", Format(names::dns_label)),
+    set("nodeName", Format(names::dns_subdomain)),
+];
+const PORT: &[Field] = &[
+    always("port", Number(names::port_number)),
+    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    set("appProtocol", Format(names::qualified_name)),
+];
 
 impl Kind for Endpoints {
     fn default(&self, object: &mut Value) {
@@ -134,22 +147,7 @@ fn subsets(object: &Value, errors: &mut Errors) {
 fn address(errors: &mut Errors, path: &Path<'_>, address: &Value) {
     let ip = address.text("ip");
     net::ip(errors, &path.child("ip"), ip, OldValues::NONE);
-    if !address.text("hostname").is_empty() {
-        check(
-            errors,
-            &path.child("hostname"),
-            address.text("hostname"),
-            names::dns_label(address.text("hostname")),
-        );
-    }
-    if let Some(node) = address["nodeName"].as_str() {
-        check(
-            errors,
-            &path.child("nodeName"),
-            node,
-            names::dns_subdomain(node),
-        );
-    }
+    fields::validate(ADDRESS, address, path, errors);
     net::ordinary_ip(errors, &path.child("ip"), ip);
 }
 
@@ -160,29 +158,7 @@ fn port(errors: &mut Errors, path: &Path<'_>, port: &Value, named: bool) {
     } else if named {
         errors.required(&path.child("name"), "");
     }
-    let number = port.integer("port").unwrap_or(0);
-    names::port_number(number)
-        .into_iter()
-        .for_each(|sentence| errors.invalid(&path.child("port"), number, sentence));
-    let protocol = port.text("protocol");
-    if protocol.is_empty() {
-        errors.required(&path.child("protocol"), "");
-    } else {
-        one_of(
-            errors,
-            &path.child("protocol"),
-            protocol,
-            &["SCTP", "TCP", "UDP"],
-        );
-    }
-    if let Some(protocol) = port["appProtocol"].as_str() {
-        check(
-            errors,
-            &path.child("appProtocol"),
-            protocol,
-            names::qualified_name(protocol),
-        );
-    }
+    fields::validate(PORT, port, path, errors);
 }
 
 fn listed(subsets: &[Value]) -> String {

@@ -7,9 +7,8 @@ use mullion_kube_text::{
     field::{Errors, Path},
     names,
     validation::{
-        self, check, metadata,
+        check,
         net::{self, OldValues},
-        one_of,
     },
 };
 use mullion_schema::tree::{Tree, set_default};
@@ -19,13 +18,27 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Field, Format, Labels, OneOf, always, present, required, set},
+    request::Ctx,
+};
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
 const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
+const SLICE: &[Field] = &[required("addressType", OneOf(&["FQDN", "IPv4", "IPv6"]))];
+const PORT: &[Field] = &[
+    present("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    set("appProtocol", Format(names::qualified_name)),
+];
+const NODE: &[Field] = &[set("nodeName", Format(names::dns_subdomain))];
+const TOPOLOGY_AND_HOST: &[Field] = &[
+    always("deprecatedTopology", Labels),
+    set("hostname", Format(names::dns_label)),
+];
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const CONTROLLERS: [&str; 2] = [
     "endpointslice-controller.k8s.io",
@@ -95,16 +108,7 @@ impl Kind for EndpointSlice {
         errors: &mut Errors,
     ) {
         let kind = object.text("addressType");
-        if kind.is_empty() {
-            errors.required(&Path::new("addressType"), "");
-        } else {
-            one_of(
-                errors,
-                &Path::new("addressType"),
-                kind,
-                &["FQDN", "IPv4", "IPv6"],
-            );
-        }
+        fields::validate(SLICE, object, Path::ROOT, errors);
         ports(errors, &Path::new("ports"), object.items("ports"));
         let mut found = Errors::default();
         endpoints(object.items("endpoints"), kind, &mut found);
@@ -116,12 +120,7 @@ impl Kind for EndpointSlice {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(
-            errors,
-            &Path::new("addressType"),
-            &object["addressType"],
-            &old["addressType"],
-        );
+        fields::immutable(&["addressType"], object, old, Path::ROOT, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -188,23 +187,7 @@ fn ports(errors: &mut Errors, path: &Path<'_>, ports: &[Value]) {
         if !seen.insert(name) {
             errors.duplicate(&path.child("name"), name);
         }
-        match port["protocol"].as_str() {
-            None => errors.required(&path.child("protocol"), ""),
-            Some(protocol) => one_of(
-                errors,
-                &path.child("protocol"),
-                protocol,
-                &["SCTP", "TCP", "UDP"],
-            ),
-        }
-        if let Some(protocol) = port["appProtocol"].as_str() {
-            check(
-                errors,
-                &path.child("appProtocol"),
-                protocol,
-                names::qualified_name(protocol),
-            );
-        }
+        fields::validate(PORT, port, &path, errors);
     }
 }
 
@@ -233,28 +216,13 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
             _ => {}
         }
     }
-    if let Some(node) = endpoint["nodeName"].as_str() {
-        check(
-            errors,
-            &path.child("nodeName"),
-            node,
-            names::dns_subdomain(node),
-        );
-    }
+    fields::validate(NODE, endpoint, path, errors);
     let topology = path.child("deprecatedTopology");
     let count = endpoint.entries("deprecatedTopology").count();
     if count > MAX_TOPOLOGY {
         errors.too_many(&topology, count, MAX_TOPOLOGY);
     }
-    metadata::labels(errors, &topology, endpoint.get("deprecatedTopology"));
-    if let Some(hostname) = endpoint["hostname"].as_str() {
-        check(
-            errors,
-            &path.child("hostname"),
-            hostname,
-            names::dns_label(hostname),
-        );
-    }
+    fields::validate(TOPOLOGY_AND_HOST, endpoint, path, errors);
     let (given, at) = (&endpoint["hints"], path.child("hints"));
     hints(
         errors,

@@ -4,19 +4,29 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{self, IMMUTABLE, check},
+    validation::{IMMUTABLE, check, domain_prefixed_path},
 };
 use mullion_schema::tree::{Tree, set_default};
 use serde_json::Value;
 
 use super::{Check, Column, Kind, ingresses, print};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, All, Code, Field, MaxBytes, Text, always, set},
+    request::Ctx,
+};
 
 /// networking.k8s.io/v1 IngressClass.
 pub(super) struct IngressClass;
 
 const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
-const MAX_CONTROLLER: usize = 250;
+const SPEC: &[Field] = &[
+    always(
+        "controller",
+        All(&[MaxBytes(250), Text(domain_prefixed_path)]),
+    ),
+    set("parameters", Code(parameters)),
+];
 const COLUMNS: [Column; 4] = [
     print::NAME,
     print::column("Controller"),
@@ -41,16 +51,7 @@ impl Kind for IngressClass {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        let controller = spec.text("controller");
-        let at = path.child("controller");
-        if controller.len() > MAX_CONTROLLER {
-            errors.too_long(&at, MAX_CONTROLLER);
-        }
-        validation::domain_prefixed_path(errors, &at, controller);
-        if let Some(reference) = spec.field("parameters") {
-            parameters(reference, &path.child("parameters"), errors);
-        }
+        fields::validate(SPEC, &object["spec"], &Path::new("spec"), errors);
     }
 
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -106,7 +107,7 @@ impl Printing for IngressClass {
 }
 
 fn parameters(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
-    ingresses::local_reference(reference, path, errors);
+    fields::validate(ingresses::LOCAL_REFERENCE, reference, path, errors);
     let at = path.child("namespace");
     let namespace = reference.field("namespace").and_then(Value::as_str);
     match (reference.text("scope"), namespace) {

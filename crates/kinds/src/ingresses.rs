@@ -12,13 +12,46 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, print};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{
+        self, All, Code, Each, Field, Fields, Format, Items, Text, always, filled, required, set,
+    },
+    request::Ctx,
+};
 
 /// networking.k8s.io/v1 Ingress.
 pub(super) struct Ingress;
 
 /// The annotation that named the class before `ingressClassName` existed.
 pub const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+/// A reference to an object of any kind.
+pub(super) const LOCAL_REFERENCE: &[Field] = &[
+    set("apiGroup", Format(names::dns_subdomain)),
+    required("kind", Format(names::path_segment)),
+    required("name", Format(names::path_segment)),
+];
+const SPEC: &[Field] = &[
+    set("defaultBackend", Code(backend)),
+    always("rules", Each(RULE)),
+    always("tls", Each(TLS)),
+    set("ingressClassName", Format(names::dns_subdomain)),
+];
+const RULE: &[Field] = &[
+    filled("host", All(&[Text(no_address), Text(host_name)])),
+    set("http", Fields(HTTP)),
+];
+const HTTP: &[Field] = &[required("paths", Items(&Code(http_path)))];
+const TLS: &[Field] = &[
+    always("hosts", Items(&Text(host_name))),
+    filled("secretName", Format(names::dns_subdomain)),
+];
+const SERVICE: &[Field] = &[required("name", Format(names::dns_label))];
+/// An address that a load balancer has.
+pub(crate) const BALANCER_POINT: &[Field] = &[filled(
+    "hostname",
+    All(&[Format(names::dns_subdomain), Text(no_address)]),
+)];
 const COLUMNS: [Column; 6] = [
     print::NAME,
     print::column("Class"),
@@ -37,8 +70,7 @@ impl Kind for Ingress {
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        let rules = spec.items("rules");
-        if rules.is_empty() && !spec.has("defaultBackend") {
+        if spec.items("rules").is_empty() && !spec.has("defaultBackend") {
             let sent = errors.as_sent(&path.child("rules"), &spec["rules"]);
             errors.invalid(
                 &path,
@@ -46,22 +78,7 @@ impl Kind for Ingress {
                 "either `defaultBackend` or `rules` must be specified",
             );
         }
-        if let Some(target) = spec.field("defaultBackend") {
-            backend(target, &path.child("defaultBackend"), errors);
-        }
-        let at = path.child("rules");
-        for (index, item) in rules.iter().enumerate() {
-            rule(item, &at.index(index), errors);
-        }
-        let at = path.child("tls");
-        for (index, item) in spec.items("tls").iter().enumerate() {
-            tls(item, &at.index(index), errors);
-        }
-        if spec.has("ingressClassName") {
-            let class = spec.text("ingressClassName");
-            let at = path.child("ingressClassName");
-            check(errors, &at, class, names::dns_subdomain(class));
-        }
+        fields::validate(SPEC, spec, &path, errors);
     }
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -89,15 +106,11 @@ impl Kind for Ingress {
         let kept = kept.map(|point| point.text("ip")).collect();
         for (index, point) in points.iter().enumerate() {
             let at = path.index(index);
-            let (ip, host) = (point.text("ip"), point.text("hostname"));
+            let ip = point.text("ip");
             if !ip.is_empty() {
                 net::ip(errors, &at.child("ip"), ip, &kept);
             }
-            if !host.is_empty() {
-                let at = at.child("hostname");
-                check(errors, &at, host, names::dns_subdomain(host));
-                no_address(host, &at, errors);
-            }
+            fields::validate(BALANCER_POINT, point, &at, errors);
         }
     }
 
@@ -169,39 +182,19 @@ fn hosts(rules: &[Value]) -> String {
     }
 }
 
-fn no_address(host: &str, path: &Path<'_>, errors: &mut Errors) {
+fn no_address(errors: &mut Errors, path: &Path<'_>, host: &str) {
     if net::parse_ip(host).is_some() {
         errors.invalid(path, host, "must be a DNS name, not an IP address");
     }
 }
 
-fn host_name(host: &str, path: &Path<'_>, errors: &mut Errors) {
+fn host_name(errors: &mut Errors, path: &Path<'_>, host: &str) {
     let sentences = if host.contains('*') {
         names::wildcard_subdomain(host)
     } else {
         names::dns_subdomain(host)
     };
     check(errors, path, host, sentences);
-}
-
-fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let host = rule.text("host");
-    if !host.is_empty() {
-        let at = path.child("host");
-        no_address(host, &at, errors);
-        host_name(host, &at, errors);
-    }
-    let Some(http) = rule.field("http") else {
-        return;
-    };
-    let at = path.child("http");
-    let at = at.child("paths");
-    if http.items("paths").is_empty() {
-        errors.required(&at, "");
-    }
-    for (index, item) in http.items("paths").iter().enumerate() {
-        http_path(item, &at.index(index), errors);
-    }
 }
 
 fn http_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -241,7 +234,9 @@ fn backend(backend: &Value, path: &Path<'_>, errors: &mut Errors) {
         (Some(_), Some(_)) => {
             errors.invalid(path, "", "cannot set both resource and service backends");
         }
-        (Some(resource), None) => local_reference(resource, &path.child("resource"), errors),
+        (Some(resource), None) => {
+            fields::validate(LOCAL_REFERENCE, resource, &path.child("resource"), errors);
+        }
         (None, Some(service)) => service_backend(service, path, errors),
         (None, None) => errors.invalid(path, "", "resource or service backend is required"),
     }
@@ -249,12 +244,7 @@ fn backend(backend: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 fn service_backend(service: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("service");
-    let name = service.text("name");
-    if name.is_empty() {
-        errors.required(&at.child("name"), "");
-    } else {
-        check(errors, &at.child("name"), name, names::dns_label(name));
-    }
+    fields::validate(SERVICE, service, &at, errors);
     let port = &service["port"];
     let at = at.child("port");
     let (name, number) = (port.text("name"), port.integer("number").unwrap_or(0));
@@ -267,35 +257,6 @@ fn service_backend(service: &Value, path: &Path<'_>, errors: &mut Errors) {
             }
         }
         (true, true) => errors.required(path, "port name or number is required"),
-    }
-}
-
-/// Validates a reference to an object of any kind.
-pub(super) fn local_reference(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if reference.has("apiGroup") {
-        let group = reference.text("apiGroup");
-        let at = path.child("apiGroup");
-        check(errors, &at, group, names::dns_subdomain(group));
-    }
-    for field in ["kind", "name"] {
-        let (text, at) = (reference.text(field), path.child(field));
-        if text.is_empty() {
-            errors.required(&at, "");
-        } else {
-            check(errors, &at, text, names::path_segment(text));
-        }
-    }
-}
-
-fn tls(tls: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("hosts");
-    for (index, host) in tls.items("hosts").iter().enumerate() {
-        host_name(host.as_str().unwrap_or_default(), &at.index(index), errors);
-    }
-    let secret = tls.text("secretName");
-    if !secret.is_empty() {
-        let at = path.child("secretName");
-        check(errors, &at, secret, names::dns_subdomain(secret));
     }
 }
 

@@ -13,13 +13,23 @@ use super::{
     Column, Kind,
     print::{AGE, NAME, age, column, name},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, AtLeast, Field, NOT_NEGATIVE, Text, set},
+    request::Ctx,
+};
 
 /// coordination.k8s.io/v1 Lease.
 pub(crate) struct Lease;
 
 /// The fields of coordinated leader election. Its feature gate is off by default, so clients cannot set them.
 const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
+
+const SPEC: &[Field] = &[
+    set("leaseDurationSeconds", AtLeast(1, "must be greater than 0")),
+    set("leaseTransitions", NOT_NEGATIVE),
+    set("strategy", Text(strategy_name)),
+];
 
 impl Kind for Lease {
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
@@ -33,29 +43,7 @@ impl Kind for Lease {
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let spec = &object["spec"];
         let path = Path::new("spec");
-        if let Some(seconds) = spec
-            .integer("leaseDurationSeconds")
-            .filter(|&seconds| seconds <= 0)
-        {
-            errors.invalid(
-                &path.child("leaseDurationSeconds"),
-                seconds,
-                "must be greater than 0",
-            );
-        }
-        if let Some(transitions) = spec
-            .integer("leaseTransitions")
-            .filter(|&transitions| transitions < 0)
-        {
-            errors.invalid(
-                &path.child("leaseTransitions"),
-                transitions,
-                "must be greater than or equal to 0",
-            );
-        }
-        if let Some(strategy) = spec["strategy"].as_str() {
-            strategy_name(errors, &path.child("strategy"), strategy);
-        }
+        fields::validate(SPEC, spec, &path, errors);
         if spec["preferredHolder"]
             .as_str()
             .is_some_and(|holder| !holder.is_empty())

@@ -2,7 +2,8 @@
 //! resource ([`builtins()`]).
 //!
 //! A [`Resource`] says, as data, where a kind is served and how the generic handlers of an API server treat it. Its [`Kind`] has the rest
-//! as code. Custom resource definitions add such rows at run time. Handlers never name a kind.
+//! as code, and its rules about single fields as tables (`fields`). Custom resource definitions add such rows at run time. Handlers never
+//! name a kind.
 //!
 //! Hooks of kinds get a [`request::Ctx`]: the user of the request, the other objects, and what the user may do.
 //!
@@ -32,6 +33,7 @@ pub mod devices;
 mod endpoints;
 mod endpointslices;
 mod events;
+mod fields;
 pub mod flowcontrol;
 pub mod ingressclasses;
 pub mod ingresses;

@@ -14,12 +14,17 @@ use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value};
 
 use super::{Column, Kind, print};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Field, OneOf, set},
+    request::Ctx,
+};
 
 /// networking.k8s.io/v1 NetworkPolicy.
 pub(super) struct NetworkPolicy;
 
 const COLUMNS: [Column; 3] = [print::NAME, print::column("Pod-Selector"), print::AGE];
+const PORT: &[Field] = &[set("protocol", OneOf(&["TCP", "UDP", "SCTP"]))];
 /// The two directions, and the field of each that names the peers.
 const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 
@@ -160,11 +165,7 @@ fn default_ports(rule: &mut Value) {
 }
 
 fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
-    let protocol = port.text("protocol");
-    if port.has("protocol") && !PROTOCOLS.contains(&protocol) {
-        errors.not_supported(&path.child("protocol"), protocol, &PROTOCOLS);
-    }
+    fields::validate(PORT, port, path, errors);
     let (at, end_path) = (path.child("port"), path.child("endPort"));
     let end = port.integer("endPort");
     match port.field("port") {

@@ -17,10 +17,19 @@ use super::{
     Check, Column, Kind, node_annotations,
     print::{AGE, NAME, age, column, name, or_none, wide},
 };
-use crate::{FieldSelection, Printing, request::Ctx};
+use crate::{
+    FieldSelection, Printing,
+    fields::{self, Field, OneOf, required},
+    request::Ctx,
+};
 
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE_LABEL: &str = "kubernetes.io/role";
+
+const TAINT: &[Field] = &[required(
+    "effect",
+    OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+)];
 
 /// core/v1 Node.
 pub(crate) struct Node;
@@ -229,15 +238,7 @@ pub(super) fn taint_list(errors: &mut Errors, path: &Path<'_>, taints: &[Value])
                 sentences.join(";"),
             );
         }
-        if effect.is_empty() {
-            errors.required(&path.child("effect"), "");
-        } else if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            errors.not_supported(
-                &path.child("effect"),
-                effect,
-                &["NoSchedule", "PreferNoSchedule", "NoExecute"],
-            );
-        }
+        fields::validate(TAINT, taint, &path, errors);
         if !seen.insert((key, effect)) {
             let text = field::go_struct(&[
                 ("Key", key.into()),

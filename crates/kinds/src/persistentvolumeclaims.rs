@@ -5,7 +5,7 @@ use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
     quantity::{self, Quantity},
-    validation::{self, check, one_of, resources, selector},
+    validation::{self, check, one_of, resources},
 };
 use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,11 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, wide},
 };
-use crate::{Conversion, Printing, request::Ctx};
+use crate::{
+    Conversion, Printing,
+    fields::{self, Anything, Code, Field, Format, OneOf, Selector, always, filled, required, set},
+    request::Ctx,
+};
 
 /// The annotation that named the class of a claim before `storageClassName` existed.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -27,6 +31,23 @@ const MODES: &[&str] = &[
 ];
 /// The modes of a volume, sorted as errors print them.
 pub(crate) const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
+const SPEC: &[Field] = &[
+    required("accessModes", Anything).because("at least 1 access mode is required"),
+    always("selector", Selector),
+    always("accessModes", Code(validate_access_modes)),
+];
+const CLASS_AND_SOURCES: &[Field] = &[
+    filled("storageClassName", Format(names::dns_subdomain)),
+    set("volumeMode", OneOf(VOLUME_MODES)),
+    set("dataSource", Code(data_source)),
+    set("dataSourceRef", Code(data_source)),
+];
+const ATTRIBUTES: &[Field] = &[filled(ATTRIBUTES_CLASS, Format(names::dns_subdomain))];
+const DATA_SOURCE: &[Field] = &[required("name", Anything), required("kind", Anything)];
+const DATA_SOURCE_GROUP: &[Field] = &[
+    filled("apiGroup", Format(names::dns_subdomain)),
+    filled("namespace", Format(names::dns_label)),
+];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const IMMUTABLE: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
@@ -64,7 +85,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        spec(errors, &Path::new("spec"), &object["spec"]);
+        spec(&object["spec"], &Path::new("spec"), errors);
     }
 
     fn update_checks(&self, _subresource: &str) -> &'static [Check] {
@@ -235,9 +256,10 @@ pub(crate) fn access_modes(modes: &[Value]) -> String {
 }
 
 /// Records the errors of access modes; an empty list has none.
-pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes: &[Value]) {
+pub(crate) fn validate_access_modes(modes: &Value, path: &Path<'_>, errors: &mut Errors) {
     const ALONE: &str = "ReadWriteOncePod";
-    let texts = || modes.iter().filter_map(Value::as_str);
+    let modes = || modes.as_array().into_iter().flatten();
+    let texts = || modes().filter_map(Value::as_str);
     for mode in texts() {
         // kube-apiserver reports wrong modes at the list, without their index.
         one_of(errors, path, mode, MODES);
@@ -304,41 +326,16 @@ fn is_claim_or_snapshot(source: &Value) -> bool {
 }
 
 /// Records the errors of a claim's spec, or of the template of an ephemeral volume.
-pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    let modes = spec.items("accessModes");
-    if modes.is_empty() {
-        let detail = "at least 1 access mode is required";
-        errors.required(&path.child("accessModes"), detail);
-    }
-    selector::label_selector(errors, &path.child("selector"), &spec["selector"]);
-    validate_access_modes(errors, &path.child("accessModes"), modes);
+pub(crate) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    fields::validate(SPEC, spec, path, errors);
     let storage = path.child("resources");
     match spec["resources"]["requests"]["storage"].as_str() {
         None => errors.required(&storage.key("storage"), ""),
         Some(text) => resources::positive(errors, &storage.key("storage"), text),
     }
-    let class_name = |errors: &mut Errors, field: &str| {
-        let class = spec.text(field);
-        if !class.is_empty() {
-            check(
-                errors,
-                &path.child(field),
-                class,
-                names::dns_subdomain(class),
-            );
-        }
-    };
-    class_name(errors, "storageClassName");
-    if let Some(mode) = spec["volumeMode"].as_str() {
-        one_of(errors, &path.child("volumeMode"), mode, VOLUME_MODES);
-    }
-    for field in ["dataSource", "dataSourceRef"] {
-        if let Some(source) = spec.field(field) {
-            data_source(errors, &path.child(field), source);
-        }
-    }
+    fields::validate(CLASS_AND_SOURCES, spec, path, errors);
     data_sources(errors, path, spec);
-    class_name(errors, "volumeAttributesClassName");
+    fields::validate(ATTRIBUTES, spec, path, errors);
 }
 
 /// Requires `dataSource` and `dataSourceRef` to be equal if both are set.
@@ -359,13 +356,9 @@ fn data_sources(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     errors.with_text(ErrorType::Invalid, path, "{}".to_owned(), detail);
 }
 
-fn data_source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
+fn data_source(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (group, kind) = (source.text("apiGroup"), source.text("kind"));
-    for field in ["name", "kind"] {
-        if source.text(field).is_empty() {
-            errors.required(&path.child(field), "");
-        }
-    }
+    fields::validate(DATA_SOURCE, source, path, errors);
     if group.is_empty() && kind != "PersistentVolumeClaim" {
         errors.invalid(
             path,
@@ -373,23 +366,7 @@ fn data_source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
             "must be 'PersistentVolumeClaim' when referencing the default apiGroup",
         );
     }
-    if !group.is_empty() {
-        check(
-            errors,
-            &path.child("apiGroup"),
-            group,
-            names::dns_subdomain(group),
-        );
-    }
-    let namespace = source.text("namespace");
-    if !namespace.is_empty() {
-        check(
-            errors,
-            &path.child("namespace"),
-            namespace,
-            names::dns_label(namespace),
-        );
-    }
+    fields::validate(DATA_SOURCE_GROUP, source, path, errors);
 }
 
 fn update(errors: &mut Errors, claim: &Value, old: &Value) {
@@ -438,12 +415,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
         );
     }
     // This path is the one that kube-apiserver reports.
-    validation::immutable(
-        errors,
-        &Path::new("volumeMode"),
-        &claim["spec"]["volumeMode"],
-        &before["volumeMode"],
-    );
+    fields::immutable(&["volumeMode"], &claim["spec"], before, Path::ROOT, errors);
     if before.has(ATTRIBUTES_CLASS) {
         let why = match claim["spec"][ATTRIBUTES_CLASS].as_str() {
             None => "update from non-nil value to nil is forbidden",

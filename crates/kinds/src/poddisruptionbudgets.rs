@@ -1,24 +1,41 @@
 //! PodDisruptionBudgets: validation and table columns (`pkg/apis/policy`). `http/subresource/eviction.rs` counts evictions against them.
 
 use jiff::Timestamp;
-use mullion_kube_text::{
-    field::{ErrorType, Errors, Path},
-    validation::{metadata, selector::label_selector},
-};
+use mullion_kube_text::field::{ErrorType, Errors, Path};
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, podspec::internal, print, workloads};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{
+        self, All, Code, Conditions, Field, NOT_NEGATIVE, OneOf, Rule, Selector, always, set,
+    },
+    request::Ctx,
+};
 
 /// The behaviour of policy/v1 poddisruptionbudgets.
 pub(super) struct PodDisruptionBudgets;
 
-const COUNTS: [&str; 4] = [
-    "disruptionsAllowed",
-    "currentHealthy",
-    "desiredHealthy",
-    "expectedPods",
+const BOUND: Rule = All(&[
+    Code(workloads::int_or_percent),
+    Code(workloads::at_most_all),
+]);
+const SPEC: &[Field] = &[
+    set("minAvailable", BOUND),
+    set("maxUnavailable", BOUND),
+    always("selector", Selector),
+    set(
+        "unhealthyPodEvictionPolicy",
+        OneOf(&["AlwaysAllow", "IfHealthyBudget"]),
+    ),
+];
+const STATUS: &[Field] = &[
+    always("conditions", Conditions),
+    set("disruptionsAllowed", NOT_NEGATIVE),
+    set("currentHealthy", NOT_NEGATIVE),
+    set("desiredHealthy", NOT_NEGATIVE),
+    set("expectedPods", NOT_NEGATIVE),
 ];
 const COLUMNS: [Column; 5] = [
     print::NAME,
@@ -43,7 +60,6 @@ impl Kind for PodDisruptionBudgets {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        const POLICIES: [&str; 2] = ["AlwaysAllow", "IfHealthyBudget"];
         let (spec, path) = (&object["spec"], Path::new("spec"));
         if spec.has("minAvailable") && spec.has("maxUnavailable") {
             let text = internal::compact("PodDisruptionBudgetSpec", spec);
@@ -54,28 +70,11 @@ impl Kind for PodDisruptionBudgets {
                 "minAvailable and maxUnavailable cannot be both set",
             );
         }
-        for field in ["minAvailable", "maxUnavailable"] {
-            if let Some(value) = spec.field(field) {
-                let at = path.child(field);
-                workloads::int_or_percent(value, &at, errors);
-                workloads::at_most_all(value, &at, errors);
-            }
-        }
-        label_selector(errors, &path.child("selector"), &spec["selector"]);
-        let policy = spec.text("unhealthyPodEvictionPolicy");
-        if spec.has("unhealthyPodEvictionPolicy") && !POLICIES.contains(&policy) {
-            errors.not_supported(&path.child("unhealthyPodEvictionPolicy"), policy, &POLICIES);
-        }
+        fields::validate(SPEC, spec, &path, errors);
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
-        let (status, path) = (&object["status"], Path::new("status"));
-        metadata::conditions(
-            errors,
-            &path.child("conditions"),
-            status.items("conditions"),
-        );
-        workloads::counts(status, &COUNTS, &path, errors);
+        fields::validate(STATUS, &object["status"], &Path::new("status"), errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {

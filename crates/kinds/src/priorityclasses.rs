@@ -1,10 +1,7 @@
 //! scheduling.k8s.io/v1 PriorityClass, and the two classes that every cluster has.
 
 use jiff::Timestamp;
-use mullion_kube_text::{
-    field::{Errors, Path},
-    validation,
-};
+use mullion_kube_text::field::{Errors, Path};
 use mullion_schema::tree::{Tree, set_default};
 use serde_json::{Value, json};
 
@@ -12,7 +9,11 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, name, typed},
 };
-use crate::{Deletion, Printing, request::Ctx};
+use crate::{
+    Deletion, Printing,
+    fields::{self, Field, NonEmpty, OneOf, set},
+    request::Ctx,
+};
 
 /// The highest value a class of users may have.
 const HIGHEST_USER_VALUE: i64 = 1_000_000_000;
@@ -43,6 +44,11 @@ pub fn system_classes() -> impl Iterator<Item = Value> {
 /// scheduling.k8s.io/v1 PriorityClass.
 pub(crate) struct PriorityClass;
 
+const CLASS: &[Field] = &[set(
+    "preemptionPolicy",
+    NonEmpty("", &OneOf(&["PreemptLowerPriority", "Never"])),
+)];
+
 impl Kind for PriorityClass {
     fn default(&self, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
@@ -60,14 +66,7 @@ impl Kind for PriorityClass {
                 format!("maximum allowed value of a user defined priority is {HIGHEST_USER_VALUE}");
             errors.forbidden(&Path::new("value"), detail);
         }
-        let path = Path::new("preemptionPolicy");
-        match object["preemptionPolicy"].as_str() {
-            None | Some("PreemptLowerPriority" | "Never") => {}
-            Some("") => errors.required(&path, ""),
-            Some(policy) => {
-                errors.not_supported(&path, policy, &["PreemptLowerPriority", "Never"]);
-            }
-        }
+        fields::validate(CLASS, object, Path::ROOT, errors);
     }
 
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -79,12 +78,7 @@ impl Kind for PriorityClass {
         if object["value"] != old["value"] {
             errors.forbidden(&Path::new("value"), "may not be changed in an update.");
         }
-        validation::immutable(
-            errors,
-            &Path::new("preemptionPolicy"),
-            &object["preemptionPolicy"],
-            &old["preemptionPolicy"],
-        );
+        fields::immutable(&["preemptionPolicy"], object, old, Path::ROOT, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path, go_struct},
     names, quantity,
-    validation::{self, check, metadata},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
@@ -16,10 +15,24 @@ use super::{
     Check, Column, Kind, podspec,
     print::{AGE, NAME, age, column, name},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, All, Code, Field, Fields, Format, Labels, always, required},
+    request::Ctx,
+};
 
 /// node.k8s.io RuntimeClass.
 pub(crate) struct RuntimeClass;
+
+const SCHEDULING: &[Field] = &[always("scheduling", Fields(NODES))];
+const NODES: &[Field] = &[
+    always("nodeSelector", Labels),
+    always(
+        "tolerations",
+        All(&[podspec::TOLERATIONS, Code(no_duplicates)]),
+    ),
+];
+const CLASS: &[Field] = &[required("handler", Format(names::dns_label))];
 
 impl Kind for RuntimeClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -36,32 +49,12 @@ impl Kind for RuntimeClass {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let handler = object.text("handler");
-        if handler.is_empty() {
-            errors.required(&Path::new("handler"), "");
-        } else {
-            check(
-                errors,
-                &Path::new("handler"),
-                handler,
-                names::dns_label(handler),
-            );
-        }
+        fields::validate(CLASS, object, Path::ROOT, errors);
         // kube-apiserver validates the amounts like the limits of a container, and reports that path.
         if let Some(fixed) = object["overhead"].field("podFixed") {
             podspec::validate_overhead(fixed, &Path::new("overhead"), errors);
         }
-        let path = Path::new("scheduling");
-        metadata::labels(
-            errors,
-            &path.child("nodeSelector"),
-            object["scheduling"].get("nodeSelector"),
-        );
-        tolerations(
-            errors,
-            &path.child("tolerations"),
-            object["scheduling"].items("tolerations"),
-        );
+        fields::validate(SCHEDULING, object, Path::ROOT, errors);
     }
 
     fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
@@ -73,12 +66,7 @@ impl Kind for RuntimeClass {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(
-            errors,
-            &Path::new("handler"),
-            &object["handler"],
-            &old["handler"],
-        );
+        fields::immutable(&["handler"], object, old, Path::ROOT, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -101,13 +89,13 @@ impl Printing for RuntimeClass {
     }
 }
 
-fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
-    podspec::validate_tolerations(tolerations, path, errors);
+fn no_duplicates(tolerations: &Value, path: &Path<'_>, errors: &mut Errors) {
     let key = |toleration: &Value| {
         ["key", "operator", "value", "effect"].map(|field| toleration.text(field).to_owned())
     };
     let mut seen = HashSet::new();
-    for (index, toleration) in tolerations.iter().enumerate() {
+    let tolerations = tolerations.as_array().into_iter().flatten();
+    for (index, toleration) in tolerations.enumerate() {
         if !seen.insert(key(toleration)) {
             let text = internal(toleration);
             errors.with_text(ErrorType::Duplicate, &path.index(index), text, "");

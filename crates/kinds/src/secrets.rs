@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{self, check},
+    validation::check,
 };
 use mullion_schema::{
     decode::{json_error, json_of_another_type},
@@ -19,7 +19,7 @@ use super::{
     key_pair,
     print::{AGE, NAME, age, column, name},
 };
-use crate::{FieldSelection, Printing, request::Ctx};
+use crate::{FieldSelection, Printing, fields, request::Ctx};
 
 const REDACTED: &str = "<secret contents redacted>";
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
@@ -68,7 +68,7 @@ impl Kind for Secret {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         // Users of a Secret rely on the keys that its type guarantees.
-        validation::immutable(errors, &Path::new("type"), &object["type"], &old["type"]);
+        fields::immutable(&["type"], object, old, Path::ROOT, errors);
         configmaps::immutable(errors, object, old, &["data"]);
     }
 

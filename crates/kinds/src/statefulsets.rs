@@ -8,10 +8,7 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
-    validation::{
-        check, one_of,
-        selector::{Selector, label_selector},
-    },
+    validation::selector::{Selector, label_selector},
 };
 use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
 use serde_json::{Map, Value, json};
@@ -23,6 +20,9 @@ use super::{
     print,
     workloads::{self, Owner, Workload},
 };
+use crate::fields::{
+    self, Among, Code, Field, Fields, Format, NOT_NEGATIVE, OneOf, always, filled, required, set,
+};
 
 /// The behaviour of apps/v1 statefulsets.
 pub(super) struct StatefulSets;
@@ -31,6 +31,28 @@ const OWNER: Owner = Owner {
     selector_of: "statefulset",
     deadline_in: "StatefulSet",
 };
+const SPEC: &[Field] = &[
+    required(
+        "podManagementPolicy",
+        Among(
+            &["OrderedReady", "Parallel"],
+            "must be 'OrderedReady' or 'Parallel'",
+        ),
+    ),
+    always("updateStrategy", Code(update_strategy)),
+    set("persistentVolumeClaimRetentionPolicy", Fields(RETENTION)),
+    set("replicas", NOT_NEGATIVE),
+    set("minReadySeconds", NOT_NEGATIVE),
+    always("ordinals", Fields(ORDINALS)),
+];
+const ROLLING_UPDATE: &[Field] = &[set("partition", NOT_NEGATIVE)];
+const RETENTION: &[Field] = &[
+    always("whenDeleted", OneOf(&["Retain", "Delete"])),
+    always("whenScaled", OneOf(&["Retain", "Delete"])),
+];
+const ORDINALS: &[Field] = &[set("start", NOT_NEGATIVE)];
+/// What only creations check, because stored objects may have an invalid name.
+const CREATED_SPEC: &[Field] = &[filled("serviceName", Format(names::dns_label))];
 const COLUMNS: [Column; 5] = [
     print::NAME,
     print::column("Ready"),
@@ -99,32 +121,7 @@ impl Workload for StatefulSets {
     }
 
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-        match spec.text("podManagementPolicy") {
-            "" => errors.required(&path.child("podManagementPolicy"), ""),
-            "OrderedReady" | "Parallel" => {}
-            other => errors.invalid(
-                &path.child("podManagementPolicy"),
-                other,
-                "must be 'OrderedReady' or 'Parallel'",
-            ),
-        }
-        update_strategy(
-            &spec["updateStrategy"],
-            &path.child("updateStrategy"),
-            errors,
-        );
-        retention(
-            &spec["persistentVolumeClaimRetentionPolicy"],
-            &path.child("persistentVolumeClaimRetentionPolicy"),
-            errors,
-        );
-        workloads::counts(spec, &["replicas", "minReadySeconds"], path, errors);
-        workloads::counts(
-            &spec["ordinals"],
-            &["start"],
-            &path.child("ordinals"),
-            errors,
-        );
+        fields::validate(SPEC, spec, path, errors);
         let selector = &spec["selector"];
         let selector_path = path.child("selector");
         if selector.is_null() {
@@ -149,15 +146,7 @@ impl Workload for StatefulSets {
         let spec = Path::new("spec");
         let claims = spec.child("volumeClaimTemplates");
         claim_templates(&object["spec"], &claims, errors);
-        let service = object["spec"].text("serviceName");
-        if !service.is_empty() {
-            check(
-                errors,
-                &Path::new("spec").child("serviceName"),
-                service,
-                names::dns_label(service),
-            );
-        }
+        fields::validate(CREATED_SPEC, &object["spec"], &spec, errors);
     }
 
     fn validate_change(&self, object: &Value, old: &Value, errors: &mut Errors) {
@@ -265,7 +254,7 @@ fn update_strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
-    workloads::counts(rolling, &["partition"], path, errors);
+    fields::validate(ROLLING_UPDATE, rolling, path, errors);
     if let Some(unavailable) = rolling.field("maxUnavailable") {
         let at = path.child("maxUnavailable");
         workloads::int_or_percent(unavailable, &at, errors);
@@ -273,19 +262,6 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.invalid(&at, unavailable.clone(), "cannot be 0");
         }
         workloads::at_most_all(unavailable, &at, errors);
-    }
-}
-
-fn retention(policy: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["whenDeleted", "whenScaled"] {
-        if policy.is_object() {
-            one_of(
-                errors,
-                &path.child(field),
-                policy.text(field),
-                &["Retain", "Delete"],
-            );
-        }
     }
 }
 
@@ -318,7 +294,7 @@ fn template(spec: &Value, selector: &Selector, path: &Path<'_>, errors: &mut Err
 fn claim_templates(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, claim) in spec.items("volumeClaimTemplates").iter().enumerate() {
         let at = path.index(index);
-        persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
+        persistentvolumeclaims::spec(&claim["spec"], &at.child("spec"), errors);
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{self, check, metadata, one_of},
+    validation::{self, check, metadata},
 };
 use mullion_schema::tree::{Tree, set_default};
 use serde_json::Value;
@@ -16,7 +16,11 @@ use super::{
     podspec::warnings::deprecated_node_label,
     print::{AGE, NAME, age, column},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Code, Field, OneOf, Text, always, filled, present, required},
+    request::Ctx,
+};
 
 const DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
@@ -24,6 +28,16 @@ const DEFAULT: [&str; 2] = [
 ];
 const MAX_PARAMETERS: usize = 512;
 const MAX_PARAMETER_BYTES: usize = 256 * 1024;
+
+const CLASS: &[Field] = &[
+    required("provisioner", Text(provisioner)),
+    always("parameters", Code(parameters)),
+    filled("reclaimPolicy", OneOf(&["Delete", "Retain"])),
+    present(
+        "volumeBindingMode",
+        OneOf(&["Immediate", "WaitForFirstConsumer"]),
+    ),
+];
 
 /// storage.k8s.io/v1 StorageClass.
 pub(crate) struct StorageClass;
@@ -48,32 +62,7 @@ impl Kind for StorageClass {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        provisioner(
-            object.text("provisioner"),
-            &Path::new("provisioner"),
-            errors,
-        );
-        parameters(errors, &Path::new("parameters"), object);
-        if let Some(policy) = object["reclaimPolicy"]
-            .as_str()
-            .filter(|policy| !policy.is_empty())
-        {
-            one_of(
-                errors,
-                &Path::new("reclaimPolicy"),
-                policy,
-                &["Delete", "Retain"],
-            );
-        }
-        match object["volumeBindingMode"].as_str() {
-            None => errors.required(&Path::new("volumeBindingMode"), ""),
-            Some(mode) => one_of(
-                errors,
-                &Path::new("volumeBindingMode"),
-                mode,
-                &["Immediate", "WaitForFirstConsumer"],
-            ),
-        }
+        fields::validate(CLASS, object, Path::ROOT, errors);
         topologies(
             object.items("allowedTopologies"),
             &Path::new("allowedTopologies"),
@@ -108,12 +97,7 @@ impl Kind for StorageClass {
                 errors.invalid(&path, shown, validation::IMMUTABLE);
             }
         }
-        validation::immutable(
-            errors,
-            &Path::new("volumeBindingMode"),
-            &object["volumeBindingMode"],
-            &old["volumeBindingMode"],
-        );
+        fields::immutable(&["volumeBindingMode"], object, old, Path::ROOT, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -151,10 +135,7 @@ impl Printing for StorageClass {
 }
 
 /// Validates the name of a provisioner: a qualified name in any case. As in kube-apiserver, the error shows the name in small letters.
-pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if name.is_empty() {
-        return errors.required(path, "");
-    }
+pub(super) fn provisioner(errors: &mut Errors, path: &Path<'_>, name: &str) {
     let name = name.to_lowercase();
     check(errors, path, &name, names::qualified_name(&name));
 }
@@ -220,16 +201,16 @@ fn sets(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
 }
 
 /// Validates the parameters for a driver; only their number and size are limited.
-pub(super) fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
-    let count = class.entries("parameters").count();
-    if count > MAX_PARAMETERS {
+pub(super) fn parameters(parameters: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let entries = || parameters.as_object().into_iter().flatten();
+    if entries().count() > MAX_PARAMETERS {
         // kube-apiserver reports too many parameters like too long ones.
         return errors.too_long(path, MAX_PARAMETERS);
     }
     let mut bytes = 0;
-    for (key, value) in class.entries("parameters") {
+    for (key, value) in entries() {
         if key.is_empty() {
-            errors.invalid(path, key, "field can not be empty.");
+            errors.invalid(path, key.as_str(), "field can not be empty.");
         }
         bytes += key.len() + value.as_str().map_or(0, str::len);
     }

@@ -13,13 +13,44 @@ use super::{
     podspec::internal,
     print::{AGE, NAME, age, column, name, typed},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{
+        self, Anything, AtLeast, Code, Field, Fields, Forbidden, Format, Text, always, filled,
+        present, required, set,
+    },
+    request::Ctx,
+};
 
 /// The largest size of the attachment metadata, in bytes; kube-apiserver's message about a long error message names it too.
 const MAX_METADATA: usize = 256 * 1024;
 const MAX_ERROR_MESSAGE: usize = 1024;
 const ONE_SOURCE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
 const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
+
+const SPEC: &[Field] = &[
+    required("attacher", Text(csi::driver_name)),
+    always("source", Code(source)),
+    always("nodeName", Format(names::dns_subdomain)),
+];
+const SOURCE: &[Field] = &[set("persistentVolumeName", Format(names::dns_subdomain))];
+const INLINE: &[Field] = &[
+    set("claimRef", Forbidden(NOT_INLINE)),
+    filled("capacity", Forbidden(NOT_INLINE)),
+    present("csi", Anything).because("has to be specified in the context of inline volumes"),
+];
+const STATUS: &[Field] = &[
+    always("attachmentMetadata", Code(attachment_metadata)),
+    set("attachError", Fields(ERROR)),
+    set("detachError", Fields(ERROR)),
+];
+const ERROR: &[Field] = &[
+    always("message", Text(message)),
+    set(
+        "errorCode",
+        AtLeast(0, "must be between 0 and 2147483647, inclusive"),
+    ),
+];
 
 /// storage.k8s.io/v1 VolumeAttachment.
 pub(crate) struct VolumeAttachment;
@@ -42,22 +73,13 @@ impl Kind for VolumeAttachment {
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        csi::driver_name(errors, &path.child("attacher"), spec.text("attacher"));
-        source(errors, &path.child("source"), &spec["source"]);
-        let node = spec.text("nodeName");
-        let rule = names::dns_subdomain(node);
-        validation::check(errors, &path.child("nodeName"), node, rule);
-        status(&object["status"], &Path::new("status"), errors);
-        if let Some(volume) = spec["source"].field("persistentVolumeName") {
-            let at = path.child("source");
-            let volume = volume.as_str().unwrap_or_default();
-            let rule = names::dns_subdomain(volume);
-            validation::check(errors, &at.child("persistentVolumeName"), volume, rule);
-        }
+        fields::validate(SPEC, spec, &path, errors);
+        fields::validate(STATUS, &object["status"], &Path::new("status"), errors);
+        fields::validate(SOURCE, &spec["source"], &path.child("source"), errors);
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
-        status(&object["status"], &Path::new("status"), errors);
+        fields::validate(STATUS, &object["status"], &Path::new("status"), errors);
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -102,7 +124,7 @@ impl Printing for VolumeAttachment {
     }
 }
 
-fn source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
+fn source(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (inline, named) = (
         source.field("inlineVolumeSpec"),
         source.has("persistentVolumeName"),
@@ -121,17 +143,8 @@ fn source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
 
 /// Validates an inline volume spec, which replaces a PersistentVolume for pods whose in-tree volume has moved to a CSI driver.
 fn inline_volume(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    if spec.has("claimRef") {
-        errors.forbidden(&path.child("claimRef"), NOT_INLINE);
-    }
-    if spec.entries("capacity").next().is_some() {
-        errors.forbidden(&path.child("capacity"), NOT_INLINE);
-    }
-    if !spec.has("csi") {
-        let why = "has to be specified in the context of inline volumes";
-        errors.required(&path.child("csi"), why);
-    }
-    persistentvolumes::modes(errors, path, spec);
+    fields::validate(INLINE, spec, path, errors);
+    fields::validate(persistentvolumes::ACCESS_MODES, spec, path, errors);
     if !matches!(spec.text("persistentVolumeReclaimPolicy"), "" | "Retain") {
         let why = "may only be Retain in the context of inline volumes";
         errors.forbidden(&path.child("persistentVolumeReclaimPolicy"), why);
@@ -150,73 +163,19 @@ fn inline_volume(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-fn status(status: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let bytes: usize = status
-        .entries("attachmentMetadata")
+fn attachment_metadata(metadata: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let entries = metadata.as_object().into_iter().flatten();
+    let bytes: usize = entries
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
         .sum();
     if bytes > MAX_METADATA {
-        errors.too_long(&path.child("attachmentMetadata"), MAX_METADATA);
-    }
-    for field in ["attachError", "detachError"] {
-        let (error, at) = (&status[field], path.child(field));
-        if error.text("message").len() > MAX_ERROR_MESSAGE {
-            // kube-apiserver's message names this limit instead of its own.
-            errors.too_long(&at.child("message"), MAX_METADATA);
-        }
-        if let Some(code) = error.integer("errorCode").filter(|code| *code < 0) {
-            let why = "must be between 0 and 2147483647, inclusive";
-            errors.invalid(&at.child("errorCode"), code, why);
-        }
+        errors.too_long(path, MAX_METADATA);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use mullion_kube_text::field::causes;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn an_inline_volume_says_nothing_that_a_claim_would_bind_by() {
-        let found = |spec: Value| causes(|errors| inline_volume(errors, &Path::new("v"), &spec));
-        let csi = json!({"driver": "d", "volumeHandle": "h"});
-        assert_eq!(
-            found(
-                json!({"accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": "Filesystem"})
-            ),
-            [""; 0]
-        );
-        let bound = json!({
-            "claimRef": {}, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}, "persistentVolumeReclaimPolicy": "Delete",
-            "nodeAffinity": {}, "storageClassName": "a", "volumeMode": "Block",
-        });
-        assert_eq!(
-            found(bound),
-            [
-                "v.claimRef: Forbidden: may not be specified in the context of inline volumes",
-                "v.capacity: Forbidden: may not be specified in the context of inline volumes",
-                "v.csi: Required value: has to be specified in the context of inline volumes",
-                "v.accessModes: Required value",
-                "v.persistentVolumeReclaimPolicy: Forbidden: may only be Retain in the context of inline volumes",
-                "v.nodeAffinity: Forbidden: may not be specified in the context of inline volumes",
-                "v.storageClassName: Forbidden: may not be specified in the context of inline volumes",
-                "v.volumeMode: Forbidden: may not specify volumeMode other than Filesystem in the context of inline volumes",
-            ]
-        );
-    }
-
-    #[test]
-    fn an_error_has_a_bounded_text_and_no_negative_code() {
-        let errors =
-            json!({"attachError": {"message": "x".repeat(1025)}, "detachError": {"errorCode": -1}});
-        assert_eq!(
-            causes(|found| status(&errors, &Path::new("status"), found)),
-            [
-                "status.attachError.message: Too long: may not be more than 262144 bytes",
-                "status.detachError.errorCode: Invalid value: -1: must be between 0 and 2147483647, inclusive",
-            ]
-        );
+fn message(errors: &mut Errors, path: &Path<'_>, message: &str) {
+    if message.len() > MAX_ERROR_MESSAGE {
+        // kube-apiserver's message names this limit instead of its own.
+        errors.too_long(path, MAX_METADATA);
     }
 }

@@ -6,7 +6,11 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Check, Column, Kind, print, storageclasses};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Code, Field, Text, required},
+    request::Ctx,
+};
 
 /// storage.k8s.io/v1 VolumeAttributesClass.
 pub(super) struct VolumeAttributesClass;
@@ -14,20 +18,19 @@ pub(super) struct VolumeAttributesClass;
 const DEFAULT: &str = "volumeattributesclass.alpha.kubernetes.io/is-default-class";
 const COLUMNS: [Column; 3] = [print::NAME, print::column("DriverName"), print::AGE];
 
+const CLASS: &[Field] = &[
+    required("driverName", Text(storageclasses::provisioner)),
+    required("parameters", Code(storageclasses::parameters))
+        .because("must contain at least one key/value pair"),
+];
+
 impl Kind for VolumeAttributesClass {
     fn update_checks(&self, _: &str) -> &'static [Check] {
         Check::CHANGE_AND_WHOLE
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let driver = object.text("driverName");
-        storageclasses::provisioner(driver, &Path::new("driverName"), errors);
-        let path = Path::new("parameters");
-        if object.entries("parameters").next().is_none() {
-            errors.required(&path, "must contain at least one key/value pair");
-        } else {
-            storageclasses::parameters(errors, &path, object);
-        }
+        fields::validate(CLASS, object, Path::ROOT, errors);
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

@@ -23,18 +23,29 @@ pub struct Path<'a> {
 
 #[derive(Clone, Copy)]
 enum Segment<'a> {
+    Root,
     Name(&'a str),
     Index(usize),
     Key(&'a str),
 }
 
 impl<'a> Path<'a> {
+    /// The path of the whole object, whose children are the top-level fields.
+    pub const ROOT: &'static Path<'static> = &Path {
+        parent: None,
+        segment: Segment::Root,
+    };
+
     /// Returns the path of a top-level field.
     pub fn new(name: &'a str) -> Self {
         Path {
             parent: None,
             segment: Segment::Name(name),
         }
+    }
+
+    fn is_root(&self) -> bool {
+        matches!(self.segment, Segment::Root)
     }
 
     /// Returns the path of a field below this one: `self.name`.
@@ -68,9 +79,11 @@ impl fmt::Display for Path<'_> {
             write!(f, "{parent}")?;
         }
         match (self.segment, self.parent) {
+            (Segment::Root, _) => Ok(()),
             // Go's field package prints an element without a name as a subscript; errors about whole objects have such a path.
             (Segment::Name(""), None) => f.write_str("[]"),
             (Segment::Name(name), None) => f.write_str(name),
+            (Segment::Name(name), Some(parent)) if parent.is_root() => f.write_str(name),
             (Segment::Name(name), Some(_)) => write!(f, ".{name}"),
             (Segment::Index(index), _) => write!(f, "[{index}]"),
             (Segment::Key(key), _) => write!(f, "[{key}]"),

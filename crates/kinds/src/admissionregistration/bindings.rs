@@ -11,8 +11,13 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::policies::{default_resources, match_resources, only_changeable};
-use crate::{Check, Column, Kind, Printing, print, request::Ctx};
+use super::policies::{MATCH_RESOURCES, default_resources, only_changeable};
+use crate::{
+    Check, Column, Kind, Printing,
+    fields::{self, Code, Field, Fields, Format, OneOf, required, set},
+    print,
+    request::Ctx,
+};
 
 /// ValidatingAdmissionPolicyBinding, or MutatingAdmissionPolicyBinding.
 pub(crate) struct Bindings {
@@ -24,6 +29,15 @@ pub(crate) const MUTATING_BINDING: Bindings = Bindings { changes: true };
 /// admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding.
 pub(crate) const VALIDATING_BINDING: Bindings = Bindings { changes: false };
 
+const SPEC: &[Field] = &[
+    required("policyName", Format(names::dns_subdomain)),
+    set("paramRef", Code(param_ref)),
+    set("matchResources", Fields(MATCH_RESOURCES)),
+];
+const PARAM_REF: &[Field] = &[required(
+    "parameterNotFoundAction",
+    OneOf(&["Deny", "Allow"]),
+)];
 const BINDING_COLUMNS: [Column; 4] = [
     print::NAME,
     print::column("PolicyName"),
@@ -44,22 +58,11 @@ impl Kind for Bindings {
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        let (name, at) = (spec.text("policyName"), path.child("policyName"));
-        if name.is_empty() {
-            errors.required(&at, "");
-        } else {
-            check(errors, &at, name, names::dns_subdomain(name));
-        }
-        if let Some(reference) = spec.field("paramRef") {
-            param_ref(reference, &path.child("paramRef"), errors);
-        }
-        let at = path.child("matchResources");
-        if let Some(resources) = spec.field("matchResources") {
-            match_resources(resources, &at, errors);
-            if self.changes {
-                let rules = resources.items("resourceRules");
-                only_changeable(rules, &at.child("resourceRules"), errors);
-            }
+        fields::validate(SPEC, spec, &path, errors);
+        if self.changes {
+            let rules = spec["matchResources"].items("resourceRules");
+            let at = path.child("matchResources");
+            only_changeable(rules, &at.child("resourceRules"), errors);
         }
         if !self.changes {
             actions(
@@ -111,15 +114,7 @@ fn param_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     } else if name.is_empty() {
         errors.required(path, "one of name or selector must be specified");
     }
-    let (action, at) = (
-        reference.text("parameterNotFoundAction"),
-        path.child("parameterNotFoundAction"),
-    );
-    if action.is_empty() {
-        errors.required(&at, "");
-    } else {
-        one_of(errors, &at, action, &["Deny", "Allow"]);
-    }
+    fields::validate(PARAM_REF, reference, path, errors);
 }
 
 fn actions(list: &[Value], path: &Path<'_>, errors: &mut Errors) {

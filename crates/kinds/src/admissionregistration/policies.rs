@@ -10,7 +10,7 @@ use mullion_cel as cel;
 use mullion_kube_text::{
     field::{self, ErrorType, Errors, Path},
     names,
-    validation::{check, metadata, one_of, selector},
+    validation::{check, one_of},
 };
 use mullion_schema::tree::{Tree, set_default};
 use serde_json::{Map, Value};
@@ -20,7 +20,11 @@ use super::{
     webhooks::{default_match, each},
 };
 use crate::{
-    Check, Column, Kind, Printing, print,
+    Check, Column, Kind, Printing,
+    fields::{
+        self, Code, Conditions, Field, Items, OneOf, Selector, always, present, required, set,
+    },
+    print,
     request::{
         Ctx,
         expression::{ExpectedType, Expression, Scope},
@@ -38,7 +42,27 @@ pub(crate) const MUTATING_POLICY: Policies = Policies { changes: true };
 pub(crate) const VALIDATING_POLICY: Policies = Policies { changes: false };
 const MAX_AUDIT_ANNOTATIONS: usize = 20;
 const MAX_AUDIT_EXPRESSION: usize = 5 * 1024;
-const REASONS: &[&str] = &["Forbidden", "Invalid", "RequestEntityTooLarge"];
+const STATUS: &[Field] = &[always("conditions", Conditions)];
+const SPEC: &[Field] = &[
+    present("failurePolicy", OneOf(&["Fail", "Ignore"])),
+    set("paramKind", Code(param_kind)),
+];
+/// Which requests a policy or a binding is about.
+pub(super) const MATCH_RESOURCES: &[Field] = &[
+    present("matchPolicy", OneOf(&["Equivalent", "Exact"])),
+    present("namespaceSelector", Selector),
+    present("objectSelector", Selector),
+    always("resourceRules", Items(&Code(named_rule))),
+    always("excludeResourceRules", Items(&Code(named_rule))),
+];
+const VALIDATION: &[Field] = &[set(
+    "reason",
+    OneOf(&["Forbidden", "Invalid", "RequestEntityTooLarge"]),
+)];
+const MUTATING_SPEC: &[Field] = &[required(
+    "reinvocationPolicy",
+    OneOf(&["IfNeeded", "Never"]),
+)];
 /// The operations that a mutating policy may match: all but DELETE.
 const CHANGEABLE: &[&str] = &["*", "CONNECT", "CREATE", "UPDATE"];
 const BOTH_EMPTY: &str = "validations or auditAnnotations must contain at least one item";
@@ -70,21 +94,9 @@ impl Kind for Policies {
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        match spec.field("failurePolicy").and_then(Value::as_str) {
-            None => errors.required(&path.child("failurePolicy"), ""),
-            Some(policy) => one_of(
-                errors,
-                &path.child("failurePolicy"),
-                policy,
-                &["Fail", "Ignore"],
-            ),
-        }
-        let params = spec.field("paramKind");
-        if let Some(kind) = params {
-            param_kind(kind, &path.child("paramKind"), errors);
-        }
+        fields::validate(SPEC, spec, &path, errors);
         self.constraints(spec, &path.child("matchConstraints"), errors);
-        let mut scope = Scope::of_policy(params.is_some());
+        let mut scope = Scope::of_policy(spec.has("paramKind"));
         rules::conditions(
             spec.items("matchConditions"),
             &scope,
@@ -122,8 +134,7 @@ impl Kind for Policies {
                 }
             }
         }
-        let conditions = status.items("conditions");
-        metadata::conditions(errors, &path.child("conditions"), conditions);
+        fields::validate(STATUS, status, &path, errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -165,7 +176,7 @@ impl Policies {
         let Some(constraints) = spec.field("matchConstraints") else {
             return errors.required(path, "");
         };
-        match_resources(constraints, path, errors);
+        fields::validate(MATCH_RESOURCES, constraints, path, errors);
         let (rules, at) = (
             constraints.items("resourceRules"),
             path.child("resourceRules"),
@@ -225,27 +236,6 @@ fn param_kind(kind: &Value, path: &Path<'_>, errors: &mut Errors) {
             problems.join(",")
         );
         errors.invalid(&at, name, why);
-    }
-}
-
-pub(super) fn match_resources(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("matchPolicy");
-    match resources.field("matchPolicy").and_then(Value::as_str) {
-        None => errors.required(&at, ""),
-        Some(policy) => one_of(errors, &at, policy, &["Equivalent", "Exact"]),
-    }
-    for field in ["namespaceSelector", "objectSelector"] {
-        let at = path.child(field);
-        match resources.field(field) {
-            None => errors.required(&at, ""),
-            Some(given) => selector::label_selector(errors, &at, given),
-        }
-    }
-    for list in ["resourceRules", "excludeResourceRules"] {
-        let at = path.child(list);
-        for (index, rule) in resources.items(list).iter().enumerate() {
-            named_rule(rule, &at.index(index), errors);
-        }
     }
 }
 
@@ -347,9 +337,7 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
     } else if text.trim().contains(['\n', '\r']) {
         errors.invalid(&at, text, "message must not contain line breaks");
     }
-    if let Some(reason) = rule.field("reason").and_then(Value::as_str) {
-        one_of(errors, &path.child("reason"), reason, REASONS);
-    }
+    fields::validate(VALIDATION, rule, path, errors);
 }
 
 fn audit_annotation(
@@ -391,15 +379,7 @@ fn mutations(spec: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors) 
     for (index, mutation) in list.iter().enumerate() {
         self::mutation(mutation, scope, &at.index(index), errors);
     }
-    let (policy, at) = (
-        spec.text("reinvocationPolicy"),
-        path.child("reinvocationPolicy"),
-    );
-    if policy.is_empty() {
-        errors.required(&at, "");
-    } else {
-        one_of(errors, &at, policy, &["IfNeeded", "Never"]);
-    }
+    fields::validate(MUTATING_SPEC, spec, path, errors);
 }
 
 fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors) {

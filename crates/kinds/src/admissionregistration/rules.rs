@@ -10,11 +10,14 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use crate::request::expression::{ExpectedType, Expression, Scope};
+use crate::{
+    fields::{self, Field, OneOf, set},
+    request::expression::{ExpectedType, Expression, Scope},
+};
 
 /// The operations of rules, sorted as errors print them.
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-const SCOPES: &[&str] = &["*", "Cluster", "Namespaced"];
+const RULE: &[Field] = &[set("scope", OneOf(&["*", "Cluster", "Namespaced"]))];
 const MAX_CONDITIONS: usize = 64;
 
 fn texts<'a>(object: &'a Value, field: &str) -> Vec<&'a str> {
@@ -71,9 +74,7 @@ pub(super) fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     resources(&texts(rule, "resources"), &path.child("resources"), errors);
-    if let Some(scope) = rule.field("scope").and_then(Value::as_str) {
-        one_of(errors, &path.child("scope"), scope, SCOPES);
-    }
+    fields::validate(RULE, rule, path, errors);
 }
 
 fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {

@@ -6,14 +6,18 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, one_of, selector},
+    validation::check,
 };
 use mullion_schema::tree::{Tree, object_at, set_default};
 use serde_json::{Map, Value};
 
 use super::{client_config::client_config, rules};
 use crate::{
-    Check, Column, Kind, Printing, print,
+    Check, Column, Kind, Printing,
+    fields::{
+        self, Code, Field, Items, OneOf, Selector, Text, Within, always, present, required, set,
+    },
+    print,
     request::{Ctx, expression::Scope},
 };
 
@@ -29,10 +33,25 @@ pub(crate) const MUTATING: WebhookConfigurations = WebhookConfigurations { chang
 pub(crate) const VALIDATING: WebhookConfigurations = WebhookConfigurations { changes: false };
 
 const DEFAULT_TIMEOUT_SECONDS: i64 = 10;
-const MAX_TIMEOUT_SECONDS: i64 = 30;
 /// The versions of AdmissionReview that are sent, the preferred one first.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
-const SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
+const HOOK: &[Field] = &[
+    required("name", Text(fully_qualified)),
+    always("rules", Items(&Code(rules::rule))),
+    set("failurePolicy", OneOf(&["Fail", "Ignore"])),
+    set("matchPolicy", OneOf(&["Equivalent", "Exact"])),
+    // v1 has neither `Some` nor `Unknown`: a dry run must not call a webhook that could change something.
+    present("sideEffects", OneOf(&["None", "NoneOnDryRun"]))
+        .because("must specify one of None, NoneOnDryRun"),
+    set(
+        "timeoutSeconds",
+        Within(1, 30, "the timeout value must be between 1 and 30 seconds"),
+    ),
+    set("namespaceSelector", Selector),
+    set("objectSelector", Selector),
+];
+const MUTATING_HOOK: &[Field] = &[set("reinvocationPolicy", OneOf(&["IfNeeded", "Never"]))];
+const CLIENT: &[Field] = &[always("clientConfig", Code(client_config))];
 const COLUMNS: [Column; 3] = [print::NAME, print::typed("Webhooks", "integer"), print::AGE];
 
 /// Returns the objects of a list, for their defaults to be set.
@@ -114,39 +133,11 @@ impl Printing for WebhookConfigurations {
 
 impl WebhookConfigurations {
     fn validate_hook(&self, hook: &Value, path: &Path<'_>, errors: &mut Errors) {
-        fully_qualified(hook.text("name"), &path.child("name"), errors);
-        for (index, rule) in hook.items("rules").iter().enumerate() {
-            rules::rule(rule, &path.child("rules").index(index), errors);
-        }
-        let among = |errors: &mut Errors, field, supported: &[&str]| {
-            if let Some(value) = hook.field(field).and_then(Value::as_str) {
-                one_of(errors, &path.child(field), value, supported);
-            }
-        };
-        among(errors, "failurePolicy", &["Fail", "Ignore"]);
-        among(errors, "matchPolicy", &["Equivalent", "Exact"]);
-        // v1 has neither `Some` nor `Unknown`: a dry run must not call a webhook that could change something.
-        if hook.has("sideEffects") {
-            among(errors, "sideEffects", SIDE_EFFECTS);
-        } else {
-            let why = format!("must specify one of {}", SIDE_EFFECTS.join(", "));
-            errors.required(&path.child("sideEffects"), why);
-        }
-        let seconds = hook.integer("timeoutSeconds");
-        if let Some(seconds) = seconds.filter(|given| !(1..=MAX_TIMEOUT_SECONDS).contains(given)) {
-            let why = "the timeout value must be between 1 and 30 seconds";
-            errors.invalid(&path.child("timeoutSeconds"), seconds, why);
-        }
-        for field in ["namespaceSelector", "objectSelector"] {
-            if let Some(given) = hook.field(field) {
-                selector::label_selector(errors, &path.child(field), given);
-            }
-        }
+        fields::validate(HOOK, hook, path, errors);
         if self.changes {
-            among(errors, "reinvocationPolicy", &["IfNeeded", "Never"]);
+            fields::validate(MUTATING_HOOK, hook, path, errors);
         }
-        let config = hook.get("clientConfig").unwrap_or(&Value::Null);
-        client_config(config, &path.child("clientConfig"), errors);
+        fields::validate(CLIENT, hook, path, errors);
         rules::conditions(
             hook.items("matchConditions"),
             &Scope::default(),
@@ -156,10 +147,7 @@ impl WebhookConfigurations {
     }
 }
 
-fn fully_qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if name.is_empty() {
-        return errors.required(path, "");
-    }
+fn fully_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
     let problems = names::dns_subdomain(name);
     if !problems.is_empty() {
         errors.invalid(path, name, problems.join(","));

@@ -4,13 +4,16 @@ use mullion_kube_text::{
     field::{Errors, Path},
     names,
     quantity::Quantity,
-    validation::{check, resources},
+    validation::resources,
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-const MAX_PERIOD_SECONDS: i64 = 1800;
-const MAX_WINDOW_SECONDS: i64 = 3600;
+use crate::fields::{
+    self, All, Among, Anything, AtLeast, AtMost, Code, Each, Field, Fields, Format, OneOf, Rule,
+    Text, always, required, set,
+};
+
 /// The types of metrics and the fields that describe them, in the order in which kube-apiserver checks them.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
@@ -25,6 +28,67 @@ const TYPES: [&str; 5] = [
     "Object",
     "Pods",
     "Resource",
+];
+const NO_RESOURCE: &str = "must specify a resource name";
+const POSITIVE: Rule = AtLeast(1, "must be greater than zero");
+const SPEC: &[Field] = &[required(
+    "maxReplicas",
+    AtLeast(1, "must be greater than or equal to 1"),
+)
+.because("must be set and greater than 0")];
+const REFERENCE: &[Field] = &[
+    required("kind", Format(names::path_segment)),
+    required("name", Format(names::path_segment)),
+];
+const METRIC: &[Field] = &[
+    required("type", Anything).because("must specify a metric source type"),
+    always("type", OneOf(&TYPES)),
+];
+const RESOURCE: &[Field] = &[required("name", Anything).because(NO_RESOURCE)];
+const CONTAINER_RESOURCE: &[Field] = &[
+    required("name", Text(resources::container_name)).because(NO_RESOURCE),
+    required("container", Format(names::dns_label)).because("must specify a container"),
+];
+const OTHER_SOURCE: &[Field] = &[always("metric", Fields(METRIC_IDENTIFIER))];
+const METRIC_IDENTIFIER: &[Field] =
+    &[required("name", Format(names::path_segment)).because("must specify a metric name")];
+const TARGET: &[Field] = &[
+    required("type", Anything).because("must specify a metric target type"),
+    always(
+        "type",
+        Among(
+            &["Utilization", "Value", "AverageValue"],
+            "must be either Utilization, Value, or AverageValue",
+        ),
+    ),
+    set("value", Text(positive)),
+    set("averageValue", Text(positive)),
+    set("averageUtilization", AtLeast(1, "must be greater than 0")),
+];
+const BEHAVIOR: &[Field] = &[
+    set("scaleUp", Fields(SCALING_RULES)),
+    set("scaleDown", Fields(SCALING_RULES)),
+];
+const SCALING_RULES: &[Field] = &[
+    set(
+        "stabilizationWindowSeconds",
+        All(&[
+            AtLeast(0, "must be greater than or equal to zero"),
+            AtMost(3600, "must be less than or equal to 3600"),
+        ]),
+    ),
+    set("selectPolicy", OneOf(&["Disabled", "Max", "Min"])),
+    always("policies", All(&[Code(some_policy), Each(POLICY)])),
+    set("tolerance", Text(tolerance)),
+];
+const POLICY: &[Field] = &[
+    always("type", OneOf(&["Percent", "Pods"])),
+    always("value", POSITIVE),
+    always("periodSeconds", POSITIVE),
+    always(
+        "periodSeconds",
+        AtMost(1800, "must be less than or equal to 1800"),
+    ),
 ];
 
 /// Requires `minReplicas` to be at least 1; callers skip this if the stored autoscaler allows 0.
@@ -45,13 +109,9 @@ pub(super) fn at_least_one(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let fewest = spec.integer("minReplicas");
     let most = spec.integer("maxReplicas").unwrap_or(0);
-    let at = path.child("maxReplicas");
-    match most {
-        0 => errors.required(&at, "must be set and greater than 0"),
-        ..0 => errors.invalid(&at, most, "must be greater than or equal to 1"),
-        _ => {}
-    }
+    fields::validate(SPEC, spec, path, errors);
     if fewest.is_some_and(|fewest| most < fewest) {
+        let at = path.child("maxReplicas");
         errors.invalid(&at, most, "must be greater than or equal to `minReplicas`");
     }
     let target = &spec["scaleTargetRef"];
@@ -71,23 +131,11 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             "must specify at least one Object or External metric to support scaling to zero replicas",
         );
     }
-    let at = path.child("behavior");
-    for direction in ["scaleUp", "scaleDown"] {
-        if let Some(rules) = spec["behavior"].field(direction) {
-            scaling_rules(rules, &at.child(direction), errors);
-        }
-    }
+    fields::validate(BEHAVIOR, &spec["behavior"], &path.child("behavior"), errors);
 }
 
 fn reference(reference: &Value, may_be_core: bool, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["kind", "name"] {
-        let (at, text) = (path.child(field), reference.text(field));
-        if text.is_empty() {
-            errors.required(&at, "");
-        } else {
-            check(errors, &at, text, names::path_segment(text));
-        }
-    }
+    fields::validate(REFERENCE, reference, path, errors);
     let version = reference.text("apiVersion");
     let at = path.child("apiVersion");
     match version.matches('/').count() {
@@ -103,13 +151,8 @@ fn reference(reference: &Value, may_be_core: bool, path: &Path<'_>, errors: &mut
 }
 
 fn metric(metric: &Value, path: &Path<'_>, errors: &mut Errors) {
+    fields::validate(METRIC, metric, path, errors);
     let kind = metric.text("type");
-    if kind.is_empty() {
-        errors.required(&path.child("type"), "must specify a metric source type");
-    }
-    if !TYPES.contains(&kind) {
-        errors.not_supported(&path.child("type"), kind, &TYPES);
-    }
     let present: Vec<&str> = SOURCES
         .iter()
         .map(|(_, field)| *field)
@@ -141,38 +184,18 @@ fn metric(metric: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn source(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    match kind {
-        "resource" | "containerResource" => {
-            if source.text("name").is_empty() {
-                errors.required(&path.child("name"), "must specify a resource name");
-            } else if kind == "containerResource" {
-                let name = source.text("name");
-                resources::container_name(errors, &path.child("name"), name);
-            }
-            if kind == "containerResource" {
-                let (at, container) = (path.child("container"), source.text("container"));
-                if container.is_empty() {
-                    errors.required(&at, "must specify a container");
-                } else {
-                    check(errors, &at, container, names::dns_label(container));
-                }
-            }
-        }
-        _ => {
-            if kind == "object" {
-                let object = &source["describedObject"];
-                reference(object, true, &path.child("describedObject"), errors);
-            }
-            let (at, name) = (path.child("metric"), source["metric"].text("name"));
-            if name.is_empty() {
-                errors.required(&at.child("name"), "must specify a metric name");
-            } else {
-                check(errors, &at.child("name"), name, names::path_segment(name));
-            }
-        }
+    if kind == "object" {
+        let object = &source["describedObject"];
+        reference(object, true, &path.child("describedObject"), errors);
     }
+    let own = match kind {
+        "resource" => RESOURCE,
+        "containerResource" => CONTAINER_RESOURCE,
+        _ => OTHER_SOURCE,
+    };
+    fields::validate(own, source, path, errors);
     let (wanted, at) = (&source["target"], path.child("target"));
-    target(wanted, &at, errors);
+    fields::validate(TARGET, wanted, &at, errors);
     let has = |field: &str| wanted.has(field);
     match kind {
         "object" if !has("value") && !has("averageValue") => errors.required(
@@ -208,89 +231,21 @@ fn source(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn target(target: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let kind = target.text("type");
-    if kind.is_empty() {
-        errors.required(&path.child("type"), "must specify a metric target type");
-    }
-    if !matches!(kind, "Utilization" | "Value" | "AverageValue") {
-        errors.invalid(
-            &path.child("type"),
-            kind,
-            "must be either Utilization, Value, or AverageValue",
-        );
-    }
-    for field in ["value", "averageValue"] {
-        let text = target.text(field);
-        if Quantity::parse(text).is_ok_and(|amount| amount.nano() <= 0) {
-            errors.invalid(&path.child(field), text, "must be positive");
-        }
-    }
-    if let Some(percent) = target.integer("averageUtilization").filter(|p| *p < 1) {
-        errors.invalid(
-            &path.child("averageUtilization"),
-            percent,
-            "must be greater than 0",
-        );
+fn positive(errors: &mut Errors, path: &Path<'_>, amount: &str) {
+    if Quantity::parse(amount).is_ok_and(|amount| amount.nano() <= 0) {
+        errors.invalid(path, amount, "must be positive");
     }
 }
 
-fn scaling_rules(rules: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const SELECT: [&str; 3] = ["Disabled", "Max", "Min"];
-    if let Some(window) = rules.integer("stabilizationWindowSeconds") {
-        let at = path.child("stabilizationWindowSeconds");
-        if window < 0 {
-            errors.invalid(&at, window, "must be greater than or equal to zero");
-        }
-        if window > MAX_WINDOW_SECONDS {
-            errors.invalid(
-                &at,
-                window,
-                format!("must be less than or equal to {MAX_WINDOW_SECONDS}"),
-            );
-        }
-    }
-    let select = rules.text("selectPolicy");
-    if rules.has("selectPolicy") && !SELECT.contains(&select) {
-        errors.not_supported(&path.child("selectPolicy"), select, &SELECT);
-    }
-    let at = path.child("policies");
-    let policies = rules.items("policies");
-    // Defaults replace a missing list, but a list that the client sent empty is an error.
-    if policies.is_empty() || errors.sent_empty(&at) {
-        errors.required(&at, "must specify at least one Policy");
-    }
-    for (index, item) in policies.iter().enumerate() {
-        policy(item, &at.index(index), errors);
-    }
-    let tolerance = rules.text("tolerance");
-    if Quantity::parse(tolerance).is_ok_and(|tolerance| tolerance.is_negative()) {
-        errors.invalid(
-            &path.child("tolerance"),
-            tolerance,
-            "must be greater or equal to zero",
-        );
+fn tolerance(errors: &mut Errors, path: &Path<'_>, amount: &str) {
+    if Quantity::parse(amount).is_ok_and(|amount| amount.is_negative()) {
+        errors.invalid(path, amount, "must be greater or equal to zero");
     }
 }
 
-fn policy(policy: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const KINDS: [&str; 2] = ["Percent", "Pods"];
-    let kind = policy.text("type");
-    if !KINDS.contains(&kind) {
-        errors.not_supported(&path.child("type"), kind, &KINDS);
-    }
-    for field in ["value", "periodSeconds"] {
-        let number = policy.integer(field).unwrap_or(0);
-        if number <= 0 {
-            errors.invalid(&path.child(field), number, "must be greater than zero");
-        }
-    }
-    let period = policy.integer("periodSeconds").unwrap_or(0);
-    if period > MAX_PERIOD_SECONDS {
-        errors.invalid(
-            &path.child("periodSeconds"),
-            period,
-            format!("must be less than or equal to {MAX_PERIOD_SECONDS}"),
-        );
+/// Requires a policy. Defaults replace a missing list, but a list that the client sent empty is an error.
+fn some_policy(policies: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if policies.as_array().is_none_or(Vec::is_empty) || errors.sent_empty(path) {
+        errors.required(path, "must specify at least one Policy");
     }
 }

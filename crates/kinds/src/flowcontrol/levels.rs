@@ -6,13 +6,43 @@ use mullion_schema::tree::{Tree, set_default, set_zero};
 use serde_json::{Map, Value};
 
 use super::{Check, conditions, defaults};
-use crate::{Column, Kind, Printing, podspec::internal, print, request::Ctx};
+use crate::{
+    Column, Kind, Printing,
+    fields::{self, AtLeast, AtMost, Field, Within, always, set},
+    podspec::internal,
+    print,
+    request::Ctx,
+};
 
 /// flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration.
 pub(crate) struct PriorityLevelConfiguration;
 
 const EXEMPT: &str = "exempt";
-const MAX_QUEUES: i64 = 10_000_000;
+const SHARES: Field = always(
+    "nominalConcurrencyShares",
+    AtLeast(0, "must be a non-negative integer"),
+);
+const LENDABLE: Field = set(
+    "lendablePercent",
+    Within(0, 100, "must be between 0 and 100, inclusive"),
+);
+const EXEMPT_LEVEL: &[Field] = &[SHARES, LENDABLE];
+const LIMITED: &[Field] = &[SHARES];
+const PERCENTAGES: &[Field] = &[
+    LENDABLE,
+    set(
+        "borrowingLimitPercent",
+        AtLeast(0, "if specified, must be a non-negative integer"),
+    ),
+];
+const QUEUING: &[Field] = &[
+    always("queueLengthLimit", AtLeast(1, "must be positive")),
+    always("queues", AtLeast(1, "must be positive")),
+    always(
+        "queues",
+        AtMost(10_000_000, "must not be greater than 10000000"),
+    ),
+];
 /// The number of bits of a flow's hash that the choice of queues can use.
 const HASH_BITS: u32 = 60;
 const COLUMNS: [Column; 7] = [
@@ -133,9 +163,7 @@ fn level(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                 errors.forbidden(&path.child("limited"), why);
             }
             if let Some(exempt) = spec.field("exempt") {
-                let at = path.child("exempt");
-                shares(exempt, &at, errors);
-                lendable(exempt, &at, errors);
+                fields::validate(EXEMPT_LEVEL, exempt, &path.child("exempt"), errors);
             }
         }
         "Limited" => {
@@ -154,24 +182,8 @@ fn level(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn shares(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let shares = owner.integer("nominalConcurrencyShares").unwrap_or(0);
-    if shares < 0 {
-        let at = path.child("nominalConcurrencyShares");
-        errors.invalid(&at, shares, "must be a non-negative integer");
-    }
-}
-
-fn lendable(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let percent = owner.integer("lendablePercent");
-    if let Some(percent) = percent.filter(|percent| !(0..=100).contains(percent)) {
-        let why = "must be between 0 and 100, inclusive";
-        errors.invalid(&path.child("lendablePercent"), percent, why);
-    }
-}
-
 fn limited(limited: &Value, path: &Path<'_>, errors: &mut Errors) {
-    shares(limited, path, errors);
+    fields::validate(LIMITED, limited, path, errors);
     let (response, at) = (&limited["limitResponse"], path.child("limitResponse"));
     let (queuing, queuing_path) = (response.field("queuing"), at.child("queuing"));
     match (response.text("type"), queuing) {
@@ -189,30 +201,13 @@ fn limited(limited: &Value, path: &Path<'_>, errors: &mut Errors) {
         ("", _) => errors.required(&at.child("type"), ""),
         (other, _) => errors.not_supported(&at.child("type"), other, &["Queue", "Reject"]),
     }
-    lendable(limited, path, errors);
-    if let Some(percent) = limited.integer("borrowingLimitPercent").filter(|p| *p < 0) {
-        let why = "if specified, must be a non-negative integer";
-        errors.invalid(&path.child("borrowingLimitPercent"), percent, why);
-    }
+    fields::validate(PERCENTAGES, limited, path, errors);
 }
 
 fn queues(queuing: &Value, path: &Path<'_>, errors: &mut Errors) {
     let number = |field: &str| queuing.integer(field).unwrap_or(0);
-    let (length, queues, hand) = (
-        number("queueLengthLimit"),
-        number("queues"),
-        number("handSize"),
-    );
-    if length <= 0 {
-        errors.invalid(&path.child("queueLengthLimit"), length, "must be positive");
-    }
-    let at = path.child("queues");
-    if queues <= 0 {
-        errors.invalid(&at, queues, "must be positive");
-    } else if queues > MAX_QUEUES {
-        let why = format!("must not be greater than {MAX_QUEUES}");
-        errors.invalid(&at, queues, why);
-    }
+    let (queues, hand) = (number("queues"), number("handSize"));
+    fields::validate(QUEUING, queuing, path, errors);
     let at = path.child("handSize");
     let bits = entropy_bits(queues, hand);
     if hand <= 0 {

@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
-    validation::check,
 };
 use mullion_schema::tree::{Tree, object_at, set_zero};
 use serde_json::Value;
@@ -20,7 +19,11 @@ use serde_json::Value;
 pub use self::defaults::{levels, schemas};
 pub(super) use self::levels::PriorityLevelConfiguration;
 use super::{Check, Column, Kind, podspec::internal, print};
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, All, AtLeast, AtMost, Code, Field, Fields, Format, Items, always, required},
+    request::Ctx,
+};
 
 /// The API group.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -31,7 +34,25 @@ pub const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
 pub(super) struct FlowSchema;
 
 const DEFAULT_PRECEDENCE: i64 = 1000;
-const MAX_PRECEDENCE: i64 = 10_000;
+const PRECEDENCE: &[Field] = &[always(
+    "matchingPrecedence",
+    All(&[
+        AtLeast(1, "must be a positive value"),
+        AtMost(10_000, "must not be greater than 10000"),
+    ]),
+)];
+const LEVEL: &[Field] = &[always(
+    "priorityLevelConfiguration",
+    Fields(LEVEL_REFERENCE),
+)];
+const LEVEL_REFERENCE: &[Field] =
+    &[required("name", Format(names::dns_subdomain)).because("must reference a priority level")];
+const RULE: &[Field] =
+    &[required("subjects", Items(&Code(subject)))
+        .because("subjects must contain at least one value")];
+const ACCOUNT_NAME: &[Field] = &[required("name", Format(names::dns_subdomain))];
+const ACCOUNT_NAMESPACE: &[Field] = &[required("namespace", Format(names::dns_label))
+    .because("must specify namespace for service account")];
 const VERBS: [&str; 9] = [
     "create",
     "delete",
@@ -139,13 +160,7 @@ fn schema(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         spec.integer("matchingPrecedence").unwrap_or(0),
         path.child("matchingPrecedence"),
     );
-    if precedence <= 0 {
-        errors.invalid(&at, precedence, "must be a positive value");
-    }
-    if precedence > MAX_PRECEDENCE {
-        let why = format!("must not be greater than {MAX_PRECEDENCE}");
-        errors.invalid(&at, precedence, why);
-    }
+    fields::validate(PRECEDENCE, spec, path, errors);
     // No other schema may come before `exempt`, which lets administrators reach a busy server.
     if precedence == 1 && name != "exempt" {
         let why = "only the schema named 'exempt' may have matchingPrecedence 1";
@@ -162,16 +177,7 @@ fn schema(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             r#"supported values: "ByNamespace", "ByUser""#,
         );
     }
-    let (level, at) = (
-        spec["priorityLevelConfiguration"].text("name"),
-        path.child("priorityLevelConfiguration"),
-    );
-    let at = at.child("name");
-    if level.is_empty() {
-        errors.required(&at, "must reference a priority level");
-    } else {
-        check(errors, &at, level, names::dns_subdomain(level));
-    }
+    fields::validate(LEVEL, spec, path, errors);
     let at = path.child("rules");
     for (index, item) in spec.items("rules").iter().enumerate() {
         rule(item, &at.index(index), errors);
@@ -179,13 +185,7 @@ fn schema(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (subjects, at) = (rule.items("subjects"), path.child("subjects"));
-    if subjects.is_empty() {
-        errors.required(&at, "subjects must contain at least one value");
-    }
-    for (index, item) in subjects.iter().enumerate() {
-        subject(item, &at.index(index), errors);
-    }
+    fields::validate(RULE, rule, path, errors);
     let (resources, others) = (rule.items("resourceRules"), rule.items("nonResourceRules"));
     if resources.is_empty() && others.is_empty() {
         let why = "at least one of resourceRules and nonResourceRules has to be non-empty";
@@ -231,19 +231,11 @@ fn subject(subject: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn service_account(account: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (name, at) = (account.text("name"), path.child("name"));
-    match name {
-        "" => errors.required(&at, ""),
-        // `*` stands for all accounts of the namespace.
-        "*" => {}
-        name => check(errors, &at, name, names::dns_subdomain(name)),
+    // `*` stands for all accounts of the namespace.
+    if account.text("name") != "*" {
+        fields::validate(ACCOUNT_NAME, account, path, errors);
     }
-    let (namespace, at) = (account.text("namespace"), path.child("namespace"));
-    if namespace.is_empty() {
-        errors.required(&at, "must specify namespace for service account");
-    } else {
-        check(errors, &at, namespace, names::dns_label(namespace));
-    }
+    fields::validate(ACCOUNT_NAMESPACE, account, path, errors);
 }
 
 fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {

@@ -5,21 +5,35 @@ use std::collections::HashSet;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
-    validation::{check, nonnegative},
+    validation::nonnegative,
 };
 use mullion_schema::tree::{Tree, set_zero};
 use serde_json::{Map, Value};
 
 use super::indexes;
-use crate::podspec::internal;
+use crate::{
+    fields::{self, All, Each, Field, Format, MaxItems, OneOf, always, required},
+    podspec::internal,
+};
 
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
-const MAX_PATTERNS: usize = 20;
 const MAX_INDEXES: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
-const OPERATORS: [&str; 2] = ["In", "NotIn"];
-const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
+const FAILURE: &[Field] = &[always("rules", MaxItems(MAX_RULES))];
+const CONDITIONS: &[Field] = &[always(
+    "onPodConditions",
+    All(&[MaxItems(20), Each(CONDITION)]),
+)];
+const CONDITION: &[Field] = &[
+    always("type", Format(names::qualified_name)),
+    required("status", OneOf(&["False", "True", "Unknown"]))
+        .because(r#"valid values: ["False" "True" "Unknown"]"#),
+];
+const EXIT_CODES: &[Field] =
+    &[required("operator", OneOf(&["In", "NotIn"])).because(r#"valid values: ["In" "NotIn"]"#)];
+const SUCCESS: &[Field] = &[required("rules", MaxItems(MAX_RULES))
+    .because("at least one rules must be specified when the successPolicy is specified")];
 
 /// Sets the default of a pattern for pod conditions: the condition is `True`.
 pub(super) fn default(spec: &mut Map<String, Value>) {
@@ -43,12 +57,9 @@ pub(super) fn default(spec: &mut Map<String, Value>) {
 
 /// Validates the rules of `podFailurePolicy`, which decide how failures of pods count.
 pub(super) fn failure(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mut Errors) {
+    fields::validate(FAILURE, policy, path, errors);
     let path = path.child("rules");
-    let rules = policy.items("rules");
-    if rules.len() > MAX_RULES {
-        errors.too_many(&path, rules.len(), MAX_RULES);
-    }
-    for (index, rule) in rules.iter().enumerate() {
+    for (index, rule) in policy.items("rules").iter().enumerate() {
         failure_rule(spec, rule, &path.index(index), errors);
     }
 }
@@ -56,7 +67,10 @@ pub(super) fn failure(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mu
 fn failure_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("action");
     match rule.text("action") {
-        "" => errors.required(&at, valid_values(&ACTIONS)),
+        "" => errors.required(
+            &at,
+            r#"valid values: ["Count" "FailIndex" "FailJob" "Ignore"]"#,
+        ),
         // Only a Job that counts failures per index can fail a single one.
         "FailIndex" if !spec.has("backoffLimitPerIndex") => errors.invalid(
             &at,
@@ -70,7 +84,7 @@ fn failure_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
     if let Some(codes) = codes {
         exit_codes(spec, codes, &path.child("onExitCodes"), errors);
     }
-    pod_conditions(conditions, &path.child("onPodConditions"), errors);
+    fields::validate(CONDITIONS, rule, path, errors);
     match (codes.is_some(), !conditions.is_empty()) {
         (true, true) => errors.invalid_as_a_whole(
             path,
@@ -84,32 +98,9 @@ fn failure_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-fn pod_conditions(patterns: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    if patterns.len() > MAX_PATTERNS {
-        errors.too_many(path, patterns.len(), MAX_PATTERNS);
-    }
-    for (index, pattern) in patterns.iter().enumerate() {
-        let at = path.index(index);
-        let kind = pattern.text("type");
-        check(errors, &at.child("type"), kind, names::qualified_name(kind));
-        match pattern.text("status") {
-            "" => errors.required(&at.child("status"), valid_values(&STATUSES)),
-            status if !STATUSES.contains(&status) => {
-                errors.not_supported(&at.child("status"), status, &STATUSES);
-            }
-            _ => {}
-        }
-    }
-}
-
 fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors) {
+    fields::validate(EXIT_CODES, codes, path, errors);
     let operator = codes.text("operator");
-    let at = path.child("operator");
-    match operator {
-        "" => errors.required(&at, valid_values(&OPERATORS)),
-        other if !OPERATORS.contains(&other) => errors.not_supported(&at, other, &OPERATORS),
-        _ => {}
-    }
     let name = codes.text("containerName");
     let is_known = ["containers", "initContainers"].iter().any(|list| {
         let containers = spec["template"]["spec"].items(list);
@@ -158,18 +149,9 @@ pub(super) fn success(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mu
         let why = "requires indexed completion mode";
         return errors.with_text(ErrorType::Invalid, path, text, why);
     }
+    fields::validate(SUCCESS, policy, path, errors);
     let path = path.child("rules");
-    let rules = policy.items("rules");
-    if rules.is_empty() {
-        errors.required(
-            &path,
-            "at least one rules must be specified when the successPolicy is specified",
-        );
-    }
-    if rules.len() > MAX_RULES {
-        errors.too_many(&path, rules.len(), MAX_RULES);
-    }
-    for (index, rule) in rules.iter().enumerate() {
+    for (index, rule) in policy.items("rules").iter().enumerate() {
         success_rule(spec, rule, &path.index(index), errors);
     }
 }
@@ -223,10 +205,4 @@ fn success_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
             format!("must be less than or equal to {named} (the number of indexes in the specified succeededIndexes field)"),
         );
     }
-}
-
-/// Formats the valid values of a field: `valid values: ["a" "b"]`.
-fn valid_values(values: &[&str]) -> String {
-    let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
-    format!("valid values: [{}]", quoted.join(" "))
 }

@@ -2,13 +2,16 @@
 
 use mullion_kube_text::{
     field::{Errors, Path},
-    validation,
+    validation::domain_prefixed_path,
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::policies;
-use crate::{podspec, workloads};
+use crate::{
+    fields::{self, All, Field, MaxBytes, NOT_NEGATIVE, OneOf, Text, set},
+    podspec,
+};
 
 /// The highest parallelism of an indexed Job, and the highest limit of failed indexes.
 const MAX_INDEXED: i64 = 100_000;
@@ -16,29 +19,33 @@ const MAX_INDEXED: i64 = 100_000;
 const MANY_COMPLETIONS: i64 = 100_000;
 /// The limit of parallelism and of failed indexes for Jobs with many completions.
 const LIMIT_WITH_MANY: i64 = 10_000;
-const MAX_MANAGED_BY: usize = 63;
+const COUNTS: &[Field] = &[
+    set("parallelism", NOT_NEGATIVE),
+    set("completions", NOT_NEGATIVE),
+    set("activeDeadlineSeconds", NOT_NEGATIVE),
+    set("backoffLimit", NOT_NEGATIVE),
+    set("ttlSecondsAfterFinished", NOT_NEGATIVE),
+    set("backoffLimitPerIndex", NOT_NEGATIVE),
+    set("maxFailedIndexes", NOT_NEGATIVE),
+];
+const SPEC: &[Field] = &[
+    set(
+        "managedBy",
+        All(&[Text(domain_prefixed_path), MaxBytes(63)]),
+    ),
+    set("completionMode", OneOf(&["NonIndexed", "Indexed"])),
+];
 
 /// Validates the spec, except for its selector.
 pub(crate) fn validate(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let counts = [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ];
-    workloads::counts(spec, &counts, path, errors);
+    fields::validate(COUNTS, spec, path, errors);
     if spec.has("maxFailedIndexes") && !spec.has("backoffLimitPerIndex") {
         errors.required(
             &path.child("backoffLimitPerIndex"),
             "when maxFailedIndexes is specified",
         );
     }
-    if spec.has("managedBy") {
-        managed_by(spec.text("managedBy"), &path.child("managedBy"), errors);
-    }
+    fields::validate(SPEC, spec, path, errors);
     completion_mode(spec, path, errors);
     if let Some(policy) = spec.field("podFailurePolicy") {
         policies::failure(spec, policy, &path.child("podFailurePolicy"), errors);
@@ -67,19 +74,8 @@ pub(crate) fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
     )]
 }
 
-fn managed_by(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    validation::domain_prefixed_path(errors, path, name);
-    if name.len() > MAX_MANAGED_BY {
-        errors.too_long(path, MAX_MANAGED_BY);
-    }
-}
-
 fn completion_mode(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const MODES: [&str; 2] = ["NonIndexed", "Indexed"];
     let mode = spec.text("completionMode");
-    if spec.has("completionMode") && !MODES.contains(&mode) {
-        errors.not_supported(&path.child("completionMode"), mode, &MODES);
-    }
     if mode == "Indexed" {
         indexed(spec, path, errors);
     }

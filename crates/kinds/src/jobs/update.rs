@@ -3,18 +3,18 @@
 
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
-    validation::{self, IMMUTABLE},
+    validation::IMMUTABLE,
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::status::is_true;
-use crate::podspec::internal;
+use crate::{fields, podspec::internal};
 
 /// Validates a change of the spec.
 pub(super) fn validate(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (spec, before) = (&object["spec"], &old["spec"]);
-    completions(spec, before, &path.child("completions"), errors);
+    completions(spec, before, path, errors);
     if spec["selector"] != before["selector"] {
         errors.with_text(
             ErrorType::Invalid,
@@ -24,10 +24,7 @@ pub(super) fn validate(object: &Value, old: &Value, path: &Path<'_>, errors: &mu
         );
     }
     template(spec, old, &path.child("template"), errors);
-    let mut same = |field: &str| {
-        validation::immutable(errors, &path.child(field), &spec[field], &before[field]);
-    };
-    same("completionMode");
+    fields::immutable(&["completionMode"], spec, before, path, errors);
     same_struct(
         spec,
         before,
@@ -36,11 +33,8 @@ pub(super) fn validate(object: &Value, old: &Value, path: &Path<'_>, errors: &mu
         path,
         errors,
     );
-    let mut same = |field: &str| {
-        validation::immutable(errors, &path.child(field), &spec[field], &before[field]);
-    };
-    same("backoffLimitPerIndex");
-    same("managedBy");
+    let fixed = &["backoffLimitPerIndex", "managedBy"];
+    fields::immutable(fixed, spec, before, path, errors);
     same_struct(spec, before, "successPolicy", "SuccessPolicy", path, errors);
 }
 
@@ -67,12 +61,12 @@ fn same_struct(
 fn completions(spec: &Value, before: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (wanted, had) = (&spec["completions"], &before["completions"]);
     if spec.text("completionMode") != "Indexed" {
-        return validation::immutable(errors, path, wanted, had);
+        return fields::immutable(&["completions"], spec, before, path, errors);
     }
     // An indexed Job without a number is reported by the validation of the spec.
     if wanted != had && spec.has("completions") && *wanted != spec["parallelism"] {
         errors.invalid(
-            path,
+            &path.child("completions"),
             wanted.clone(),
             "can only be modified in tandem with spec.parallelism",
         );

@@ -1,14 +1,11 @@
 //! Validates updates of a PersistentVolume: its source, mode and affinity are immutable once they are set.
 
-use mullion_kube_text::{
-    field::{ErrorType, Errors, Path},
-    validation,
-};
+use mullion_kube_text::field::{ErrorType, Errors, Path};
 use mullion_schema::tree::Tree;
 use serde_json::{Map, Value};
 
 use super::{ATTRIBUTES_CLASS, SOURCES};
-use crate::podspec;
+use crate::{fields, podspec};
 
 const EXPAND_SECRET: &str = "controllerExpandSecretRef";
 
@@ -37,8 +34,7 @@ pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
         errors.forbidden(&path.child("persistentvolumesource"), detail);
     }
     // These paths are the ones that kube-apiserver reports.
-    let (mode, old_mode) = (&spec["volumeMode"], &old["volumeMode"]);
-    validation::immutable(errors, &Path::new("volumeMode"), mode, old_mode);
+    fields::immutable(&["volumeMode"], spec, old, Path::ROOT, errors);
     let (affinity, old_affinity) = (spec.field("nodeAffinity"), old.field("nodeAffinity"));
     if let Some(before) = old_affinity
         && !affinity.is_some_and(|now| is_relabelled(now, before))

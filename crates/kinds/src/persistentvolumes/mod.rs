@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use mullion_kube_text::{
     field::{Errors, Path},
     names, quantity,
-    validation::{check, one_of, resources},
+    validation::resources,
 };
 use mullion_schema::tree::{Tree, object_at, set_default, set_zero};
 use serde_json::{Map, Value, json};
@@ -20,9 +20,39 @@ use super::{
     podspec,
     print::{AGE, NAME, age, column, name, wide},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{
+        self, Anything, Code, Field, Fields, Format, NonEmpty, OneOf, always, filled, present,
+        required, set,
+    },
+    request::Ctx,
+};
 
-const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
+pub(super) const ACCESS_MODES: &[Field] = &[
+    required("accessModes", Anything),
+    always("accessModes", Code(validate_access_modes)),
+];
+const POLICY_AND_AFFINITY: &[Field] = &[
+    filled(
+        "persistentVolumeReclaimPolicy",
+        OneOf(&["Delete", "Recycle", "Retain"]),
+    ),
+    set("nodeAffinity", Fields(AFFINITY)),
+];
+const AFFINITY: &[Field] = &[present("required", Code(podspec::node_selector))
+    .because("must specify required node constraints")];
+const CLASSES: &[Field] = &[
+    filled("storageClassName", Format(names::dns_subdomain)),
+    set("volumeMode", OneOf(VOLUME_MODES)),
+    set(
+        ATTRIBUTES_CLASS,
+        NonEmpty(
+            "an empty string is disallowed",
+            &Format(names::dns_subdomain),
+        ),
+    ),
+];
 /// The field of the status that says since when the volume has been in its phase.
 const PHASE_TIME: &str = "lastPhaseTransitionTime";
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
@@ -186,63 +216,22 @@ fn stamp(now: Timestamp) -> String {
 }
 
 fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
-    modes(errors, path, spec);
+    fields::validate(ACCESS_MODES, spec, path, errors);
     capacity(errors, &path.child("capacity"), spec);
-    let policy = spec.text("persistentVolumeReclaimPolicy");
-    let policy_path = path.child("persistentVolumeReclaimPolicy");
-    if !policy.is_empty() {
-        one_of(errors, &policy_path, policy, RECLAIM_POLICIES);
-    }
-    if let Some(affinity) = spec.field("nodeAffinity") {
-        let at = path.child("nodeAffinity");
-        let at = at.child("required");
-        match affinity.field("required") {
-            Some(required) => podspec::node_selector(required, &at, errors),
-            None => errors.required(&at, "must specify required node constraints"),
-        }
-    }
+    fields::validate(POLICY_AND_AFFINITY, spec, path, errors);
     sources(errors, path, spec, volume);
     // Recycling deletes all files of the volume, which would be those of the node here.
-    if is_root(spec["hostPath"].text("path")) && policy == "Recycle" {
+    if is_root(spec["hostPath"].text("path"))
+        && spec.text("persistentVolumeReclaimPolicy") == "Recycle"
+    {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
-        errors.forbidden(&policy_path, detail);
+        errors.forbidden(&path.child("persistentVolumeReclaimPolicy"), detail);
     }
-    let class_name = |errors: &mut Errors, field: &str| {
-        let class = spec.text(field);
-        check(
-            errors,
-            &path.child(field),
-            class,
-            names::dns_subdomain(class),
-        );
-    };
-    if !spec.text("storageClassName").is_empty() {
-        class_name(errors, "storageClassName");
+    fields::validate(CLASSES, spec, path, errors);
+    if spec.has(ATTRIBUTES_CLASS) && !spec.has("csi") {
+        let detail = "has to be specified when using volumeAttributesClassName";
+        errors.required(&path.child("csi"), detail);
     }
-    if let Some(mode) = spec["volumeMode"].as_str() {
-        one_of(errors, &path.child("volumeMode"), mode, VOLUME_MODES);
-    }
-    if spec.has(ATTRIBUTES_CLASS) {
-        if spec.text(ATTRIBUTES_CLASS).is_empty() {
-            let detail = "an empty string is disallowed";
-            errors.required(&path.child(ATTRIBUTES_CLASS), detail);
-        } else {
-            class_name(errors, ATTRIBUTES_CLASS);
-        }
-        if !spec.has("csi") {
-            let detail = "has to be specified when using volumeAttributesClassName";
-            errors.required(&path.child("csi"), detail);
-        }
-    }
-}
-
-/// Requires access modes, and checks that they are known.
-pub(super) fn modes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    let (modes, path) = (spec.items("accessModes"), path.child("accessModes"));
-    if modes.is_empty() {
-        errors.required(&path, "");
-    }
-    validate_access_modes(errors, &path, modes);
 }
 
 fn capacity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {

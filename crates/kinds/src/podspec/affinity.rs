@@ -5,26 +5,34 @@ use std::collections::{HashMap, HashSet};
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, metadata::label_name, selector::label_selector},
+    validation::{check, metadata::label_name},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
+use crate::fields::{self, Anything, Code, Field, Selector, Text, Within, always, required, set};
+
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+/// `spec.affinity`.
+pub(super) const AFFINITY: &[Field] = &[
+    set("nodeAffinity", Code(node_affinity)),
+    set("podAffinity", Code(pod_affinity)),
+    set("podAntiAffinity", Code(pod_affinity)),
+];
+const WEIGHT: &[Field] = &[always(
+    "weight",
+    Within(1, 100, "must be in the range 1-100"),
+)];
+const SELECTORS: &[Field] = &[
+    set("labelSelector", Selector),
+    set("namespaceSelector", Selector),
+];
+const TOPOLOGY_KEY: &[Field] = &[
+    required("topologyKey", Anything).because("can not be empty"),
+    always("topologyKey", Text(label_name)),
+];
 const NO_SELECTOR: &str = "must not be specified when labelSelector is not set";
-
-/// Validates `spec.affinity`.
-pub(super) fn validate(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(nodes) = affinity.field("nodeAffinity") {
-        node_affinity(nodes, &path.child("nodeAffinity"), errors);
-    }
-    for field in ["podAffinity", "podAntiAffinity"] {
-        if let Some(pods) = affinity.field(field) {
-            pod_affinity(pods, &path.child(field), errors);
-        }
-    }
-}
 
 fn node_affinity(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(required) = affinity.field(REQUIRED) {
@@ -33,18 +41,11 @@ fn node_affinity(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     let preferred = path.child(PREFERRED);
     for (index, term) in affinity.items(PREFERRED).iter().enumerate() {
         let at = preferred.index(index);
-        weight(term, &at, errors);
+        fields::validate(WEIGHT, term, &at, errors);
         if let Some(preference) = term.field("preference") {
             // A preference that no label can satisfy does no harm, so its values are not checked.
             node_selector_term(preference, false, &at.child("preference"), errors);
         }
-    }
-}
-
-fn weight(term: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let weight = term.integer("weight").unwrap_or(0);
-    if !(1..=100).contains(&weight) {
-        errors.invalid(&path.child("weight"), weight, "must be in the range 1-100");
     }
 }
 
@@ -144,7 +145,7 @@ fn pod_affinity(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     let preferred = path.child(PREFERRED);
     for (index, weighted) in affinity.items(PREFERRED).iter().enumerate() {
         let at = preferred.index(index);
-        weight(weighted, &at, errors);
+        fields::validate(WEIGHT, weighted, &at, errors);
         let none = Value::Null;
         pod_affinity_term(
             weighted.get("podAffinityTerm").unwrap_or(&none),
@@ -155,11 +156,7 @@ fn pod_affinity(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["labelSelector", "namespaceSelector"] {
-        if let Some(selector) = term.field(field) {
-            label_selector(errors, &path.child(field), selector);
-        }
-    }
+    fields::validate(SELECTORS, term, path, errors);
     for namespace in term.items("namespaces").iter().filter_map(Value::as_str) {
         check(
             errors,
@@ -170,11 +167,7 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
         );
     }
     label_keys(term, path, errors);
-    let key = term.text("topologyKey");
-    if key.is_empty() {
-        errors.required(&path.child("topologyKey"), "can not be empty");
-    }
-    label_name(errors, &path.child("topologyKey"), key);
+    fields::validate(TOPOLOGY_KEY, term, path, errors);
 }
 
 /// Validates `matchLabelKeys` and `mismatchLabelKeys` of an affinity term or a spread constraint. The keys of `matchLabelKeys` have been

@@ -10,8 +10,16 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-/// The largest length of a device health message, in bytes.
-const MESSAGE: usize = 1024;
+use crate::fields::{self, Field, Format, MaxBytes, NonEmpty, OneOf, always, required, set};
+
+const DEVICE: &[Field] = &[
+    always("health", OneOf(&["Healthy", "Unhealthy", "Unknown"])),
+    set(
+        "message",
+        NonEmpty("must be non-empty if specified", &MaxBytes(1024)),
+    ),
+];
+const EXTENDED: &[Field] = &[required("resourceClaimName", Format(names::dns_subdomain))];
 const REQUEST: &str = "must match one of the container's resource requests";
 const CLAIM: &str = "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty";
 
@@ -66,19 +74,7 @@ fn health(resource: &Value, container: Option<&Value>, path: &Path<'_>, errors: 
     let mut seen = BTreeSet::new();
     for (index, device) in resource.items("resources").iter().enumerate() {
         let at = path.index(index);
-        let health = device.text("health");
-        let known = ["Healthy", "Unhealthy", "Unknown"];
-        if !known.contains(&health) {
-            errors.not_supported(&at.child("health"), health, &known);
-        }
-        if device.has("message") {
-            let (at, message) = (at.child("message"), device.text("message"));
-            if message.is_empty() {
-                errors.required(&at, "must be non-empty if specified");
-            } else if message.len() > MESSAGE {
-                errors.too_long(&at, MESSAGE);
-            }
-        }
+        fields::validate(DEVICE, device, &at, errors);
         let id = device.text("resourceID");
         if !seen.insert(id) {
             errors.duplicate(&at.child("resourceID"), id);
@@ -143,15 +139,7 @@ pub(super) fn validate_extended(claim: &Value, spec: &Value, path: &Path<'_>, er
             errors.duplicate(&at.child("requestName"), request);
         }
     }
-    let (at, name) = (
-        path.child("resourceClaimName"),
-        claim.text("resourceClaimName"),
-    );
-    if name.is_empty() {
-        errors.required(&at, "");
-    } else {
-        check(errors, &at, name, names::dns_subdomain(name));
-    }
+    fields::validate(EXTENDED, claim, path, errors);
 }
 
 #[cfg(test)]

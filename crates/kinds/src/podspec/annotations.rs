@@ -100,7 +100,7 @@ fn apparmor(
 
 fn seccomp(profile: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Some(file) = profile.strip_prefix("localhost/") {
-        paths::local_descending(file, path, errors);
+        paths::local_descending(errors, path, file);
     } else if !matches!(profile, "runtime/default" | "docker/default" | "unconfined") {
         errors.invalid(path, profile, "must be a valid seccomp profile");
     }

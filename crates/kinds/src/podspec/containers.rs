@@ -11,13 +11,50 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Scope, defaults::is_restartable_init, env, mounts, probes, resources, security};
+use crate::fields::{
+    self, All, Anything, Each, Field, Fields, Forbidden, Format, MaxItems, Number, OneOf, Rule,
+    always, filled, present, required, set,
+};
 
-const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
-const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
-const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
-const RESTART_ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
-const MAX_RESTART_RULES: usize = 20;
-const MAX_EXIT_CODES: usize = 255;
+/// The pull policy of a container or an image volume.
+pub(super) const PULL_POLICY: Rule = OneOf(&["Always", "IfNotPresent", "Never"]);
+const CONTAINER: &[Field] = &[
+    required("name", Format(names::dns_label)),
+    required("image", Anything),
+    required(
+        "terminationMessagePolicy",
+        OneOf(&["File", "FallbackToLogsOnError"]),
+    ),
+];
+const IMAGE: &[Field] = &[required("imagePullPolicy", PULL_POLICY)];
+const PORT: &[Field] = &[
+    required("containerPort", Number(names::port_number)),
+    filled("hostPort", Number(names::port_number)),
+    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+];
+/// What init containers that are not sidecars may not have.
+const NO_HOOKS: &[Field] = &[
+    set("lifecycle", Forbidden(ONLY_SIDECARS)),
+    set("livenessProbe", Forbidden(ONLY_SIDECARS)),
+    set("readinessProbe", Forbidden(ONLY_SIDECARS)),
+    set("startupProbe", Forbidden(ONLY_SIDECARS)),
+];
+const RESTARTS: &[Field] = &[set(
+    "restartPolicy",
+    OneOf(&["Always", "Never", "OnFailure"]),
+)];
+const RULES: &[Field] = &[always(
+    "restartPolicyRules",
+    All(&[MaxItems(20), Each(RESTART_RULE)]),
+)];
+const RESTART_RULE: &[Field] = &[
+    always("action", OneOf(&["Restart", "RestartAllContainers"])),
+    present("exitCodes", Fields(EXIT_CODES)).because("must be specified"),
+];
+const EXIT_CODES: &[Field] = &[
+    always("operator", OneOf(&["In", "NotIn"])),
+    always("values", MaxItems(255)),
+];
 const ONLY_SIDECARS: &str = "may not be set for init containers without restartPolicy=Always";
 const NO_RESTART_POLICY: &str = "must specify restartPolicy when restart rules are used";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
@@ -71,16 +108,7 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         if is_restartable_init(container) {
             hooks_and_probes(container, scope, &at, errors);
         } else {
-            for field in [
-                "lifecycle",
-                "livenessProbe",
-                "readinessProbe",
-                "startupProbe",
-            ] {
-                if container.has(field) {
-                    errors.forbidden(&at.child(field), ONLY_SIDECARS);
-                }
-            }
+            fields::validate(NO_HOOKS, container, &at, errors);
             restart_on_resize(container, &at.child("resizePolicy"), errors);
         }
     }
@@ -172,32 +200,13 @@ pub(super) fn only_in_pods(container: &Value, path: &Path<'_>, errors: &mut Erro
 }
 
 fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
-    let name = container.text("name");
-    if name.is_empty() {
-        errors.required(&path.child("name"), "");
-    } else {
-        check(errors, &path.child("name"), name, names::dns_label(name));
-    }
-    if container.text("image").is_empty() {
-        errors.required(&path.child("image"), "");
-    }
-    match container.text("terminationMessagePolicy") {
-        "File" | "FallbackToLogsOnError" => {}
-        "" => errors.required(&path.child("terminationMessagePolicy"), ""),
-        policy => {
-            errors.not_supported(
-                &path.child("terminationMessagePolicy"),
-                policy,
-                &["File", "FallbackToLogsOnError"],
-            );
-        }
-    }
+    fields::validate(CONTAINER, container, path, errors);
     ports(container.items("ports"), &path.child("ports"), errors);
     env::validate(container.items("env"), &path.child("env"), errors);
     env::validate_from(container.items("envFrom"), &path.child("envFrom"), errors);
     mounts::validate_mounts(container, scope, &path.child("volumeMounts"), errors);
     mounts::validate_devices(container, scope, &path.child("volumeDevices"), errors);
-    pull_policy(container, "imagePullPolicy", path, errors);
+    fields::validate(IMAGE, container, path, errors);
     if let Some(requirements) = container.field("resources") {
         resources::validate(
             requirements,
@@ -230,17 +239,6 @@ fn hooks_and_probes(container: &Value, scope: &Scope<'_>, path: &Path<'_>, error
     probes::validate(container, path, errors);
 }
 
-/// Validates the pull policy of a container or an image volume.
-pub(super) fn pull_policy(owner: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    match owner.text(field) {
-        "" => errors.required(&path.child(field), ""),
-        policy if !PULL_POLICIES.contains(&policy) => {
-            errors.not_supported(&path.child(field), policy, &PULL_POLICIES)
-        }
-        _ => {}
-    }
-}
-
 fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
@@ -254,28 +252,7 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
             }
             check(errors, &at.child("name"), name, sentences);
         }
-        let number = port.integer("containerPort").unwrap_or(0);
-        if number == 0 {
-            errors.required(&at.child("containerPort"), "");
-        } else {
-            port_number(number, &at.child("containerPort"), errors);
-        }
-        if let Some(host_port) = port.integer("hostPort").filter(|port| *port != 0) {
-            port_number(host_port, &at.child("hostPort"), errors);
-        }
-        match port.text("protocol") {
-            "" => errors.required(&at.child("protocol"), ""),
-            protocol if !PROTOCOLS.contains(&protocol) => {
-                errors.not_supported(&at.child("protocol"), protocol, &PROTOCOLS)
-            }
-            _ => {}
-        }
-    }
-}
-
-fn port_number(number: i64, path: &Path<'_>, errors: &mut Errors) {
-    for sentence in names::port_number(number) {
-        errors.invalid(path, number, sentence);
+        fields::validate(PORT, port, &at, errors);
     }
 }
 
@@ -331,38 +308,9 @@ fn resize_policy(
 
 /// Validates a container's restart policy and its rules for exit codes.
 fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let rules = container.items("restartPolicyRules");
-    let at = path.child("restartPolicy");
-    if container.has("restartPolicy") {
-        let policy = container.text("restartPolicy");
-        if !RESTART_POLICIES.contains(&policy) {
-            errors.not_supported(&at, policy, &RESTART_POLICIES);
-        }
-    } else if !rules.is_empty() {
-        errors.required(&at, NO_RESTART_POLICY);
+    fields::validate(RESTARTS, container, path, errors);
+    if !container.has("restartPolicy") && !container.items("restartPolicyRules").is_empty() {
+        errors.required(&path.child("restartPolicy"), NO_RESTART_POLICY);
     }
-    let list = path.child("restartPolicyRules");
-    if rules.len() > MAX_RESTART_RULES {
-        errors.too_many(&list, rules.len(), MAX_RESTART_RULES);
-    }
-    for (index, rule) in rules.iter().enumerate() {
-        let at = list.index(index);
-        let action = rule.text("action");
-        if !RESTART_ACTIONS.contains(&action) {
-            errors.not_supported(&at.child("action"), action, &RESTART_ACTIONS);
-        }
-        let codes_path = at.child("exitCodes");
-        let Some(codes) = rule.field("exitCodes") else {
-            errors.required(&codes_path, "must be specified");
-            continue;
-        };
-        let operator = codes.text("operator");
-        if operator != "In" && operator != "NotIn" {
-            errors.not_supported(&codes_path.child("operator"), operator, &["In", "NotIn"]);
-        }
-        let values = codes.items("values");
-        if values.len() > MAX_EXIT_CODES {
-            errors.too_many(&codes_path.child("values"), values.len(), MAX_EXIT_CODES);
-        }
-    }
+    fields::validate(RULES, container, path, errors);
 }

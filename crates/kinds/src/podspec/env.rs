@@ -8,7 +8,8 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Scope, totals::quantity};
+use super::{Scope, paths, totals::quantity};
+use crate::fields::{self, Field, Format, Text, always, filled, required};
 
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
@@ -37,25 +38,36 @@ const RESOURCES: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
+const VARIABLE: &[Field] = &[required("name", Format(names::relaxed_env_name))];
+const KEYS: [(&str, &[Field]); 3] = [
+    ("configMapKeyRef", KEY),
+    ("secretKeyRef", KEY),
+    ("fileKeyRef", FILE_KEY),
+];
+const KEY: &[Field] = &[
+    always("name", Format(names::dns_subdomain)),
+    required("key", Format(names::config_key)),
+];
+const FILE_KEY: &[Field] = &[
+    required("key", Format(names::relaxed_env_name)),
+    required("volumeName", Format(names::dns_label)),
+    required("path", Text(paths::no_backsteps)),
+];
+const SOURCE: &[Field] = &[filled("prefix", Format(names::relaxed_env_name))];
+const REFERENCE: &[Field] = &[required("name", Format(name_prefix))];
 const DIVISORS: [&str; 13] = [
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
+
+fn name_prefix(name: &str) -> names::Sentences {
+    names::by_rule(names::NameRule::DnsSubdomain, name, true)
+}
 
 /// Validates `env` of a container.
 pub(super) fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, variable) in variables.iter().enumerate() {
         let at = path.index(index);
-        let name = variable.text("name");
-        if name.is_empty() {
-            errors.required(&at.child("name"), "");
-        } else {
-            check(
-                errors,
-                &at.child("name"),
-                name,
-                names::relaxed_env_name(name),
-            );
-        }
+        fields::validate(VARIABLE, variable, &at, errors);
         if let Some(source) = variable.field("valueFrom") {
             value_from(
                 source,
@@ -77,15 +89,11 @@ fn value_from(source: &Value, value: &str, path: &Path<'_>, errors: &mut Errors)
         sources += 1;
         resource_field_ref(reference, false, &path.child("resourceFieldRef"), errors);
     }
-    for kind in ["configMapKeyRef", "secretKeyRef"] {
+    for (kind, fields) in KEYS {
         if let Some(reference) = source.field(kind) {
             sources += 1;
-            key_ref(reference, &path.child(kind), errors);
+            fields::validate(fields, reference, &path.child(kind), errors);
         }
-    }
-    if let Some(reference) = source.field("fileKeyRef") {
-        sources += 1;
-        file_key_ref(reference, &path.child("fileKeyRef"), errors);
     }
     if sources == 0 {
         let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
@@ -209,49 +217,6 @@ pub(super) fn resource_field_ref(
     errors.invalid(&path.child("divisor"), resource, detail);
 }
 
-fn key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (name, key) = (reference.text("name"), reference.text("key"));
-    check(
-        errors,
-        &path.child("name"),
-        name,
-        names::dns_subdomain(name),
-    );
-    if key.is_empty() {
-        errors.required(&path.child("key"), "");
-    } else {
-        check(errors, &path.child("key"), key, names::config_key(key));
-    }
-}
-
-fn file_key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (key, volume) = (reference.text("key"), reference.text("volumeName"));
-    if key.is_empty() {
-        errors.required(&path.child("key"), "");
-    } else {
-        check(
-            errors,
-            &path.child("key"),
-            key,
-            names::relaxed_env_name(key),
-        );
-    }
-    if volume.is_empty() {
-        errors.required(&path.child("volumeName"), "");
-    } else {
-        check(
-            errors,
-            &path.child("volumeName"),
-            volume,
-            names::dns_label(volume),
-        );
-    }
-    match reference.text("path") {
-        "" => errors.required(&path.child("path"), ""),
-        file => super::paths::no_backsteps(file, &path.child("path"), errors),
-    }
-}
-
 /// Validates that files of environment variables are in `emptyDir` volumes of the pod; `path` is the spec's.
 pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     scope.visit_containers(path, &mut |container, at| {
@@ -285,30 +250,12 @@ pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
 pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, source) in sources.iter().enumerate() {
         let at = path.index(index);
-        let prefix = source.text("prefix");
-        if !prefix.is_empty() {
-            check(
-                errors,
-                &at.child("prefix"),
-                prefix,
-                names::relaxed_env_name(prefix),
-            );
-        }
+        fields::validate(SOURCE, source, &at, errors);
         let mut sources = 0;
         for kind in ["configMapRef", "secretRef"] {
-            let Some(reference) = source.field(kind) else {
-                continue;
-            };
-            sources += 1;
-            let name = reference.text("name");
-            let (of_kind, at_kind) = (
-                names::by_rule(names::NameRule::DnsSubdomain, name, true),
-                at.child(kind),
-            );
-            if name.is_empty() {
-                errors.required(&at_kind.child("name"), "");
-            } else {
-                check(errors, &at_kind.child("name"), name, of_kind);
+            if let Some(reference) = source.field(kind) {
+                sources += 1;
+                fields::validate(REFERENCE, reference, &at.child(kind), errors);
             }
         }
         // kube-apiserver reports these two errors at the list, without the index.

@@ -8,19 +8,55 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::volumes::required;
-use crate::persistentvolumeclaims;
+use crate::{
+    csi::driver_name,
+    fields::{
+        self, Anything, Code, Field, Fields, Format, OneOf, Rule, Text, Within, always, filled,
+        present, required, set,
+    },
+    persistentvolumeclaims,
+};
 
 /// The error for an iSCSI qualified name with an unknown prefix.
 const STARTS: &str = "must be valid format starting with iqn, eui, or naa";
 
+/// The number of a logical unit.
+pub(super) const LUN: Rule = Within(0, 255, "must be between 0 and 255, inclusive");
+const ISCSI: &[Field] = &[
+    required("targetPortal", Anything),
+    required("iqn", Text(target_iqn)),
+    always("lun", LUN),
+];
+const QUOBYTE: &[Field] = &[required("volume", Anything)];
+const FIBRE_CHANNEL: &[Field] =
+    &[present("lun", LUN).because("lun is required if targetWWNs is specified")];
+const FLEX: &[Field] = &[required("driver", Anything)];
+const AZURE_DISK: &[Field] = &[
+    required("diskName", Anything),
+    required("diskURI", Anything),
+    set("cachingMode", OneOf(&["None", "ReadOnly", "ReadWrite"])),
+    set("kind", OneOf(&["Dedicated", "Managed", "Shared"])),
+];
+/// A reference to a secret of the pod's namespace.
+pub(super) const SECRET: Field = set("secretRef", Fields(&[required("name", Anything)]));
+pub(super) const STORAGE_OS: &[Field] = &[
+    required("volumeName", Format(names::dns_label)),
+    filled("volumeNamespace", Format(names::dns_label)),
+    SECRET,
+];
+const CSI: &[Field] = &[required("driver", Text(driver_name))];
+pub(super) const EPHEMERAL: &[Field] = &[present("volumeClaimTemplate", Fields(CLAIM_TEMPLATE))];
+const CLAIM_TEMPLATE: &[Field] = &[
+    set("metadata", Code(template_metadata)),
+    always("spec", Code(persistentvolumeclaims::spec)),
+];
+
+fn target_iqn(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    iqn(name, STARTS, path, errors);
+}
+
 pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["targetPortal", "iqn"], path, errors);
-    if !source.text("iqn").is_empty() {
-        iqn(source.text("iqn"), STARTS, &path.child("iqn"), errors);
-    }
-    let number = source.integer("lun").unwrap_or(0);
-    lun(number, &path.child("lun"), errors);
+    fields::validate(ISCSI, source, path, errors);
     if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession"))
         && !source.has("secretRef")
     {
@@ -34,13 +70,6 @@ pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
             &path.child("initiatorname"),
             errors,
         );
-    }
-}
-
-/// Validates the number of a logical unit.
-pub(super) fn lun(lun: i64, path: &Path<'_>, errors: &mut Errors) {
-    if !(0..=255).contains(&lun) {
-        errors.invalid(path, lun, names::outside(0, 255));
     }
 }
 
@@ -119,7 +148,7 @@ pub(super) fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.invalid(&path.child("registry"), registry, PAIRS);
         }
     }
-    required(source, &["volume"], path, errors);
+    fields::validate(QUOBYTE, source, path, errors);
 }
 
 /// Returns whether a text is `host:port`; an IPv6 address must be in brackets.
@@ -151,17 +180,11 @@ pub(super) fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors
             "targetWWNs and wwids can not be specified simultaneously",
         );
     }
-    match source.integer("lun") {
-        None => errors.required(
-            &path.child("lun"),
-            "lun is required if targetWWNs is specified",
-        ),
-        Some(number) => lun(number, &path.child("lun"), errors),
-    }
+    fields::validate(FIBRE_CHANNEL, source, path, errors);
 }
 
 pub(super) fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["driver"], path, errors);
+    fields::validate(FLEX, source, path, errors);
     for (key, _) in source.entries("options") {
         let namespace = key
             .split_once('/')
@@ -184,19 +207,12 @@ pub(super) fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 pub(super) fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const CACHING: [&str; 3] = ["None", "ReadOnly", "ReadWrite"];
-    const KINDS: [&str; 3] = ["Dedicated", "Managed", "Shared"];
     const MANAGED: [&str; 1] = [
         "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
     ];
     const BLOB: [&str; 1] =
         ["https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"];
-    required(source, &["diskName", "diskURI"], path, errors);
-    for (field, supported) in [("cachingMode", CACHING), ("kind", KINDS)] {
-        if source.has(field) && !supported.contains(&source.text(field)) {
-            errors.not_supported(&path.child(field), source.text(field), &supported);
-        }
-    }
+    fields::validate(AZURE_DISK, source, path, errors);
     let (kind, uri) = (source.text("kind"), source.text("diskURI"));
     if kind == "Managed" && !uri.starts_with("/subscriptions/") {
         errors.not_supported(&path.child("diskURI"), uri, &MANAGED);
@@ -207,40 +223,8 @@ pub(super) fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn storage_os(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["volumeName"], path, errors);
-    for field in ["volumeName", "volumeNamespace"] {
-        let name = source.text(field);
-        if !name.is_empty() {
-            check(errors, &path.child(field), name, names::dns_label(name));
-        }
-    }
-    secret_reference(source, path, errors);
-}
-
-pub(super) fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if source
-        .field("secretRef")
-        .is_some_and(|reference| reference.text("name").is_empty())
-    {
-        errors.required(&path.child("secretRef").child("name"), "");
-    }
-}
-
-/// Validates the name of a CSI driver.
-pub(super) fn driver_name(driver: &str, path: &Path<'_>, errors: &mut Errors) {
-    if driver.is_empty() {
-        return errors.required(path, "");
-    }
-    if driver.len() > 63 {
-        errors.too_long(path, 63);
-    }
-    let sentences = names::dns_subdomain(&driver.to_lowercase());
-    check(errors, path, driver, sentences);
-}
-
 pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    driver_name(source.text("driver"), &path.child("driver"), errors);
+    fields::validate(CSI, source, path, errors);
     let Some(secret) = source.field("nodePublishSecretRef") else {
         return;
     };
@@ -293,15 +277,4 @@ pub(crate) fn template_metadata(meta: &Value, path: &Path<'_>, errors: &mut Erro
             errors.forbidden(&path.child(printed), "cannot be set");
         }
     }
-}
-
-pub(super) fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("volumeClaimTemplate");
-    let Some(claim) = source.field("volumeClaimTemplate") else {
-        return errors.required(&at, "");
-    };
-    if let Some(meta) = claim.field("metadata") {
-        template_metadata(meta, &at.child("metadata"), errors);
-    }
-    persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
 }

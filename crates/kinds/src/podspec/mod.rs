@@ -42,16 +42,49 @@ use std::{cell::OnceCell, collections::HashMap};
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, metadata},
+    validation::metadata,
 };
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 pub(crate) use affinity::node_selector;
 pub(crate) use resize::{prepare as prepare_resize, validate as validate_resize};
 pub(crate) use resources::validate_overhead;
-pub(crate) use scheduling::validate_tolerations;
+pub(crate) use scheduling::TOLERATIONS;
 
-use mullion_schema::tree::Tree;
+use crate::fields::{
+    self, Anything, Code, Each, Field, Fields, Format, Labels, NonEmpty, Number, OneOf, always,
+    filled, present, required, set,
+};
+
+const GRACE: &[Field] = &[present("terminationGracePeriodSeconds", Anything)];
+const POLICIES: &[Field] = &[
+    required("restartPolicy", OneOf(&["Always", "OnFailure", "Never"])),
+    required(
+        "dnsPolicy",
+        OneOf(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]),
+    ),
+    always("nodeSelector", Labels),
+];
+const AFFINITY: &[Field] = &[set("affinity", Fields(affinity::AFFINITY))];
+const READINESS: &[Field] = &[always("readinessGates", Each(READINESS_GATE))];
+const READINESS_GATE: &[Field] = &[always("conditionType", Format(names::qualified_name))];
+const NAMES: &[Field] = &[
+    filled("serviceAccountName", Format(names::dns_subdomain)),
+    filled("nodeName", Format(names::dns_subdomain)),
+    set("activeDeadlineSeconds", Number(deadline)),
+    filled("hostname", Format(names::dns_label)),
+    filled("subdomain", Format(names::dns_label)),
+    always("tolerations", TOLERATIONS),
+    always("hostAliases", Each(network::HOST_ALIAS)),
+    filled("priorityClassName", Format(names::dns_subdomain)),
+    set("runtimeClassName", Format(names::dns_subdomain)),
+    set(
+        "preemptionPolicy",
+        NonEmpty("", &OneOf(&["PreemptLowerPriority", "Never"])),
+    ),
+    set("overhead", Code(resources::validate_overhead)),
+];
 
 /// A pod spec, and whether it is a Pod's or a template's.
 pub(crate) struct Scope<'a> {
@@ -183,12 +216,14 @@ pub(crate) fn validate_template_metadata(template: &Value, path: &Path<'_>, erro
     annotations::validate(meta, &scope, &at, errors);
 }
 
+fn deadline(seconds: i64) -> names::Sentences {
+    names::in_range(seconds, 1, i64::from(i32::MAX))
+}
+
 fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let spec = scope.spec;
     // The order of the checks is kube-apiserver's, because it decides the order of the errors in the answer.
-    if !spec.has("terminationGracePeriodSeconds") {
-        errors.required(&path.child("terminationGracePeriodSeconds"), "");
-    }
+    fields::validate(GRACE, spec, path, errors);
     volumes::validate(spec.items("volumes"), pod, &path.child("volumes"), errors);
     resources::validate_claims(
         spec.items("resourceClaims"),
@@ -200,23 +235,11 @@ fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: 
     containers::validate_ephemeral(scope, &path.child("ephemeralContainers"), errors);
     resources::validate_pod_level(spec, path, errors);
     network::validate_host_network(scope, path, errors);
-    restart_policy(spec, &path.child("restartPolicy"), errors);
-    network::validate_dns_policy(spec, &path.child("dnsPolicy"), errors);
-    metadata::labels(
-        errors,
-        &path.child("nodeSelector"),
-        spec.get("nodeSelector"),
-    );
+    fields::validate(POLICIES, spec, path, errors);
     security::validate_pod(spec, &path.child("securityContext"), errors);
-    if let Some(affinity) = spec.field("affinity") {
-        affinity::validate(affinity, &path.child("affinity"), errors);
-    }
+    fields::validate(AFFINITY, spec, path, errors);
     network::validate_dns(spec, &path.child("dnsConfig"), errors);
-    scheduling::validate_readiness_gates(
-        spec.items("readinessGates"),
-        &path.child("readinessGates"),
-        errors,
-    );
+    fields::validate(READINESS, spec, path, errors);
     scheduling::validate_gates(
         spec.items("schedulingGates"),
         &path.child("schedulingGates"),
@@ -230,68 +253,9 @@ fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: 
     windows::validate_host_process(scope, path, errors);
     security::validate_host_users(scope, path, errors);
     network::validate_hostname_override(spec, path, errors);
-    subdomain(spec, "serviceAccountName", path, errors);
-    subdomain(spec, "nodeName", path, errors);
-    if let Some(deadline) = spec.integer("activeDeadlineSeconds") {
-        for sentence in names::in_range(deadline, 1, i64::from(i32::MAX)) {
-            errors.invalid(&path.child("activeDeadlineSeconds"), deadline, sentence);
-        }
-    }
-    network::validate_hostname(spec, path, errors);
-    scheduling::validate_tolerations(
-        spec.items("tolerations"),
-        &path.child("tolerations"),
-        errors,
-    );
-    network::validate_host_aliases(
-        spec.items("hostAliases"),
-        &path.child("hostAliases"),
-        errors,
-    );
-    subdomain(spec, "priorityClassName", path, errors);
-    if spec.has("runtimeClassName") {
-        let name = spec.text("runtimeClassName");
-        check(
-            errors,
-            &path.child("runtimeClassName"),
-            name,
-            names::dns_subdomain(name),
-        );
-    }
-    preemption_policy(spec, &path.child("preemptionPolicy"), errors);
-    if let Some(overhead) = spec.field("overhead") {
-        resources::validate_overhead(overhead, &path.child("overhead"), errors);
-    }
+    fields::validate(NAMES, spec, path, errors);
     windows::validate_os(scope, path, errors);
     env::validate_files(scope, path, errors);
-}
-
-fn subdomain(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    let name = spec.text(field);
-    if !name.is_empty() {
-        check(errors, &path.child(field), name, names::dns_subdomain(name));
-    }
-}
-
-fn restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
-    match spec.text("restartPolicy") {
-        "" => errors.required(path, ""),
-        policy if !POLICIES.contains(&policy) => errors.not_supported(path, policy, &POLICIES),
-        _ => {}
-    }
-}
-
-fn preemption_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const POLICIES: [&str; 2] = ["PreemptLowerPriority", "Never"];
-    if !spec.has("preemptionPolicy") {
-        return;
-    }
-    match spec.text("preemptionPolicy") {
-        "" => errors.required(path, ""),
-        policy if !POLICIES.contains(&policy) => errors.not_supported(path, policy, &POLICIES),
-        _ => {}
-    }
 }
 
 fn tokens_without_account(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {

@@ -66,7 +66,7 @@ pub(super) fn validate_mounts(
 fn sub_paths(mount: &Value, list: &Path<'_>, at: &Path<'_>, errors: &mut Errors) {
     let (sub_path, expression) = (mount.text("subPath"), mount.text("subPathExpr"));
     if !sub_path.is_empty() {
-        paths::local_descending(sub_path, &list.child("subPath"), errors);
+        paths::local_descending(errors, &list.child("subPath"), sub_path);
     }
     if !expression.is_empty() {
         if !sub_path.is_empty() {
@@ -76,7 +76,7 @@ fn sub_paths(mount: &Value, list: &Path<'_>, at: &Path<'_>, errors: &mut Errors)
                 "subPathExpr and subPath are mutually exclusive",
             );
         }
-        paths::local_descending(expression, &list.child("subPathExpr"), errors);
+        paths::local_descending(errors, &list.child("subPathExpr"), expression);
     }
 }
 

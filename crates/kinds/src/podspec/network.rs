@@ -12,6 +12,7 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::Scope;
+use crate::fields::{Field, Format, Items, Text, always};
 
 const MAX_NAMESERVERS: usize = 3;
 // These limits come from name resolution in Linux's C library.
@@ -19,15 +20,11 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME_OVERRIDE: usize = 64;
 
-/// Validates `spec.dnsPolicy`.
-pub(super) fn validate_dns_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    match spec.text("dnsPolicy") {
-        "" => errors.required(path, ""),
-        policy if !POLICIES.contains(&policy) => errors.not_supported(path, policy, &POLICIES),
-        _ => {}
-    }
-}
+/// An entry of `spec.hostAliases`.
+pub(super) const HOST_ALIAS: &[Field] = &[
+    always("ip", Text(host_ip)),
+    always("hostnames", Items(&Format(names::dns_subdomain))),
+];
 
 /// Validates `spec.dnsConfig`.
 pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -96,36 +93,8 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates `spec.hostAliases`.
-pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, alias) in aliases.iter().enumerate() {
-        let at = path.index(index);
-        net::ip(errors, &at.child("ip"), alias.text("ip"), OldValues::NONE);
-        let names_path = at.child("hostnames");
-        for (name_index, name) in alias
-            .items("hostnames")
-            .iter()
-            .filter_map(Value::as_str)
-            .enumerate()
-        {
-            check(
-                errors,
-                &names_path.index(name_index),
-                name,
-                names::dns_subdomain(name),
-            );
-        }
-    }
-}
-
-/// Validates `spec.hostname` and `spec.subdomain`.
-pub(super) fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["hostname", "subdomain"] {
-        let name = spec.text(field);
-        if !name.is_empty() {
-            check(errors, &path.child(field), name, names::dns_label(name));
-        }
-    }
+fn host_ip(errors: &mut Errors, path: &Path<'_>, ip: &str) {
+    net::ip(errors, path, ip, OldValues::NONE);
 }
 
 /// Validates `spec.hostnameOverride`, which is the whole host name, so no other field may set a part of it.

@@ -3,7 +3,7 @@
 use mullion_kube_text::field::{Errors, Path};
 
 /// Refuses a path that has `..` as an element.
-pub(super) fn no_backsteps(value: &str, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn no_backsteps(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if has_backsteps(value) {
         errors.invalid(path, value, "must not contain '..'");
     }
@@ -15,16 +15,16 @@ pub(super) fn has_backsteps(value: &str) -> bool {
 }
 
 /// Requires a relative path without `..`.
-pub(super) fn local_descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn local_descending(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if value.starts_with('/') {
         errors.invalid(path, value, "must be a relative path");
     }
-    no_backsteps(value, path, errors);
+    no_backsteps(errors, path, value);
 }
 
 /// Requires a relative path without `..` that does not start with two dots, because the kubelet reserves such names.
-pub(super) fn local_non_reserved(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    local_descending(value, path, errors);
+pub(super) fn local_non_reserved(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    local_descending(errors, path, value);
     if value.starts_with("..") && !value.starts_with("../") {
         errors.invalid(path, value, "must not start with '..'");
     }

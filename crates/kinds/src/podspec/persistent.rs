@@ -9,10 +9,39 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{
-    external::{driver_name, iqn, lun, secret_reference},
+    external::{LUN, SECRET, iqn},
     paths,
-    volumes::{known_source, required},
+    volumes::known_source,
 };
+use crate::{
+    csi::driver_name,
+    fields::{self, Anything, Field, Fields, Format, NonEmpty, Text, always, required, set},
+};
+
+const FORMAT: &str = "must be valid format";
+const GLUSTER_FS: &[Field] = &[set("endpointsNamespace", Text(endpoints_namespace))];
+const PORTAL: &[Field] = &[required("targetPortal", Anything)];
+const TARGET: &[Field] = &[required("iqn", Text(target_iqn)), always("lun", LUN)];
+const CINDER: &[Field] = &[
+    required("volumeID", Anything),
+    set("secretRef", Fields(REFERENCE)),
+];
+const REFERENCE: &[Field] = &[required("name", Anything), required("namespace", Anything)];
+const AZURE_FILE: &[Field] = &[set("secretNamespace", NonEmpty("", &Anything))];
+const LOCAL: &[Field] = &[required("path", Text(paths::no_backsteps))];
+const STORAGE_OS: &[Field] = &[set("secretRef", Fields(&[required("namespace", Anything)]))];
+const CSI: &[Field] = &[
+    required("driver", Text(driver_name)),
+    required("volumeHandle", Anything),
+    set("controllerPublishSecretRef", Fields(CSI_SECRET)),
+    set("controllerExpandSecretRef", Fields(CSI_SECRET)),
+    set("nodePublishSecretRef", Fields(CSI_SECRET)),
+    set("nodeExpandSecretRef", Fields(CSI_SECRET)),
+];
+const CSI_SECRET: &[Field] = &[
+    required("name", Format(names::dns_subdomain)),
+    required("namespace", Format(names::dns_label)),
+];
 
 /// Validates the source `field` of the PersistentVolume `volume`; `path` is the source's.
 pub(crate) fn validate(
@@ -25,38 +54,25 @@ pub(crate) fn validate(
     match field {
         "glusterfs" => {
             known_source(field, source, path, errors);
-            endpoints_namespace(source, &path.child("endpointsNamespace"), errors);
+            fields::validate(GLUSTER_FS, source, path, errors);
         }
         "iscsi" => iscsi(source, volume, path, errors),
-        "cinder" => {
-            required(source, &["volumeID"], path, errors);
-            secret_of_namespace(source, path, errors);
-        }
+        "cinder" => fields::validate(CINDER, source, path, errors),
         "azureFile" => {
             known_source(field, source, path, errors);
-            if source.has("secretNamespace") {
-                required(source, &["secretNamespace"], path, errors);
-            }
+            fields::validate(AZURE_FILE, source, path, errors);
         }
-        "local" => {
-            required(source, &["path"], path, errors);
-            paths::no_backsteps(source.text("path"), &path.child("path"), errors);
-        }
+        "local" => fields::validate(LOCAL, source, path, errors),
         "storageos" => {
             known_source(field, source, path, errors);
-            if let Some(secret) = source.field("secretRef") {
-                required(secret, &["namespace"], &path.child("secretRef"), errors);
-            }
+            fields::validate(STORAGE_OS, source, path, errors);
         }
-        "csi" => csi(source, path, errors),
+        "csi" => fields::validate(CSI, source, path, errors),
         _ => known_source(field, source, path, errors),
     }
 }
 
-fn endpoints_namespace(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(namespace) = source["endpointsNamespace"].as_str() else {
-        return;
-    };
+fn endpoints_namespace(errors: &mut Errors, path: &Path<'_>, namespace: &str) {
     if namespace.is_empty() {
         let detail = "if the endpointnamespace is set, it must be a valid namespace name";
         return errors.invalid(path, namespace, detail);
@@ -64,26 +80,24 @@ fn endpoints_namespace(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     check(errors, path, namespace, names::dns_label(namespace));
 }
 
+fn target_iqn(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    iqn(name, FORMAT, path, errors);
+}
+
 fn iscsi(source: &Value, volume: &str, path: &Path<'_>, errors: &mut Errors) {
-    const FORMAT: &str = "must be valid format";
     let portal = source.text("targetPortal");
-    required(source, &["targetPortal"], path, errors);
+    fields::validate(PORTAL, source, path, errors);
     if source.has("initiatorName") && volume.len() + 1 + portal.len() > 64 {
         let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
         // kube-apiserver writes this path in lower case.
         errors.invalid(&path.child("targetportal"), portal, detail);
     }
-    required(source, &["iqn"], path, errors);
-    if !source.text("iqn").is_empty() {
-        iqn(source.text("iqn"), FORMAT, &path.child("iqn"), errors);
-    }
-    let number = source.integer("lun").unwrap_or(0);
-    lun(number, &path.child("lun"), errors);
+    fields::validate(TARGET, source, path, errors);
     let authenticates = source.flag("chapAuthDiscovery") || source.flag("chapAuthSession");
     if authenticates && !source.has("secretRef") {
         errors.required(&path.child("secretRef"), "");
     }
-    secret_reference(source, path, errors);
+    fields::validate(&[SECRET], source, path, errors);
     if source.has("initiatorName") {
         iqn(
             source.text("initiatorName"),
@@ -91,40 +105,5 @@ fn iscsi(source: &Value, volume: &str, path: &Path<'_>, errors: &mut Errors) {
             &path.child("initiatorname"),
             errors,
         );
-    }
-}
-
-fn secret_of_namespace(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(secret) = source.field("secretRef") {
-        required(
-            secret,
-            &["name", "namespace"],
-            &path.child("secretRef"),
-            errors,
-        );
-    }
-}
-
-fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    driver_name(source.text("driver"), &path.child("driver"), errors);
-    required(source, &["volumeHandle"], path, errors);
-    for field in [
-        "controllerPublishSecretRef",
-        "controllerExpandSecretRef",
-        "nodePublishSecretRef",
-        "nodeExpandSecretRef",
-    ] {
-        let Some(secret) = source.field(field) else {
-            continue;
-        };
-        let at = path.child(field);
-        match secret.text("name") {
-            "" => errors.required(&at.child("name"), ""),
-            name => check(errors, &at.child("name"), name, names::dns_subdomain(name)),
-        }
-        match secret.text("namespace") {
-            "" => errors.required(&at.child("namespace"), ""),
-            name => check(errors, &at.child("namespace"), name, names::dns_label(name)),
-        }
     }
 }

@@ -193,7 +193,7 @@ fn profile_of_annotation(annotation: &str) -> Option<Value> {
         }
     };
     let mut errors = Errors::default();
-    security::apparmor(Some(&profile), &Path::new("appArmorProfile"), &mut errors);
+    security::apparmor(&profile, &Path::new("appArmorProfile"), &mut errors);
     // An invalid profile sets no field, or the client would see an error about a field that it did not send.
     errors.is_empty().then_some(profile)
 }

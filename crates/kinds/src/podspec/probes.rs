@@ -3,13 +3,37 @@
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, nonnegative},
+    validation::check,
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
+use crate::fields::{
+    self, Anything, AtLeast, Code, Field, NOT_NEGATIVE, Number, OneOf, always, required, set,
+};
+
 const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 const HOOK_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
+
+const PROBE: &[Field] = &[
+    set("initialDelaySeconds", NOT_NEGATIVE),
+    set("timeoutSeconds", NOT_NEGATIVE),
+    set("periodSeconds", NOT_NEGATIVE),
+    set("successThreshold", NOT_NEGATIVE),
+    set("failureThreshold", NOT_NEGATIVE),
+    set(
+        "terminationGracePeriodSeconds",
+        AtLeast(1, "must be greater than 0"),
+    ),
+];
+const EXEC: &[Field] = &[required("command", Anything)];
+const HTTP: &[Field] = &[
+    required("path", Anything),
+    always("port", Code(port)),
+    always("scheme", OneOf(&["HTTP", "HTTPS"])),
+];
+const TCP: &[Field] = &[always("port", Code(port))];
+const GRPC: &[Field] = &[always("port", Number(names::port_number))];
 
 /// Validates the probes of a container.
 pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -41,29 +65,7 @@ pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) 
 
 fn common(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
     handler(probe, &PROBE_HANDLERS, None, path, errors);
-    for field in [
-        "initialDelaySeconds",
-        "timeoutSeconds",
-        "periodSeconds",
-        "successThreshold",
-        "failureThreshold",
-    ] {
-        nonnegative(
-            errors,
-            &path.child(field),
-            probe.integer(field).unwrap_or(0),
-        );
-    }
-    if let Some(grace) = probe
-        .integer("terminationGracePeriodSeconds")
-        .filter(|grace| *grace <= 0)
-    {
-        errors.invalid(
-            &path.child("terminationGracePeriodSeconds"),
-            grace,
-            "must be greater than 0",
-        );
-    }
+    fields::validate(PROBE, probe, path, errors);
 }
 
 /// Validates the lifecycle hooks of a container; `grace` is the pod's termination grace period.
@@ -99,16 +101,10 @@ fn handler(
             continue;
         }
         match *kind {
-            "exec" if action.items("command").is_empty() => {
-                errors.required(&at.child("command"), "")
-            }
+            "exec" => fields::validate(EXEC, action, &at, errors),
             "httpGet" => http_get(action, &at, errors),
-            "tcpSocket" => port(action, &at.child("port"), errors),
-            "grpc" => check_port(
-                action.integer("port").unwrap_or(0),
-                &at.child("port"),
-                errors,
-            ),
+            "tcpSocket" => fields::validate(TCP, action, &at, errors),
+            "grpc" => fields::validate(GRPC, action, &at, errors),
             "sleep" => sleep(action.integer("seconds").unwrap_or(0), grace, &at, errors),
             _ => {}
         }
@@ -119,14 +115,7 @@ fn handler(
 }
 
 fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if action.text("path").is_empty() {
-        errors.required(&path.child("path"), "");
-    }
-    port(action, &path.child("port"), errors);
-    let scheme = action.text("scheme");
-    if scheme != "HTTP" && scheme != "HTTPS" {
-        errors.not_supported(&path.child("scheme"), scheme, &["HTTP", "HTTPS"]);
-    }
+    fields::validate(HTTP, action, path, errors);
     for header in action.items("httpHeaders") {
         let name = header.text("name");
         check(
@@ -140,16 +129,15 @@ fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates a port, which is a number or a name.
-fn port(action: &Value, path: &Path<'_>, errors: &mut Errors) {
-    match action.field("port") {
-        Some(Value::String(name)) => check(errors, path, name, names::port_name(name)),
-        number => check_port(number.and_then(Value::as_i64).unwrap_or(0), path, errors),
-    }
-}
-
-fn check_port(number: i64, path: &Path<'_>, errors: &mut Errors) {
-    for sentence in names::port_number(number) {
-        errors.invalid(path, number, sentence);
+fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match port {
+        Value::String(name) => check(errors, path, name, names::port_name(name)),
+        number => {
+            let number = number.as_i64().unwrap_or(0);
+            for sentence in names::port_number(number) {
+                errors.invalid(path, number, sentence);
+            }
+        }
     }
 }
 

@@ -12,11 +12,15 @@ use serde_json::Value;
 
 use super::{
     internal, paths,
-    volumes::{downward_file, key_to_path, required},
+    volumes::{FILE_PATH, KEY_TO_PATH, downward_file},
+};
+use crate::{
+    csi::TOKEN_SECONDS,
+    fields::{self, Anything, Field, always, required},
 };
 
-const MIN_TOKEN_SECONDS: i64 = 10 * 60;
-const MAX_TOKEN_SECONDS: i64 = 1 << 32;
+const NAMED: &[Field] = &[required("name", Anything)];
+const TOKEN: &[Field] = &[always("expirationSeconds", TOKEN_SECONDS)];
 
 /// Validates the sources of a projected volume; `path` is the volume's.
 pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -31,10 +35,10 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
             };
             kinds += 1;
             let at = at.child(kind);
-            required(projection, &["name"], &at, errors);
+            fields::validate(NAMED, projection, &at, errors);
             let items = at.child("items");
             for (item_index, item) in projection.items("items").iter().enumerate() {
-                key_to_path(item, &items.index(item_index), errors);
+                fields::validate(KEY_TO_PATH, item, &items.index(item_index), errors);
                 // kube-apiserver's error shows the name of the source here, and the file's path in the other cases.
                 files.place(item.text("path"), projection.text("name"), path, errors);
             }
@@ -77,26 +81,12 @@ impl<'a> Files<'a> {
 }
 
 fn service_account_token(token: &Value, path: &Path<'_>, volume: &Path<'_>, errors: &mut Errors) {
-    let seconds = token.integer("expirationSeconds").unwrap_or(0);
-    if seconds < MIN_TOKEN_SECONDS {
-        errors.invalid(
-            &path.child("expirationSeconds"),
-            seconds,
-            "may not specify a duration less than 10 minutes",
-        );
-    }
-    if seconds > MAX_TOKEN_SECONDS {
-        errors.invalid(
-            &path.child("expirationSeconds"),
-            seconds,
-            "may not specify a duration larger than 2^32 seconds",
-        );
-    }
+    fields::validate(TOKEN, token, path, errors);
     if token.text("path").is_empty() {
         // kube-apiserver reports the path of a token at the volume.
         errors.required(&volume.child("path"), "");
     } else {
-        paths::local_non_reserved(token.text("path"), &volume.child("path"), errors);
+        paths::local_non_reserved(errors, &volume.child("path"), token.text("path"));
     }
 }
 
@@ -151,6 +141,5 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
         (None, None) => errors.required(path, "either name or signerName must be specified"),
     }
-    required(bundle, &["path"], path, errors);
-    paths::local_non_reserved(bundle.text("path"), &path.child("path"), errors);
+    fields::validate(FILE_PATH, bundle, path, errors);
 }

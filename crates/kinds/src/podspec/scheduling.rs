@@ -5,63 +5,88 @@ use std::collections::{HashMap, HashSet};
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, metadata::label_name, selector::label_selector},
+    validation::{check, metadata::label_name},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::affinity;
+use crate::fields::{
+    self, Anything, AtLeast, Code, Field, Items, OneOf, Rule, Selector, always, filled, required,
+    set,
+};
 
-const NOT_POSITIVE: &str = "must be greater than zero";
+const POSITIVE: Rule = AtLeast(1, "must be greater than zero");
+const TOLERATION: &[Field] = &[filled(
+    "effect",
+    OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+)];
+const SPREAD: &[Field] = &[
+    always("maxSkew", POSITIVE),
+    required("topologyKey", Anything).because("can not be empty"),
+    always(
+        "whenUnsatisfiable",
+        OneOf(&["DoNotSchedule", "ScheduleAnyway"]),
+    ),
+];
+const DOMAINS: &[Field] = &[set("minDomains", POSITIVE)];
+const NODE_POLICIES: &[Field] = &[
+    set("nodeAffinityPolicy", OneOf(&["Honor", "Ignore"])),
+    set("nodeTaintsPolicy", OneOf(&["Honor", "Ignore"])),
+];
+const SELECTOR: &[Field] = &[set("labelSelector", Selector)];
 
-/// Validates `spec.tolerations`, also of a RuntimeClass.
+/// The tolerations of a pod or of a RuntimeClass.
+pub(crate) const TOLERATIONS: Rule = Items(&Code(toleration));
+
+/// Validates tolerations, also of a RuntimeClass.
 pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, toleration) in tolerations.iter().enumerate() {
-        let at = path.index(index);
-        let (key, operator) = (toleration.text("key"), toleration.text("operator"));
-        let (value, effect) = (toleration.text("value"), toleration.text("effect"));
-        if !key.is_empty() {
-            label_name(errors, &at.child("key"), key);
-        } else if operator != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.invalid(&at.child("operator"), operator, detail);
+    for (index, item) in tolerations.iter().enumerate() {
+        toleration(item, &path.index(index), errors);
+    }
+}
+
+fn toleration(toleration: &Value, at: &Path<'_>, errors: &mut Errors) {
+    let (key, operator) = (toleration.text("key"), toleration.text("operator"));
+    let (value, effect) = (toleration.text("value"), toleration.text("effect"));
+    if !key.is_empty() {
+        label_name(errors, &at.child("key"), key);
+    } else if operator != "Exists" {
+        let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+        errors.invalid(&at.child("operator"), operator, detail);
+    }
+    // Only NoExecute evicts pods, so with another effect there is nothing to wait for.
+    if toleration.has("tolerationSeconds") && effect != "NoExecute" {
+        errors.invalid(
+            &at.child("effect"),
+            effect,
+            "effect must be 'NoExecute' when `tolerationSeconds` is set",
+        );
+    }
+    match operator {
+        "Equal" | "" => {
+            let sentences = names::label_value(value);
+            if !sentences.is_empty() {
+                // kube-apiserver reports a wrong value at the operator, here and below.
+                errors.invalid(&at.child("operator"), value, sentences.join(";"));
+            }
         }
-        // Only NoExecute evicts pods, so with another effect there is nothing to wait for.
-        if toleration.has("tolerationSeconds") && effect != "NoExecute" {
+        "Exists" if !value.is_empty() => {
             errors.invalid(
-                &at.child("effect"),
-                effect,
-                "effect must be 'NoExecute' when `tolerationSeconds` is set",
+                &at.child("operator"),
+                value,
+                "value must be empty when `operator` is 'Exists'",
             );
         }
-        match operator {
-            "Equal" | "" => {
-                let sentences = names::label_value(value);
-                if !sentences.is_empty() {
-                    // kube-apiserver reports a wrong value at the operator, here and below.
-                    errors.invalid(&at.child("operator"), value, sentences.join(";"));
-                }
-            }
-            "Exists" if !value.is_empty() => {
-                errors.invalid(
-                    &at.child("operator"),
-                    value,
-                    "value must be empty when `operator` is 'Exists'",
-                );
-            }
-            "Exists" => {}
-            // Their feature gate is off by default, but kube-apiserver's message lists them.
-            "Lt" | "Gt" => {
-                let known = ["Equal", "Exists", "Lt", "Gt"];
-                errors.not_supported(&at.child("operator"), operator, &known);
-            }
-            other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists"]),
+        "Exists" => {}
+        // Their feature gate is off by default, but kube-apiserver's message lists them.
+        "Lt" | "Gt" => {
+            let known = ["Equal", "Exists", "Lt", "Gt"];
+            errors.not_supported(&at.child("operator"), operator, &known);
         }
-        const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-        if !effect.is_empty() && !EFFECTS.contains(&effect) {
-            errors.not_supported(&at.child("effect"), effect, &EFFECTS);
-        }
+        other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists"]),
     }
+    fields::validate(TOLERATION, toleration, at, errors);
 }
 
 /// Validates `spec.topologySpreadConstraints`.
@@ -77,24 +102,11 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
     }
     for (index, constraint) in constraints.iter().enumerate() {
         let at = path.index(index);
-        let skew = constraint.integer("maxSkew").unwrap_or(0);
-        if skew <= 0 {
-            errors.invalid(&at.child("maxSkew"), skew, NOT_POSITIVE);
-        }
+        fields::validate(SPREAD, constraint, &at, errors);
         let (key, action) = (
             constraint.text("topologyKey"),
             constraint.text("whenUnsatisfiable"),
         );
-        if key.is_empty() {
-            errors.required(&at.child("topologyKey"), "can not be empty");
-        }
-        if action != "DoNotSchedule" && action != "ScheduleAnyway" {
-            errors.not_supported(
-                &at.child("whenUnsatisfiable"),
-                action,
-                &["DoNotSchedule", "ScheduleAnyway"],
-            );
-        }
         let same = following.entry(pair(constraint)).or_default();
         *same = same.saturating_sub(1);
         if *same > 0 {
@@ -104,11 +116,9 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
                 format!("{{{key}, {action}}}"),
             );
         }
+        fields::validate(DOMAINS, constraint, &at, errors);
         if let Some(domains) = constraint.integer("minDomains") {
             let at = at.child("minDomains");
-            if domains <= 0 {
-                errors.invalid(&at, domains, NOT_POSITIVE);
-            }
             if action != "DoNotSchedule" {
                 let detail = format!(
                     "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
@@ -116,16 +126,9 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
                 errors.invalid(&at, domains, detail);
             }
         }
-        for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            let policy = constraint.text(field);
-            if constraint.has(field) && policy != "Honor" && policy != "Ignore" {
-                errors.not_supported(&at.child(field), policy, &["Honor", "Ignore"]);
-            }
-        }
+        fields::validate(NODE_POLICIES, constraint, &at, errors);
         affinity::label_keys(constraint, &at, errors);
-        if let Some(selector) = constraint.field("labelSelector") {
-            label_selector(errors, &at.child("labelSelector"), selector);
-        }
+        fields::validate(SELECTOR, constraint, &at, errors);
     }
 }
 
@@ -143,19 +146,6 @@ pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Erro
         if !seen.insert(name) {
             errors.duplicate(&path.index(index), name);
         }
-    }
-}
-
-/// Validates `spec.readinessGates`.
-pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, gate) in gates.iter().enumerate() {
-        let kind = gate.text("conditionType");
-        check(
-            errors,
-            &path.index(index).child("conditionType"),
-            kind,
-            names::qualified_name(kind),
-        );
     }
 }
 

@@ -10,24 +10,48 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Scope, internal, paths, windows};
+use crate::fields::{self, Code, Field, Fields, Items, Number, OneOf, always, required, set};
 
 const SYSCTL_MAX: usize = 253;
 const SYSCTL: &str = r"must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 const MAX_APPARMOR_PROFILE: usize = 4095;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
+const USER: Field = set("runAsUser", Number(names::unix_id));
+const GROUP: Field = set("runAsGroup", Number(names::unix_id));
+const IDS: &[Field] = &[
+    set("fsGroup", Number(names::unix_id)),
+    USER,
+    GROUP,
+    always("supplementalGroups", Items(&Number(names::unix_id))),
+];
+const WINDOWS: Field = set("windowsOptions", Fields(windows::OPTIONS));
+const APPARMOR: Field = set("appArmorProfile", Code(apparmor));
+const POD: &[Field] = &[
+    set("fsGroupChangePolicy", OneOf(&["Always", "OnRootMismatch"])),
+    set("seccompProfile", Code(seccomp)),
+    WINDOWS,
+    APPARMOR,
+    set("supplementalGroupsPolicy", OneOf(&["Merge", "Strict"])),
+    set("seLinuxChangePolicy", OneOf(&["Recursive"])),
+];
+const CONTAINER: &[Field] = &[
+    USER,
+    GROUP,
+    set("procMount", OneOf(&["Default", "Unmasked"])),
+];
+const SECCOMP: &[Field] = &[set("seccompProfile", Code(seccomp))];
+const SECCOMP_TYPE: &[Field] =
+    &[required("type", OneOf(&PROFILE_TYPES))
+        .because("type is required when seccompProfile is set")];
+const PROFILES: &[Field] = &[WINDOWS, APPARMOR];
+
 /// Validates `spec.securityContext`.
 pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(context) = spec.field("securityContext") else {
         return;
     };
-    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        id(context.integer(field), &path.child(field), errors);
-    }
-    let groups = path.child("supplementalGroups");
-    for (index, group) in context.items("supplementalGroups").iter().enumerate() {
-        id(group.as_i64(), &groups.index(index), errors);
-    }
+    fields::validate(IDS, context, path, errors);
     // Both fields choose the PID namespace of the containers.
     if spec.flag("shareProcessNamespace") && spec.flag("hostPID") {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
@@ -39,36 +63,7 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         &path.child("sysctls"),
         errors,
     );
-    enumeration(
-        context,
-        "fsGroupChangePolicy",
-        &["Always", "OnRootMismatch"],
-        path,
-        errors,
-    );
-    seccomp(
-        context.field("seccompProfile"),
-        &path.child("seccompProfile"),
-        errors,
-    );
-    windows::validate_options(
-        context.field("windowsOptions"),
-        &path.child("windowsOptions"),
-        errors,
-    );
-    apparmor(
-        context.field("appArmorProfile"),
-        &path.child("appArmorProfile"),
-        errors,
-    );
-    enumeration(
-        context,
-        "supplementalGroupsPolicy",
-        &["Merge", "Strict"],
-        path,
-        errors,
-    );
-    enumeration(context, "seLinuxChangePolicy", &["Recursive"], path, errors);
+    fields::validate(POD, context, path, errors);
 }
 
 /// Validates `securityContext` of a container.
@@ -78,10 +73,7 @@ pub(super) fn validate_container(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    for field in ["runAsUser", "runAsGroup"] {
-        id(context.integer(field), &path.child(field), errors);
-    }
-    enumeration(context, "procMount", &["Default", "Unmasked"], path, errors);
+    fields::validate(CONTAINER, context, path, errors);
     // An unmasked /proc has files of the kernel that only a user namespace keeps from being written.
     if host_users && context.text("procMount") == "Unmasked" {
         errors.invalid(
@@ -90,11 +82,7 @@ pub(super) fn validate_container(
             "`hostUsers` must be false to use `Unmasked`",
         );
     }
-    seccomp(
-        context.field("seccompProfile"),
-        &path.child("seccompProfile"),
-        errors,
-    );
+    fields::validate(SECCOMP, context, path, errors);
     if context.has("allowPrivilegeEscalation") && !context.flag("allowPrivilegeEscalation") {
         let mut conflict = |detail: &str| {
             errors.with_text(
@@ -120,35 +108,7 @@ pub(super) fn validate_container(
             );
         }
     }
-    windows::validate_options(
-        context.field("windowsOptions"),
-        &path.child("windowsOptions"),
-        errors,
-    );
-    apparmor(
-        context.field("appArmorProfile"),
-        &path.child("appArmorProfile"),
-        errors,
-    );
-}
-
-fn id(id: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
-    let Some(id) = id else { return };
-    for sentence in names::unix_id(id) {
-        errors.invalid(path, id, sentence);
-    }
-}
-
-fn enumeration(
-    context: &Value,
-    field: &str,
-    supported: &[&str],
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    if context.has(field) && !supported.contains(&context.text(field)) {
-        errors.not_supported(&path.child(field), context.text(field), supported);
-    }
+    fields::validate(PROFILES, context, path, errors);
 }
 
 fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -221,23 +181,15 @@ fn is_sysctl(name: &str) -> bool {
         })
 }
 
-fn seccomp(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
-    let Some(profile) = profile else { return };
+fn seccomp(profile: &Value, path: &Path<'_>, errors: &mut Errors) {
+    fields::validate(SECCOMP_TYPE, profile, path, errors);
     let kind = profile.text("type");
-    if kind.is_empty() {
-        errors.required(
-            &path.child("type"),
-            "type is required when seccompProfile is set",
-        );
-    } else if !PROFILE_TYPES.contains(&kind) {
-        errors.not_supported(&path.child("type"), kind, &PROFILE_TYPES);
-    }
     let at = path.child("localhostProfile");
     match profile.field("localhostProfile").and_then(Value::as_str) {
         None if kind == "Localhost" => {
             errors.required(&at, "must be set when seccomp type is Localhost")
         }
-        Some(file) if kind == "Localhost" => paths::local_descending(file, &at, errors),
+        Some(file) if kind == "Localhost" => paths::local_descending(errors, &at, file),
         Some(_) => {
             let text = internal::compact("SeccompProfile", profile);
             errors.with_text(
@@ -252,8 +204,7 @@ fn seccomp(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates the AppArmor profile of a pod or a container.
-pub(super) fn apparmor(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
-    let Some(profile) = profile else { return };
+pub(super) fn apparmor(profile: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("localhostProfile");
     let local = profile.field("localhostProfile").and_then(Value::as_str);
     match (profile.text("type"), local) {

@@ -5,13 +5,24 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::{check, immutable, net},
+    validation::{check, net},
 };
 use mullion_schema::tree::{Tree, set_default};
 use serde_json::Value;
 
 use super::{allocated, annotations, restarts};
+use crate::fields::{self, AtLeast, Field, Format, Items, Number, always, set};
 
+const STATUS: &[Field] = &[set(
+    "observedGeneration",
+    AtLeast(0, "must be a non-negative integer"),
+)];
+const LINUX_USER: &[Field] = &[
+    always("uid", Number(names::unix_id)),
+    always("gid", Number(names::unix_id)),
+    always("supplementalGroups", Items(&Number(names::unix_id))),
+];
+const CLAIM: &[Field] = &[set("resourceClaimName", Format(names::dns_subdomain))];
 const STATUS_LISTS: [&str; 3] = [
     "containerStatuses",
     "initContainerStatuses",
@@ -159,19 +170,8 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             errors.forbidden(&path.child("nominatedNodeName"), why);
         }
     }
-    if let Some(observed) = status
-        .integer("observedGeneration")
-        .filter(|seen| *seen < 0)
-    {
-        let at = path.child("observedGeneration");
-        errors.invalid(&at, observed, "must be a non-negative integer");
-    }
-    immutable(
-        errors,
-        &path.child("qosClass"),
-        status.get("qosClass").unwrap_or(&none),
-        old_status.get("qosClass").unwrap_or(&none),
-    );
+    fields::validate(STATUS, status, &path, errors);
+    fields::immutable(&["qosClass"], status, old_status, &path, errors);
     restarts::validate(status, old_status, spec, &path, errors);
     claim_statuses(
         status.items("resourceClaimStatuses"),
@@ -228,18 +228,7 @@ fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     match spec.field("os").map_or("linux", |os| os.text("name")) {
         "windows" => errors.forbidden(path, "cannot be set for a windows pod"),
         "linux" => {
-            let mut id = |path: &Path<'_>, id: i64| {
-                for sentence in names::unix_id(id) {
-                    errors.invalid(path, id, sentence);
-                }
-            };
-            for field in ["uid", "gid"] {
-                id(&path.child(field), user.integer(field).unwrap_or(0));
-            }
-            let groups = path.child("supplementalGroups");
-            for (index, group) in user.items("supplementalGroups").iter().enumerate() {
-                id(&groups.index(index), group.as_i64().unwrap_or(0));
-            }
+            fields::validate(LINUX_USER, user, path, errors);
         }
         _ => {}
     }
@@ -248,13 +237,7 @@ fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, condition) in conditions.iter().enumerate() {
         let at = path.index(index);
-        if let Some(seen) = condition
-            .integer("observedGeneration")
-            .filter(|seen| *seen < 0)
-        {
-            let at = at.child("observedGeneration");
-            errors.invalid(&at, seen, "must be a non-negative integer");
-        }
+        fields::validate(STATUS, condition, &at, errors);
         let kind = condition.text("type");
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
             // kube-apiserver writes this path with a capital letter.
@@ -281,11 +264,7 @@ fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
         if !seen.insert(name) {
             errors.duplicate(&at, name);
         }
-        if status.has("resourceClaimName") {
-            let claim = status.text("resourceClaimName");
-            let at = entry.child("resourceClaimName");
-            check(errors, &at, claim, names::dns_subdomain(claim));
-        }
+        fields::validate(CLAIM, status, &entry, errors);
     }
 }
 

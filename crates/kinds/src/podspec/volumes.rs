@@ -12,7 +12,10 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Scope, env, external, paths, projected};
+use super::{Scope, containers::PULL_POLICY, env, external, paths, projected};
+use crate::fields::{
+    self, Anything, Each, Field, OneOf, Rule, Text, Within, always, required, set,
+};
 
 /// The sources in the order in which kube-apiserver checks them, each with the name in the error about a second source.
 const SOURCES: [(&str, &str); 30] = [
@@ -48,7 +51,7 @@ const SOURCES: [(&str, &str); 30] = [
     ("ephemeral", "ephemeral"),
     ("image", "image"),
 ];
-const HOST_PATH_TYPES: [&str; 8] = [
+const HOST_PATH_TYPES: &[&str] = &[
     "",
     "BlockDevice",
     "CharDevice",
@@ -58,7 +61,67 @@ const HOST_PATH_TYPES: [&str; 8] = [
     "FileOrCreate",
     "Socket",
 ];
-const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
+const MODE: Rule = Within(
+    0,
+    0o777,
+    "must be a number between 0 and 0777 (octal), both inclusive",
+);
+/// 0 means that no partition is given, which is why the message starts at 1.
+const PARTITION: Field = always(
+    "partition",
+    Within(0, 255, "must be between 1 and 255, inclusive"),
+);
+const HOST_PATH: &[Field] = &[set("type", OneOf(HOST_PATH_TYPES))];
+const GIT_REPO: &[Field] = &[
+    required("repository", Anything),
+    always("directory", Text(paths::local_descending)),
+];
+const GCE_DISK: &[Field] = &[required("pdName", Anything), PARTITION];
+const AWS_DISK: &[Field] = &[required("volumeID", Anything), PARTITION];
+const SECRET: &[Field] = &[
+    required("secretName", Anything),
+    set("defaultMode", MODE),
+    always("items", Each(KEY_TO_PATH)),
+];
+const CONFIG_MAP: &[Field] = &[
+    required("name", Anything),
+    set("defaultMode", MODE),
+    always("items", Each(KEY_TO_PATH)),
+];
+/// A key and the path of the file that shows it.
+pub(super) const KEY_TO_PATH: &[Field] = &[
+    required("key", Anything),
+    required("path", Text(paths::local_non_reserved)),
+    set("mode", MODE),
+];
+/// The path of a file in a volume.
+pub(super) const FILE_PATH: &[Field] = &[required("path", Text(paths::local_non_reserved))];
+const FILE_MODE: &[Field] = &[set("mode", MODE)];
+const DEFAULT_MODE: &[Field] = &[set("defaultMode", MODE)];
+const NFS: &[Field] = &[
+    required("server", Anything),
+    required("path", Anything),
+    always("path", Text(absolute)),
+];
+const GLUSTER_FS: &[Field] = &[required("endpoints", Anything), required("path", Anything)];
+const CLAIM: &[Field] = &[required("claimName", Anything)];
+const RBD: &[Field] = &[required("monitors", Anything), required("image", Anything)];
+const CINDER: &[Field] = &[required("volumeID", Anything), external::SECRET];
+const CEPH_FS: &[Field] = &[required("monitors", Anything)];
+const AZURE_FILE: &[Field] = &[
+    required("secretName", Anything),
+    required("shareName", Anything),
+];
+const VSPHERE: &[Field] = &[required("volumePath", Anything)];
+const PHOTON: &[Field] = &[required("pdID", Anything)];
+const PORTWORX: &[Field] = &[required("volumeID", Anything)];
+const SCALE_IO: &[Field] = &[
+    required("gateway", Anything),
+    required("system", Anything),
+    required("volumeName", Anything),
+];
+const IMAGE: &[Field] = &[required("pullPolicy", PULL_POLICY)];
+const IMAGE_OF_POD: &[Field] = &[required("reference", Anything)];
 
 /// Validates `spec.volumes`; `pod` is the Pod's name, `None` in a template.
 pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
@@ -155,7 +218,7 @@ fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Error
             });
             // The image may be missing in a template, because the client that creates the pods may set it.
             if field == "image" && pod.is_some() {
-                required(source, &["reference"], &at, errors);
+                fields::validate(IMAGE_OF_POD, source, &at, errors);
             }
             known_source(field, source, &at, errors);
             if field == "ephemeral" {
@@ -199,40 +262,22 @@ pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors:
     match field {
         "emptyDir" => empty_dir(source, path, errors),
         "hostPath" => host_path(source, path, errors),
-        "gitRepo" => {
-            required(source, &["repository"], path, errors);
-            paths::local_descending(source.text("directory"), &path.child("directory"), errors);
-        }
-        "gcePersistentDisk" => disk(source, "pdName", path, errors),
-        "awsElasticBlockStore" => disk(source, "volumeID", path, errors),
-        "secret" => items(source, "secretName", path, errors),
-        "configMap" => items(source, "name", path, errors),
-        "nfs" => {
-            required(source, &["server", "path"], path, errors);
-            if !source.text("path").starts_with('/') {
-                errors.invalid(
-                    &path.child("path"),
-                    source.text("path"),
-                    "must be an absolute path",
-                );
-            }
-        }
+        "gitRepo" => fields::validate(GIT_REPO, source, path, errors),
+        "gcePersistentDisk" => fields::validate(GCE_DISK, source, path, errors),
+        "awsElasticBlockStore" => fields::validate(AWS_DISK, source, path, errors),
+        "secret" => fields::validate(SECRET, source, path, errors),
+        "configMap" => fields::validate(CONFIG_MAP, source, path, errors),
+        "nfs" => fields::validate(NFS, source, path, errors),
         "iscsi" => external::iscsi(source, path, errors),
-        "glusterfs" => required(source, &["endpoints", "path"], path, errors),
+        "glusterfs" => fields::validate(GLUSTER_FS, source, path, errors),
         "flocker" => external::flocker(source, path, errors),
-        "persistentVolumeClaim" => required(source, &["claimName"], path, errors),
-        "rbd" => {
-            required_list(source, "monitors", path, errors);
-            required(source, &["image"], path, errors);
-        }
-        "cinder" => {
-            required(source, &["volumeID"], path, errors);
-            external::secret_reference(source, path, errors);
-        }
-        "cephfs" => required_list(source, "monitors", path, errors),
+        "persistentVolumeClaim" => fields::validate(CLAIM, source, path, errors),
+        "rbd" => fields::validate(RBD, source, path, errors),
+        "cinder" => fields::validate(CINDER, source, path, errors),
+        "cephfs" => fields::validate(CEPH_FS, source, path, errors),
         "quobyte" => external::quobyte(source, path, errors),
         "downwardAPI" => {
-            mode(source, "defaultMode", path, errors);
+            fields::validate(DEFAULT_MODE, source, path, errors);
             for file in source.items("items") {
                 // kube-apiserver leaves the file's index out of the path.
                 downward_file(file, path, errors);
@@ -240,36 +285,21 @@ pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors:
         }
         "fc" => external::fibre_channel(source, path, errors),
         "flexVolume" => external::flex(source, path, errors),
-        "azureFile" => required(source, &["secretName", "shareName"], path, errors),
-        "vsphereVolume" => required(source, &["volumePath"], path, errors),
-        "photonPersistentDisk" => required(source, &["pdID"], path, errors),
-        "portworxVolume" => required(source, &["volumeID"], path, errors),
+        "azureFile" => fields::validate(AZURE_FILE, source, path, errors),
+        "vsphereVolume" => fields::validate(VSPHERE, source, path, errors),
+        "photonPersistentDisk" => fields::validate(PHOTON, source, path, errors),
+        "portworxVolume" => fields::validate(PORTWORX, source, path, errors),
         "azureDisk" => external::azure_disk(source, path, errors),
-        "storageos" => external::storage_os(source, path, errors),
+        "storageos" => fields::validate(external::STORAGE_OS, source, path, errors),
         "projected" => {
-            mode(source, "defaultMode", path, errors);
+            fields::validate(DEFAULT_MODE, source, path, errors);
             projected::validate(source.items("sources"), path, errors);
         }
-        "scaleIO" => required(source, &["gateway", "system", "volumeName"], path, errors),
+        "scaleIO" => fields::validate(SCALE_IO, source, path, errors),
         "csi" => external::csi(source, path, errors),
-        "ephemeral" => external::ephemeral(source, path, errors),
-        "image" => super::containers::pull_policy(source, "pullPolicy", path, errors),
+        "ephemeral" => fields::validate(external::EPHEMERAL, source, path, errors),
+        "image" => fields::validate(IMAGE, source, path, errors),
         _ => {}
-    }
-}
-
-/// Requires string fields; a missing string is the same as `""`.
-pub(super) fn required(source: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
-    for field in fields {
-        if source.text(field).is_empty() {
-            errors.required(&path.child(field), "");
-        }
-    }
-}
-
-fn required_list(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    if source.items(field).is_empty() {
-        errors.required(&path.child(field), "");
     }
 }
 
@@ -290,51 +320,19 @@ fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if target.is_empty() {
         return errors.required(&path.child("path"), "");
     }
-    paths::no_backsteps(target, &path.child("path"), errors);
-    if source.has("type") && !HOST_PATH_TYPES.contains(&source.text("type")) {
-        errors.not_supported(&path.child("type"), source.text("type"), &HOST_PATH_TYPES);
-    }
+    paths::no_backsteps(errors, &path.child("path"), target);
+    fields::validate(HOST_PATH, source, path, errors);
 }
 
-fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &[id], path, errors);
-    let partition = source.integer("partition").unwrap_or(0);
-    // 0 means that no partition is given, which is why the message starts at 1.
-    if !(0..=255).contains(&partition) {
-        errors.invalid(&path.child("partition"), partition, names::outside(1, 255));
+fn absolute(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    if !value.starts_with('/') {
+        errors.invalid(path, value, "must be an absolute path");
     }
-}
-
-/// Validates a file mode.
-pub(super) fn mode(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(mode) = source
-        .integer(field)
-        .filter(|mode| !(0..=0o777).contains(mode))
-    {
-        errors.invalid(&path.child(field), mode, FILE_MODE);
-    }
-}
-
-fn items(source: &Value, name: &str, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &[name], path, errors);
-    mode(source, "defaultMode", path, errors);
-    let items = path.child("items");
-    for (index, item) in source.items("items").iter().enumerate() {
-        key_to_path(item, &items.index(index), errors);
-    }
-}
-
-/// Validates a key and the path of the file that shows it.
-pub(super) fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(item, &["key", "path"], path, errors);
-    paths::local_non_reserved(item.text("path"), &path.child("path"), errors);
-    mode(item, "mode", path, errors);
 }
 
 /// Validates one file of a downward API volume.
 pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(file, &["path"], path, errors);
-    paths::local_non_reserved(file.text("path"), &path.child("path"), errors);
+    fields::validate(FILE_PATH, file, path, errors);
     match (file.field("fieldRef"), file.field("resourceFieldRef")) {
         (Some(reference), other) => {
             env::field_ref(
@@ -356,5 +354,5 @@ pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) 
         }
         (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
     }
-    mode(file, "mode", path, errors);
+    fields::validate(FILE_MODE, file, path, errors);
 }

@@ -6,12 +6,12 @@
 use mullion_kube_text::{
     field::{Errors, Path},
     names,
-    validation::check,
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::Scope;
+use crate::fields::{Field, Format, Text, set};
 
 const MAX_CREDENTIAL_SPEC_KIB: usize = 64;
 const MAX_DOMAIN: usize = 256;
@@ -51,39 +51,24 @@ const CONTAINER_FIELDS: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// Validates `windowsOptions` of a pod or a container.
-pub(super) fn validate_options(options: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
-    let Some(options) = options else { return };
-    if let Some(name) = options
-        .field("gmsaCredentialSpecName")
-        .and_then(Value::as_str)
-    {
-        check(
-            errors,
-            &path.child("gmsaCredentialSpecName"),
-            name,
-            names::dns_subdomain(name),
-        );
-    }
-    if let Some(spec) = options.field("gmsaCredentialSpec").and_then(Value::as_str) {
-        let at = path.child("gmsaCredentialSpec");
-        if spec.is_empty() {
-            errors.invalid(&at, spec, "gmsaCredentialSpec cannot be an empty string");
-        } else if spec.len() > MAX_CREDENTIAL_SPEC_KIB * 1024 {
-            errors.invalid(
-                &at,
-                spec,
-                format!("gmsaCredentialSpec size must be under {MAX_CREDENTIAL_SPEC_KIB} KiB"),
-            );
-        }
-    }
-    if let Some(name) = options.field("runAsUserName").and_then(Value::as_str) {
-        run_as_user_name(name, &path.child("runAsUserName"), errors);
+/// `windowsOptions` of a pod or a container.
+pub(super) const OPTIONS: &[Field] = &[
+    set("gmsaCredentialSpecName", Format(names::dns_subdomain)),
+    set("gmsaCredentialSpec", Text(credential_spec)),
+    set("runAsUserName", Text(run_as_user_name)),
+];
+
+fn credential_spec(errors: &mut Errors, path: &Path<'_>, spec: &str) {
+    if spec.is_empty() {
+        errors.invalid(path, spec, "gmsaCredentialSpec cannot be an empty string");
+    } else if spec.len() > MAX_CREDENTIAL_SPEC_KIB * 1024 {
+        let why = format!("gmsaCredentialSpec size must be under {MAX_CREDENTIAL_SPEC_KIB} KiB");
+        errors.invalid(path, spec, why);
     }
 }
 
 /// Validates a user name, `DOMAIN\user` or `user`.
-fn run_as_user_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
+fn run_as_user_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         return errors.invalid(path, name, "runAsUserName cannot be an empty string");
     }
@@ -292,7 +277,7 @@ mod tests {
 
     fn errors_of(name: &str) -> Vec<String> {
         let mut errors = Errors::default();
-        run_as_user_name(name, &Path::new("runAsUserName"), &mut errors);
+        run_as_user_name(&mut errors, &Path::new("runAsUserName"), name);
         errors.0.into_iter().map(|error| error.detail).collect()
     }
 

@@ -11,10 +11,7 @@ use mullion_kube_text::{
     field::{ErrorType, Errors, Path, go_struct},
     names,
     status::Status,
-    validation::{
-        check,
-        selector::{self, Selector},
-    },
+    validation::selector::{self, Selector},
 };
 use mullion_schema::tree::{Tree, object_at, set_zero};
 use serde_json::Value;
@@ -23,7 +20,11 @@ use super::{
     Check, Column, Kind,
     print::{AGE, NAME, age, column, wide},
 };
-use crate::{Printing, request::Ctx};
+use crate::{
+    Printing,
+    fields::{self, Anything, Field, Format, OneOf, always, filled, required},
+    request::Ctx,
+};
 
 /// The API group of all four kinds.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
@@ -36,6 +37,21 @@ pub(crate) enum Scope {
     /// The rules hold in the whole cluster.
     Cluster,
 }
+
+const RULE: &[Field] =
+    &[required("verbs", Anything).because("verbs must contain at least one value")];
+const RESOURCE_RULE: &[Field] = &[
+    required("apiGroups", Anything).because("resource rules must supply at least one api group"),
+    required("resources", Anything).because("resource rules must supply at least one resource"),
+];
+const OWN_GROUP: &[Field] = &[always("apiGroup", OneOf(&[GROUP]))];
+/// Names of roles may have characters that other names do not, as in `system:node`.
+const ROLE_NAME: &[Field] = &[required("name", Format(names::path_segment))];
+const SUBJECT: &[Field] = &[required("name", Anything)];
+const SERVICE_ACCOUNT: &[Field] = &[
+    filled("name", Format(names::dns_subdomain)),
+    filled("apiGroup", OneOf(&[""])),
+];
 
 /// Role and ClusterRole.
 pub(crate) struct Roles(pub(crate) Scope);
@@ -68,12 +84,7 @@ impl Kind for Roles {
 
 fn policy_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, scope: Scope) {
     let has = |field: &str| !rule.items(field).is_empty();
-    if !has("verbs") {
-        errors.required(
-            &path.child("verbs"),
-            "verbs must contain at least one value",
-        );
-    }
+    fields::validate(RULE, rule, path, errors);
     if has("nonResourceURLs") {
         let path = path.child("nonResourceURLs");
         if scope == Scope::Namespace {
@@ -87,14 +98,7 @@ fn policy_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, scope: Scope)
         // Such a rule needs no groups and resources, which the rest requires.
         return;
     }
-    if !has("apiGroups") {
-        let why = "resource rules must supply at least one api group";
-        errors.required(&path.child("apiGroups"), why);
-    }
-    if !has("resources") {
-        let why = "resource rules must supply at least one resource";
-        errors.required(&path.child("resources"), why);
-    }
+    fields::validate(RESOURCE_RULE, rule, path, errors);
 }
 
 fn aggregation_rule(errors: &mut Errors, aggregation: &Value) {
@@ -216,9 +220,7 @@ impl Printing for Bindings {
 
 fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
     let path = Path::new("roleRef");
-    if role.text("apiGroup") != GROUP {
-        errors.not_supported(&path.child("apiGroup"), role.text("apiGroup"), &[GROUP]);
-    }
+    fields::validate(OWN_GROUP, role, &path, errors);
     let kinds: &[&str] = match scope {
         Scope::Namespace => &["Role", "ClusterRole"],
         Scope::Cluster => &["ClusterRole"],
@@ -226,42 +228,21 @@ fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
     if !kinds.contains(&role.text("kind")) {
         errors.not_supported(&path.child("kind"), role.text("kind"), kinds);
     }
-    let name = role.text("name");
-    if name.is_empty() {
-        errors.required(&path.child("name"), "");
-    } else {
-        // Names of roles may have characters that other names do not, as in `system:node`.
-        check(errors, &path.child("name"), name, names::path_segment(name));
-    }
+    fields::validate(ROLE_NAME, role, &path, errors);
 }
 
 fn subject(errors: &mut Errors, path: &Path<'_>, subject: &Value, scope: Scope) {
-    let (name, group) = (subject.text("name"), subject.text("apiGroup"));
-    if name.is_empty() {
-        errors.required(&path.child("name"), "");
-    }
+    fields::validate(SUBJECT, subject, path, errors);
     match subject.text("kind") {
         "ServiceAccount" => {
-            if !name.is_empty() {
-                check(
-                    errors,
-                    &path.child("name"),
-                    name,
-                    names::dns_subdomain(name),
-                );
-            }
-            if !group.is_empty() {
-                errors.not_supported(&path.child("apiGroup"), group, &[""]);
-            }
+            fields::validate(SERVICE_ACCOUNT, subject, path, errors);
             // In a RoleBinding, a missing namespace is the binding's own.
             if scope == Scope::Cluster && subject.text("namespace").is_empty() {
                 errors.required(&path.child("namespace"), "");
             }
         }
         "User" | "Group" => {
-            if group != GROUP {
-                errors.not_supported(&path.child("apiGroup"), group, &[GROUP]);
-            }
+            fields::validate(OWN_GROUP, subject, path, errors);
         }
         kind => {
             let known = &["ServiceAccount", "User", "Group"];

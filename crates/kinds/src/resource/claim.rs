@@ -11,9 +11,17 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{
-    binding_conditions, configuration, driver_name, parameters, pool_name, selectors, set, slice,
+    CONFIGURATION, DEVICE, SELECTORS, binding_conditions, parameters,
+    slice::{self, EFFECT},
+    unique_items,
 };
-use crate::podspec::{affinity, internal};
+use crate::{
+    fields::{
+        self, All, Anything, Code, Conditions, Field, Format, Items, MaxBytes, MaxItems, OneOf,
+        Text, always, filled, required, set,
+    },
+    podspec::{affinity, internal},
+};
 
 const MAX_REQUESTS: usize = 32;
 const MAX_ALTERNATIVES: usize = 8;
@@ -21,16 +29,36 @@ const MAX_CONSTRAINTS: usize = 32;
 const MAX_CONFIGS: usize = 32;
 const MAX_CONSUMERS: usize = 256;
 const MAX_RESULTS: usize = 32;
-const MAX_CONDITIONS: usize = 8;
 const MAX_ADDRESSES: usize = 16;
-const MAX_INTERFACE: usize = 256;
-const MAX_HARDWARE_ADDRESS: usize = 128;
+const NAME: &[Field] = &[always("name", Format(names::dns_label))];
+const REQUEST: &[Field] = &[
+    required("deviceClassName", Format(names::dns_subdomain)),
+    always("selectors", SELECTORS),
+];
+const TOLERATIONS: &[Field] = &[always("tolerations", Items(&Code(toleration)))];
+const TOLERATION_KEY: &[Field] = &[filled("key", Text(metadata::label_name))];
+const TOLERATION_EFFECT: &[Field] = &[filled("effect", EFFECT)];
+const CONSUMER: &[Field] = &[
+    required("resource", Anything),
+    required("name", Anything),
+    required("uid", Anything),
+];
+const SHARE: &[Field] = &[set("shareID", Text(share))];
+const DEVICE_STATUS: &[Field] = &[
+    always("conditions", All(&[MaxItems(8), Conditions])),
+    set("data", Code(parameters)),
+];
+const NETWORK: &[Field] = &[
+    always("interfaceName", MaxBytes(256)),
+    always("hardwareAddress", MaxBytes(128)),
+];
+const SOURCE: &[Field] = &[required("source", OneOf(&["FromClaim", "FromClass"]))];
 const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// Records the errors of a `DeviceClaim`.
 pub(super) fn devices(claim: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (requests, at) = (claim.items("requests"), path.child("requests"));
-    set(
+    unique_items(
         requests,
         MAX_REQUESTS,
         &at,
@@ -53,7 +81,7 @@ pub(super) fn devices(claim: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, config) in configs.iter().enumerate() {
         let at = at.index(index);
         references(config, requests, &at.child("requests"), errors);
-        configuration(config, &at, errors);
+        fields::validate(CONFIGURATION, config, &at, errors);
     }
 }
 
@@ -62,7 +90,7 @@ fn label(text: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn request(request: &Value, path: &Path<'_>, errors: &mut Errors) {
-    label(request.text("name"), &path.child("name"), errors);
+    fields::validate(NAME, request, path, errors);
     let others = request.items("firstAvailable");
     match (request.field("exactly"), others.is_empty()) {
         (None, true) => errors.required(
@@ -75,14 +103,14 @@ fn request(request: &Value, path: &Path<'_>, errors: &mut Errors) {
             "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
         ),
         (Some(exactly), true) => wanted(exactly, &path.child("exactly"), errors),
-        (None, false) => set(
+        (None, false) => unique_items(
             others,
             MAX_ALTERNATIVES,
             &path.child("firstAvailable"),
             errors,
             |item| item.text("name"),
             |item, at, errors| {
-                label(item.text("name"), &at.child("name"), errors);
+                fields::validate(NAME, item, at, errors);
                 wanted(item, at, errors);
             },
         ),
@@ -90,16 +118,7 @@ fn request(request: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn wanted(request: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (class, at) = (
-        request.text("deviceClassName"),
-        path.child("deviceClassName"),
-    );
-    if class.is_empty() {
-        errors.required(&at, "");
-    } else {
-        check(errors, &at, class, names::dns_subdomain(class));
-    }
-    selectors(request.items("selectors"), &path.child("selectors"), errors);
+    fields::validate(REQUEST, request, path, errors);
     let (count, at) = (request.integer("count").unwrap_or(0), path.child("count"));
     match request.text("allocationMode") {
         "All" if count != 0 => {
@@ -113,21 +132,12 @@ fn wanted(request: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.not_supported(&at, other, &["All", "ExactCount"]);
         }
     }
-    let at = path.child("tolerations");
-    for (index, item) in request.items("tolerations").iter().enumerate() {
-        toleration(item, &at.index(index), errors);
-    }
+    fields::validate(TOLERATIONS, request, path, errors);
 }
 
 fn toleration(toleration: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (key, value, effect) = (
-        toleration.text("key"),
-        toleration.text("value"),
-        toleration.text("effect"),
-    );
-    if !key.is_empty() {
-        metadata::label_name(errors, &path.child("key"), key);
-    }
+    fields::validate(TOLERATION_KEY, toleration, path, errors);
+    let value = toleration.text("value");
     let at = path.child("value");
     match toleration.text("operator") {
         "Exists" if !value.is_empty() => {
@@ -138,9 +148,7 @@ fn toleration(toleration: &Value, path: &Path<'_>, errors: &mut Errors) {
         "" => errors.required(&path.child("operator"), ""),
         other => errors.not_supported(&path.child("operator"), other, &["Equal", "Exists"]),
     }
-    if !effect.is_empty() {
-        slice::effect(effect, &path.child("effect"), errors);
-    }
+    fields::validate(TOLERATION_EFFECT, toleration, path, errors);
 }
 
 fn constraint(constraint: &Value, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -160,7 +168,7 @@ fn constraint(constraint: &Value, requests: &[Value], path: &Path<'_>, errors: &
 }
 
 fn references(owner: &Value, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    set(
+    unique_items(
         owner.items("requests"),
         MAX_REQUESTS,
         path,
@@ -197,19 +205,13 @@ fn reference(name: &str, requests: &[Value], path: &Path<'_>, errors: &mut Error
 pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (status, before) = (&object["status"], &old["status"]);
     let (consumers, at) = (status.items("reservedFor"), path.child("reservedFor"));
-    set(
+    unique_items(
         consumers,
         MAX_CONSUMERS,
         &at,
         errors,
         |item| item.text("uid"),
-        |item, at, errors| {
-            for field in ["resource", "name", "uid"] {
-                if item.text(field).is_empty() {
-                    errors.required(&at.child(field), "");
-                }
-            }
-        },
+        |item, at, errors| fields::validate(CONSUMER, item, at, errors),
     );
     let allocation = status.field("allocation");
     let given: HashSet<String> = allocation
@@ -290,23 +292,14 @@ fn device_id(device: &Value) -> String {
 fn used_devices(devices: &[Value], given: &HashSet<String>, path: &Path<'_>, errors: &mut Errors) {
     for (index, device) in devices.iter().enumerate() {
         let path = path.index(index);
-        driver_name(device.text("driver"), &path.child("driver"), errors);
-        pool_name(device.text("pool"), &path.child("pool"), errors);
-        label(device.text("device"), &path.child("device"), errors);
-        share(device, &path, errors);
+        fields::validate(DEVICE, device, &path, errors);
+        fields::validate(SHARE, device, &path, errors);
         let id = device_id(device);
         if !given.contains(&id) {
             let why = "must be an allocated device in the claim";
             errors.with_text(ErrorType::Invalid, &path, id, why);
         }
-        let (conditions, at) = (device.items("conditions"), path.child("conditions"));
-        if conditions.len() > MAX_CONDITIONS {
-            errors.too_many(&at, conditions.len(), MAX_CONDITIONS);
-        }
-        metadata::conditions(errors, &at, conditions);
-        if let Some(data) = device.field("data") {
-            parameters(data, &path.child("data"), errors);
-        }
+        fields::validate(DEVICE_STATUS, device, &path, errors);
         network(&device["networkData"], &path.child("networkData"), errors);
     }
     let mut seen = HashSet::new();
@@ -321,15 +314,8 @@ fn used_devices(devices: &[Value], given: &HashSet<String>, path: &Path<'_>, err
 }
 
 fn network(data: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (field, most) in [
-        ("interfaceName", MAX_INTERFACE),
-        ("hardwareAddress", MAX_HARDWARE_ADDRESS),
-    ] {
-        if data.text(field).len() > most {
-            errors.too_long(&path.child(field), most);
-        }
-    }
-    set(
+    fields::validate(NETWORK, data, path, errors);
+    unique_items(
         data.items("ips"),
         MAX_ADDRESSES,
         &path.child("ips"),
@@ -340,13 +326,9 @@ fn network(data: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates the share id of a device that several claims use, which must be a uid.
-fn share(device: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(id) = device.field("shareID").and_then(Value::as_str) else {
-        return;
-    };
-    let at = path.child("shareID");
+fn share(errors: &mut Errors, path: &Path<'_>, id: &str) {
     let refuse = |errors: &mut Errors, why: &str| {
-        errors.invalid(&at, id, format!("error validating uid: {why}"));
+        errors.invalid(path, id, format!("error validating uid: {why}"));
     };
     // The four lengths and the messages are those of `Parse` in the Go package google/uuid.
     let bare = match id.len() {
@@ -371,7 +353,7 @@ fn share(device: &Value, path: &Path<'_>, errors: &mut Errors) {
         refuse(errors, "invalid UUID format");
     } else if id.len() != 36 || id.bytes().any(|byte| byte.is_ascii_uppercase()) {
         let why = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
-        errors.invalid(&at, id, why);
+        errors.invalid(path, id, why);
     }
 }
 
@@ -388,11 +370,9 @@ fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut 
                 &at.child("request"),
                 errors,
             );
-            driver_name(result.text("driver"), &at.child("driver"), errors);
-            pool_name(result.text("pool"), &at.child("pool"), errors);
-            label(result.text("device"), &at.child("device"), errors);
+            fields::validate(DEVICE, result, &at, errors);
             binding_conditions(result, &at, errors);
-            share(result, &at, errors);
+            fields::validate(SHARE, result, &at, errors);
         }
     }
     let (configs, at) = (devices.items("config"), path.child("config"));
@@ -402,14 +382,9 @@ fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut 
     }
     for (index, config) in configs.iter().enumerate() {
         let at = at.index(index);
-        let (source, source_path) = (config.text("source"), at.child("source"));
-        match source {
-            "" => errors.required(&source_path, ""),
-            "FromClaim" | "FromClass" => {}
-            other => errors.not_supported(&source_path, other, &["FromClaim", "FromClass"]),
-        }
+        fields::validate(SOURCE, config, &at, errors);
         references(config, requests, &at.child("requests"), errors);
-        configuration(config, &at, errors);
+        fields::validate(CONFIGURATION, config, &at, errors);
     }
 }
 

@@ -23,13 +23,18 @@ use mullion_schema::{
 };
 use serde_json::{Map, Value, json};
 
-use self::selector::selectors;
+use self::selector::SELECTORS;
 use super::{
     Check, Column, Kind,
+    csi::driver_name,
     podspec::{external, internal},
     print,
 };
-use crate::{FieldSelection, Printing, request::Ctx};
+use crate::{
+    FieldSelection, Printing,
+    fields::{self, Code, Each, Field, Fields, Format, Text, UpTo, always, present, required, set},
+    request::Ctx,
+};
 
 /// resource.k8s.io/v1 DeviceClass.
 pub(super) struct DeviceClass;
@@ -45,9 +50,26 @@ pub(super) struct ResourceSlice;
 
 const MAX_CONFIGS: usize = 32;
 const MAX_PARAMETERS: usize = 10 * 1024;
-const MAX_DRIVER_NAME: usize = 63;
 const MAX_POOL_NAME: usize = 253;
 const MAX_BINDING_CONDITIONS: usize = 4;
+
+const CLASS: &[Field] = &[
+    always("selectors", SELECTORS),
+    always("config", UpTo(MAX_CONFIGS, &Each(CONFIGURATION))),
+    set("extendedResourceName", Text(extended_resource)),
+];
+/// The configuration for a driver.
+const CONFIGURATION: &[Field] = &[present("opaque", Fields(OPAQUE))];
+const OPAQUE: &[Field] = &[
+    required("driver", Text(driver_name)),
+    present("parameters", Code(parameters)),
+];
+/// The device that a result or a status is about.
+const DEVICE: &[Field] = &[
+    required("driver", Text(driver_name)),
+    required("pool", Text(pool_name)),
+    always("device", Format(names::dns_label)),
+];
 
 const PLAIN_COLUMNS: [Column; 2] = [print::NAME, print::AGE];
 const CLAIM_COLUMNS: [Column; 3] = [print::NAME, print::column("State"), print::AGE];
@@ -70,22 +92,7 @@ impl Kind for DeviceClass {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        selectors(spec.items("selectors"), &path.child("selectors"), errors);
-        let (configs, at) = (spec.items("config"), path.child("config"));
-        if configs.len() > MAX_CONFIGS {
-            errors.too_many(&at, configs.len(), MAX_CONFIGS);
-        } else {
-            for (index, config) in configs.iter().enumerate() {
-                configuration(config, &at.index(index), errors);
-            }
-        }
-        if let Some(name) = spec.field("extendedResourceName").and_then(Value::as_str)
-            && !resources::is_extended(name)
-        {
-            let why = "must be a valid extended resource name";
-            errors.invalid(&path.child("extendedResourceName"), name, why);
-        }
+        fields::validate(CLASS, &object["spec"], &Path::new("spec"), errors);
     }
 
     fn printing(&self) -> Option<&dyn Printing> {
@@ -354,26 +361,7 @@ fn same_spec(object: &Value, old: &Value, type_name: &str, errors: &mut Errors) 
     }
 }
 
-fn driver_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if name.is_empty() {
-        return errors.required(path, "");
-    }
-    if name.len() > MAX_DRIVER_NAME {
-        errors.too_long(path, MAX_DRIVER_NAME);
-    }
-    check(
-        errors,
-        path,
-        name,
-        // Capitals in the name of a driver are only worth a warning.
-        names::dns_subdomain(&name.to_lowercase()),
-    );
-}
-
-fn pool_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if name.is_empty() {
-        return errors.required(path, "");
-    }
+fn pool_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.len() > MAX_POOL_NAME {
         errors.too_long(path, MAX_POOL_NAME);
     }
@@ -382,17 +370,9 @@ fn pool_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates the configuration for a driver.
-fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("opaque");
-    let Some(opaque) = config.field("opaque") else {
-        return errors.required(&at, "");
-    };
-    driver_name(opaque.text("driver"), &at.child("driver"), errors);
-    let at = at.child("parameters");
-    match opaque.field("parameters") {
-        None => errors.required(&at, ""),
-        Some(given) => parameters(given, &at, errors),
+fn extended_resource(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    if !resources::is_extended(name) {
+        errors.invalid(path, name, "must be a valid extended resource name");
     }
 }
 
@@ -443,7 +423,7 @@ fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates a list of at most `most` items with unique keys.
-fn set<'a>(
+fn unique_items<'a>(
     items: &'a [Value],
     most: usize,
     path: &Path<'_>,

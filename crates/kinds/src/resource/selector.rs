@@ -1,47 +1,47 @@
 //! Validates the CEL expressions that select devices. Source: k8s.io/dynamic-resource-allocation/cel.
 
 use mullion_kube_text::field::{Errors, Path};
-use mullion_schema::tree::Tree;
-use serde_json::Value;
 
-use crate::devices::Selector;
+use crate::{
+    devices::Selector,
+    fields::{Each, Field, Fields, Rule, Text, UpTo, always, present},
+};
 
-const MAX_SELECTORS: usize = 32;
 const MAX_EXPRESSION: usize = 10 * 1024;
 /// The largest cost of a CEL expression.
 const MAX_COST: u64 = 1_000_000;
 
-/// Validates the CEL expressions that select devices.
-pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    if selectors.len() > MAX_SELECTORS {
-        return errors.too_many(path, selectors.len(), MAX_SELECTORS);
+/// The CEL expressions that select devices.
+pub(super) const SELECTORS: Rule = UpTo(32, &Each(SELECTOR));
+const SELECTOR: &[Field] = &[present("cel", Fields(CEL))];
+const CEL: &[Field] = &[always("expression", Text(expression))];
+
+fn expression(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    // Compiling costs time in proportion to the length, so a long expression is not even parsed.
+    if text.len() > MAX_EXPRESSION {
+        return errors.too_long(path, MAX_EXPRESSION);
     }
-    for (index, selector) in selectors.iter().enumerate() {
-        let at = path.index(index);
-        let at = at.child("cel");
-        let Some(cel) = selector.field("cel") else {
-            errors.required(&at, "");
-            continue;
-        };
-        let (text, at) = (cel.text("expression"), at.child("expression"));
-        // Compiling costs time in proportion to the length, so a long expression is not even parsed.
-        if text.len() > MAX_EXPRESSION {
-            errors.too_long(&at, MAX_EXPRESSION);
-            continue;
+    match Selector::ready(text) {
+        Err(refusal) => refusal.record(text, path, errors),
+        Ok(selector) if selector.most_cost() > MAX_COST => {
+            errors.forbidden(path, "too complex, exceeds cost limit");
         }
-        match Selector::ready(text) {
-            Err(refusal) => refusal.record(text, &at, errors),
-            Ok(selector) if selector.most_cost() > MAX_COST => {
-                errors.forbidden(&at, "too complex, exceeds cost limit");
-            }
-            Ok(_) => {}
-        }
+        Ok(_) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields;
+
+    fn validated(expression: &str) -> Errors {
+        let mut errors = Errors::default();
+        let class = serde_json::json!({"selectors": [{"cel": {"expression": expression}}]});
+        let table = &[always("selectors", SELECTORS)];
+        fields::validate(table, &class, Path::ROOT, &mut errors);
+        errors
+    }
 
     #[test]
     fn an_expression_that_cannot_be_made_ready_to_run_is_refused() {
@@ -59,9 +59,7 @@ mod tests {
                 r#"Invalid value: "device.driver": must evaluate to bool or the unknown type, not string"#,
             ),
         ] {
-            let mut errors = Errors::default();
-            let selector = serde_json::json!({ "cel": { "expression": expression } });
-            selectors(&[selector], &Path::new("selectors"), &mut errors);
+            let errors = validated(expression);
             let told = format!("selectors[0].cel.expression: {told}");
             assert_eq!(errors.aggregate(), told, "{expression}");
         }
@@ -75,9 +73,7 @@ mod tests {
             (0..depth).fold(start, |inner, at| format!("{items}.all(x{at}, {inner})"))
         };
         for (depth, refused) in [(3, false), (6, true)] {
-            let mut errors = Errors::default();
-            let selector = serde_json::json!({ "cel": { "expression": all(depth) } });
-            selectors(&[selector], &Path::new("selectors"), &mut errors);
+            let errors = validated(&all(depth));
             let told = "selectors[0].cel.expression: Forbidden: too complex, exceeds cost limit";
             assert_eq!(errors.is_empty(), !refused, "{depth}");
             assert!(!refused || errors.aggregate() == told, "{errors:?}");

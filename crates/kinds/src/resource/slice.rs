@@ -6,14 +6,20 @@ mod capacity;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     names,
-    validation::{check, immutable, metadata},
+    validation::{check, metadata},
 };
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 pub(super) use self::attribute::fully_qualified;
-use super::{binding_conditions, driver_name, pool_name, set};
-use crate::podspec::{affinity, internal};
+use super::{binding_conditions, driver_name, pool_name, unique_items};
+use crate::{
+    fields::{
+        self, AtLeast, Code, Each, Field, Fields, Format, OneOf, Rule, Text, UpTo, always, filled,
+        required,
+    },
+    podspec::{affinity, internal},
+};
 
 const MAX_DEVICES: usize = 128;
 const MAX_SPECIAL_DEVICES: usize = 64;
@@ -21,7 +27,39 @@ const MAX_COUNTER_SETS: usize = 8;
 const MAX_COUNTERS: usize = 32;
 const MAX_CONSUMPTIONS: usize = 2;
 const MAX_PROPERTIES: usize = 32;
-const MAX_TAINTS: usize = 16;
+
+const SPEC: &[Field] = &[
+    required("driver", Text(driver_name)),
+    always("pool", Fields(POOL)),
+];
+const POOL: &[Field] = &[
+    required("name", Text(pool_name)),
+    always(
+        "resourceSliceCount",
+        AtLeast(1, "must be greater than zero"),
+    ),
+    always(
+        "generation",
+        AtLeast(0, "must be greater than or equal to zero"),
+    ),
+];
+const DEVICE_NAME: &[Field] = &[always("name", Format(names::dns_label))];
+const TAINTS: &[Field] = &[always("taints", UpTo(16, &Each(TAINT)))];
+const TAINT: &[Field] = &[
+    always("key", Text(metadata::label_name)),
+    filled("value", Format(names::label_value)),
+    required("effect", EFFECT),
+];
+/// The effect of a taint.
+pub(super) const EFFECT: Rule = OneOf(&["NoExecute", "NoSchedule", "None"]);
+const COUNTER_SET: &[Field] = &[
+    required("name", Format(names::dns_label)),
+    required("counters", Code(counters)),
+];
+const CONSUMPTION: &[Field] = &[
+    required("counterSet", Format(names::dns_label)),
+    required("counters", Code(counters)),
+];
 
 /// The fields that say where a device is available.
 const PLACES: [&str; 4] = [
@@ -33,25 +71,11 @@ const PLACES: [&str; 4] = [
 
 /// Records the errors of the spec; `old` is the stored one.
 pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
-    driver_name(spec.text("driver"), &path.child("driver"), errors);
-    let (pool, at) = (&spec["pool"], path.child("pool"));
-    pool_name(pool.text("name"), &at.child("name"), errors);
-    let slices = pool.integer("resourceSliceCount").unwrap_or(0);
-    if slices <= 0 {
-        let at = at.child("resourceSliceCount");
-        errors.invalid(&at, slices, "must be greater than zero");
-    }
-    let generation = pool.integer("generation").unwrap_or(0);
-    if generation < 0 {
-        let at = at.child("generation");
-        errors.invalid(&at, generation, "must be greater than or equal to zero");
-    }
+    fields::validate(SPEC, spec, path, errors);
     if let Some(old) = old {
-        let name = at.child("name");
-        immutable(errors, &name, &pool["name"], &old["pool"]["name"]);
-        for field in ["driver", "nodeName"] {
-            immutable(errors, &path.child(field), &spec[field], &old[field]);
-        }
+        let (pool, at) = (&spec["pool"], path.child("pool"));
+        fields::immutable(&["name"], pool, &old["pool"], &at, errors);
+        fields::immutable(&["driver", "nodeName"], spec, old, path, errors);
     }
     place(spec, path, errors);
     let (devices, counters) = (spec.items("devices"), spec.items("sharedCounters"));
@@ -69,7 +93,7 @@ pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &
         MAX_DEVICES
     };
     let per_device = spec.flag("perDeviceNodeSelection");
-    set(
+    unique_items(
         devices,
         most,
         &path.child("devices"),
@@ -84,15 +108,13 @@ pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &
         },
     );
     let at = path.child("sharedCounters");
-    set(
+    unique_items(
         counters,
         MAX_COUNTER_SETS,
         &at,
         errors,
         |item| item.text("name"),
-        |item, at, errors| {
-            counter_set(item, "name", at, errors);
-        },
+        |item, at, errors| fields::validate(COUNTER_SET, item, at, errors),
     );
 }
 
@@ -152,8 +174,7 @@ fn device(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let name = device.text("name");
-    check(errors, &path.child("name"), name, names::dns_label(name));
+    fields::validate(DEVICE_NAME, device, path, errors);
     let properties = device.entries("attributes").count() + device.entries("capacity").count();
     if properties > MAX_PROPERTIES {
         let why = format!(
@@ -181,29 +202,19 @@ fn device(
             errors.forbidden(&at, "allowMultipleAllocations must be true");
         }
     }
-    let (taints, at) = (device.items("taints"), path.child("taints"));
     // Unchanged taints are not validated again.
-    let stored = old.is_some_and(|old| old.items("taints") == taints);
-    match taints.len() {
-        _ if stored => {}
-        count if count > MAX_TAINTS => errors.too_many(&at, count, MAX_TAINTS),
-        _ => {
-            for (index, item) in taints.iter().enumerate() {
-                taint(item, &at.index(index), errors);
-            }
-        }
+    if !old.is_some_and(|old| old.items("taints") == device.items("taints")) {
+        fields::validate(TAINTS, device, path, errors);
     }
     let consumed = device.items("consumesCounters");
     let at = path.child("consumesCounters");
-    set(
+    unique_items(
         consumed,
         MAX_CONSUMPTIONS,
         &at,
         errors,
         |item| item.text("counterSet"),
-        |item, at, errors| {
-            counter_set(item, "counterSet", at, errors);
-        },
+        |item, at, errors| fields::validate(CONSUMPTION, item, at, errors),
     );
     device_place(device, per_device, path, errors);
     binding_conditions(device, path, errors);
@@ -248,51 +259,12 @@ fn device_place(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut 
     }
 }
 
-fn counter_set(set: &Value, key: &str, path: &Path<'_>, errors: &mut Errors) {
-    let (name, at) = (set.text(key), path.child(key));
-    if name.is_empty() {
-        errors.required(&at, "");
-    } else {
-        check(errors, &at, name, names::dns_label(name));
+fn counters(counters: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let names = || counters.as_object().into_iter().flatten();
+    match names().count() {
+        count if count > MAX_COUNTERS => errors.too_many(path, count, MAX_COUNTERS),
+        _ => names().for_each(|(name, _)| check(errors, path, name, names::dns_label(name))),
     }
-    let at = path.child("counters");
-    match set.entries("counters").count() {
-        0 => errors.required(&at, ""),
-        count if count > MAX_COUNTERS => errors.too_many(&at, count, MAX_COUNTERS),
-        _ => {
-            for (name, _) in set.entries("counters") {
-                check(errors, &at, name, names::dns_label(name));
-            }
-        }
-    }
-}
-
-fn taint(taint: &Value, path: &Path<'_>, errors: &mut Errors) {
-    metadata::label_name(errors, &path.child("key"), taint.text("key"));
-    let (value, given) = (taint.text("value"), taint.text("effect"));
-    if !value.is_empty() {
-        check(
-            errors,
-            &path.child("value"),
-            value,
-            names::label_value(value),
-        );
-    }
-    if given.is_empty() {
-        errors.required(&path.child("effect"), "");
-    } else {
-        effect(given, &path.child("effect"), errors);
-    }
-}
-
-/// Validates the effect of a taint.
-pub(super) fn effect(effect: &str, path: &Path<'_>, errors: &mut Errors) {
-    mullion_kube_text::validation::one_of(
-        errors,
-        path,
-        effect,
-        &["NoExecute", "NoSchedule", "None"],
-    );
 }
 
 #[cfg(test)]

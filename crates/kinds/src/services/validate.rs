@@ -6,7 +6,7 @@ use mullion_kube_text::{
     field::{self, ErrorType, Errors, Path},
     names,
     validation::{
-        check, metadata,
+        check,
         net::{self, OldValues},
         one_of,
     },
@@ -15,6 +15,12 @@ use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
 use super::{externally_accessible, headless, needs_health_check};
+use crate::{
+    fields::{
+        self, Code, Field, Forbidden, Format, Labels, Number, OneOf, always, filled, required, set,
+    },
+    ingresses::BALANCER_POINT,
+};
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
@@ -25,6 +31,34 @@ pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 
+const SELECTOR_AND_AFFINITY: &[Field] = &[
+    always("selector", Labels),
+    required("sessionAffinity", OneOf(&["ClientIP", "None"])),
+];
+const TYPE: &[Field] = &[always(
+    "type",
+    OneOf(&["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]),
+)];
+const EXTERNAL_NAME: &[Field] = &[
+    filled("clusterIPs", Forbidden(NOT_FOR_EXTERNAL_NAME)),
+    filled("ipFamilies", Forbidden(NOT_FOR_EXTERNAL_NAME)),
+    set("ipFamilyPolicy", Forbidden(NOT_FOR_EXTERNAL_NAME)),
+];
+const PORT: &[Field] = &[
+    always("port", Number(names::port_number)),
+    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    always("targetPort", Code(port_or_name)),
+    set("appProtocol", Format(names::qualified_name)),
+];
+const FAMILY_POLICY: &[Field] = &[set(
+    "ipFamilyPolicy",
+    OneOf(&["PreferDualStack", "RequireDualStack", "SingleStack"]),
+)];
+const DISTRIBUTION: &[Field] = &[set(
+    "trafficDistribution",
+    OneOf(&["PreferClose", "PreferSameZone", "PreferSameNode"]),
+)];
+
 /// Records the errors of a Service. `old` is the stored one, whose addresses stay valid.
 pub(super) fn service(errors: &mut Errors, service: &Value, old: &Value) {
     let spec = &service["spec"];
@@ -32,7 +66,7 @@ pub(super) fn service(errors: &mut Errors, service: &Value, old: &Value) {
     let path = Path::new("spec");
     by_type(errors, &path, service);
     ports(errors, &path.child("ports"), spec);
-    metadata::labels(errors, &path.child("selector"), spec.get("selector"));
+    fields::validate(SELECTOR_AND_AFFINITY, spec, &path, errors);
     affinity(errors, &path, spec);
     cluster_ips(errors, service, old);
     let kept = texts(&old["spec"], "externalIPs").collect();
@@ -48,12 +82,7 @@ pub(super) fn service(errors: &mut Errors, service: &Value, old: &Value) {
             net::ordinary_ip(errors, &path, ip);
         }
     }
-    one_of(
-        errors,
-        &path.child("type"),
-        spec.text("type"),
-        &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
-    );
+    fields::validate(TYPE, spec, &path, errors);
     if spec["type"] == "ClusterIP" {
         let ports = path.child("ports");
         for (index, port) in spec.items("ports").iter().enumerate() {
@@ -98,14 +127,7 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
             errors.invalid(&path.child("clusterIPs").index(0), "None", detail);
         }
         "ExternalName" => {
-            for field in ["clusterIPs", "ipFamilies"] {
-                if !spec.items(field).is_empty() {
-                    errors.forbidden(&path.child(field), NOT_FOR_EXTERNAL_NAME);
-                }
-            }
-            if spec.has("ipFamilyPolicy") {
-                errors.forbidden(&path.child("ipFamilyPolicy"), NOT_FOR_EXTERNAL_NAME);
-            }
+            fields::validate(EXTERNAL_NAME, spec, path, errors);
             let name = spec.text("externalName");
             // A trailing dot only marks the name as fully qualified; the name check would refuse it.
             let name = name.strip_suffix('.').unwrap_or(name);
@@ -140,34 +162,11 @@ fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
                 errors.duplicate(&path.child("name"), name);
             }
         }
-        let number = port.integer("port").unwrap_or(0);
-        for sentence in names::port_number(number) {
-            errors.invalid(&path.child("port"), number, sentence);
-        }
-        let protocol = port.text("protocol");
-        if protocol.is_empty() {
-            errors.required(&path.child("protocol"), "");
-        } else {
-            one_of(
-                errors,
-                &path.child("protocol"),
-                protocol,
-                &["SCTP", "TCP", "UDP"],
-            );
-        }
-        port_or_name(errors, &path.child("targetPort"), &port["targetPort"]);
-        if let Some(protocol) = port["appProtocol"].as_str() {
-            check(
-                errors,
-                &path.child("appProtocol"),
-                protocol,
-                names::qualified_name(protocol),
-            );
-        }
+        fields::validate(PORT, port, &path, errors);
     }
 }
 
-fn port_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
+fn port_or_name(port: &Value, path: &Path<'_>, errors: &mut Errors) {
     match port.as_str() {
         Some(name) => check(errors, path, name, names::port_name(name)),
         None => {
@@ -181,16 +180,6 @@ fn port_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
 
 fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let kind = spec.text("sessionAffinity");
-    if kind.is_empty() {
-        errors.required(&path.child("sessionAffinity"), "");
-    } else {
-        one_of(
-            errors,
-            &path.child("sessionAffinity"),
-            kind,
-            &["ClientIP", "None"],
-        );
-    }
     let path = path.child("sessionAffinityConfig");
     let config = spec.field("sessionAffinityConfig");
     match (kind, config) {
@@ -248,14 +237,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
             errors.duplicate(&path.index(index), family);
         }
     }
-    if let Some(policy) = spec["ipFamilyPolicy"].as_str() {
-        one_of(
-            errors,
-            &path.child("ipFamilyPolicy"),
-            policy,
-            &["PreferDualStack", "RequireDualStack", "SingleStack"],
-        );
-    }
+    fields::validate(FAMILY_POLICY, spec, &path, errors);
     let kept = texts(&old["spec"], "clusterIPs").collect();
     let mut malformed = false;
     for (index, ip) in ips.iter().filter_map(Value::as_str).enumerate() {
@@ -415,15 +397,7 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         }
         None => {}
     }
-    if let Some(distribution) = spec["trafficDistribution"].as_str() {
-        let known = &["PreferClose", "PreferSameZone", "PreferSameNode"];
-        one_of(
-            errors,
-            &path.child("trafficDistribution"),
-            distribution,
-            known,
-        );
-    }
+    fields::validate(DISTRIBUTION, spec, path, errors);
 }
 
 /// Records the errors of the addresses that a load balancer reports.
@@ -442,7 +416,7 @@ pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value, old: &V
     let kept = kept.map(|ingress| ingress.text("ip")).collect();
     for (index, ingress) in all.iter().enumerate() {
         let path = path.index(index);
-        let (ip, hostname) = (ingress.text("ip"), ingress.text("hostname"));
+        let ip = ingress.text("ip");
         if !ip.is_empty() {
             net::ip(errors, &path.child("ip"), ip, &kept);
         }
@@ -457,20 +431,6 @@ pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value, old: &V
             ),
             Some(mode) => one_of(errors, &path.child("ipMode"), mode, &["Proxy", "VIP"]),
         }
-        if !hostname.is_empty() {
-            check(
-                errors,
-                &path.child("hostname"),
-                hostname,
-                names::dns_subdomain(hostname),
-            );
-            if net::parse_ip(hostname).is_some() {
-                errors.invalid(
-                    &path.child("hostname"),
-                    hostname,
-                    "must be a DNS name, not an IP address",
-                );
-            }
-        }
+        fields::validate(BALANCER_POINT, ingress, &path, errors);
     }
 }

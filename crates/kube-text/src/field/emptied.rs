@@ -66,6 +66,7 @@ fn walked(path: &Path<'_>, text: &mut String) {
         walked(parent, text);
     }
     let written = match path.segment {
+        Segment::Root => Ok(()),
         Segment::Index(index) => write!(text, "[{index}]"),
         Segment::Name(name) | Segment::Key(name) if text.is_empty() => write!(text, "{name}"),
         Segment::Name(name) | Segment::Key(name) => write!(text, ".{name}"),

@@ -8,24 +8,22 @@ use mullion_kube_text::{
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use crate::{podspec::internal, resource::driver_name};
+use crate::{
+    fields::{self, All, Field, MaxBytes, Text, always, set},
+    podspec::internal,
+    resource::driver_name,
+};
 
 const MAX_ID: usize = 32;
-const MAX_ATTRIBUTE: usize = 64;
+const ATTRIBUTE: &[Field] = &[
+    always("string", MaxBytes(64)),
+    set("version", All(&[Text(version), MaxBytes(64)])),
+];
 
 pub(super) fn attribute(attribute: &Value, path: &Path<'_>, errors: &mut Errors) {
     let kinds = ["bool", "int", "string", "version"];
     let count = kinds.iter().filter(|kind| attribute.has(kind)).count();
-    for kind in ["string", "version"] {
-        let (text, at) = (attribute.text(kind), path.child(kind));
-        if kind == "version" && attribute.has(kind) && !is_semantic_version(text) {
-            let why = "must be a string compatible with semver.org spec 2.0.0";
-            errors.invalid(&at, text, why);
-        }
-        if text.len() > MAX_ATTRIBUTE {
-            errors.too_long(&at, MAX_ATTRIBUTE);
-        }
-    }
+    fields::validate(ATTRIBUTE, attribute, path, errors);
     match count {
         0 => errors.invalid(path, "", "exactly one value must be specified"),
         1 => {}
@@ -34,6 +32,13 @@ pub(super) fn attribute(attribute: &Value, path: &Path<'_>, errors: &mut Errors)
             let why = "exactly one value must be specified";
             errors.with_text(ErrorType::Invalid, path, text, why);
         }
+    }
+}
+
+fn version(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if !is_semantic_version(text) {
+        let why = "must be a string compatible with semver.org spec 2.0.0";
+        errors.invalid(path, text, why);
     }
 }
 
@@ -76,7 +81,7 @@ pub(super) fn qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
             if domain.is_empty() {
                 errors.invalid(path, "", "the domain must not be empty");
             } else {
-                driver_name(domain, path, errors);
+                driver_name(errors, path, domain);
             }
             if id.is_empty() {
                 errors.invalid(path, "", "the name must not be empty");
