@@ -3,6 +3,7 @@
 //! An option is a possible node with all its labels, so the scheduler's own static filters decide whether a pod may run
 //! there; no second implementation of requirements could disagree with them. Options are sorted by price.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
@@ -18,12 +19,12 @@ use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::label;
 use crate::reason::{Plugin, Reason, Refusal};
-use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
 use super::limit::Limits;
 use super::open_labels::{RequestedLabels, add_former_names, choices};
 use super::pack::Load;
+use super::room_table::RoomTable;
 use super::rooms::Room;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
 
@@ -54,6 +55,8 @@ pub(super) struct Catalog {
     pub(super) types: Vec<Arc<InstanceType>>,
     /// The rooms that options have for pods, apart from their labels; options of one type usually share one.
     pub(super) rooms: Vec<Room>,
+    /// The native resources of each option's room, once they are asked for.
+    pub(super) room_table: OnceCell<RoomTable>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
     /// Whether the labels in `undecided` decide which DaemonSets run on a node.
@@ -68,6 +71,8 @@ pub(super) struct Catalog {
     pub(super) reservations: FxHashMap<Symbol, u32>,
     /// The options with a value of a label, or without the label, by key and value.
     by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
+    /// The options divided by their values of labels, by the keys of the labels.
+    by_values: FxHashMap<Vec<Symbol>, Vec<FixedBitSet>>,
     /// The verdicts by kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<Kind, usize>,
@@ -129,6 +134,7 @@ impl Catalog {
             relaxes_min_values: request.min_values == MinValuesPolicy::BestEffort,
             types: Vec::new(),
             rooms: Vec::new(),
+            room_table: OnceCell::new(),
             daemons_hold_ports: false,
             daemons_select_open_labels: false,
             options: Vec::new(),
@@ -136,6 +142,7 @@ impl Catalog {
             available: FixedBitSet::new(),
             reservations: FxHashMap::default(),
             by_value: FxHashMap::default(),
+            by_values: FxHashMap::default(),
             verdicts: Vec::new(),
             kinds: FxHashMap::default(),
             kind_of: FxHashMap::default(),
@@ -282,6 +289,24 @@ impl Catalog {
         })
     }
 
+    /// Returns all options divided by their values of these labels.
+    pub(super) fn divided_by(&mut self, keys: &[Symbol]) -> &[FixedBitSet] {
+        if !self.by_values.contains_key(keys) {
+            let mut places: FxHashMap<Vec<Option<Symbol>>, usize> = FxHashMap::default();
+            let mut parts = Vec::new();
+            for (index, option) in self.options.iter().enumerate() {
+                let values = keys.iter().map(|key| option.labels.value(*key)).collect();
+                let place = *places.entry(values).or_insert_with(|| {
+                    parts.push(FixedBitSet::with_capacity(self.options.len()));
+                    parts.len() - 1
+                });
+                parts[place].insert(index);
+            }
+            self.by_values.insert(keys.to_vec(), parts);
+        }
+        &self.by_values[keys]
+    }
+
     /// Returns the instance type of an option.
     pub(super) fn type_of(&self, option: usize) -> &InstanceType {
         &self.types[self.options[option].type_index]
@@ -424,35 +449,6 @@ impl Catalog {
             }
             _ => Ok(options),
         }
-    }
-
-    /// Returns the amounts that every one of the options has at least; zero if there are no options.
-    pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
-        // Thousands of options share a few rooms, so rooms are compared and not options.
-        let rooms: FixedBitSet = options
-            .ones()
-            .map(|option| self.options[option].room)
-            .collect();
-        let mut rooms = rooms.ones().map(|room| &self.rooms[room].free);
-        let mut least = rooms.next().cloned().unwrap_or_default();
-        rooms.for_each(|free| least.minimize(free));
-        least
-    }
-
-    /// Returns those of the options that have room for `requests` beside their DaemonSets' pods.
-    pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
-        // Once for each room: options of one type usually share theirs.
-        let holds: Vec<bool> = self
-            .rooms
-            .iter()
-            .map(|room| requests.exceeds(&room.free).is_none())
-            .collect();
-        // Made as long as it can become: grown bit by bit it takes several times as long, and every planned node that a pod is tried
-        // on asks for it.
-        let mut holding = FixedBitSet::with_capacity(options.len());
-        let has_room = |option: &usize| holds[self.options[*option].room];
-        holding.extend(options.ones().filter(has_room));
-        holding
     }
 
     /// Returns whether the pool has `minValues` that must be met.

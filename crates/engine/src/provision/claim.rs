@@ -248,7 +248,7 @@ impl Claim {
     fn place(
         &mut self,
         pod: &Pending,
-        catalog: &Catalog,
+        catalog: &mut Catalog,
         options: FixedBitSet,
         topology: &Topology,
         cluster: &mut Cluster,

@@ -33,6 +33,7 @@ mod preferences;
 mod replace;
 mod reservations;
 mod retry;
+mod room_table;
 mod rooms;
 mod rounds;
 mod sale;

@@ -271,14 +271,12 @@ impl Solver<'_> {
                 catalog.limits.takes_no_more(&own.capacity, &most.capacity)
             }
         };
-        let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
-        let serves = |option: usize| holds(&option) && no_larger(&option);
-        let own = catalog.candidates_that(&options, serves, self.cluster);
+        let all = catalog.holding(&options, &requests);
+        let own = catalog.candidates_that(&all, |option| no_larger(&option), self.cluster);
         if catalog.too_few_values(&own, self.cluster).is_none() {
             return own;
         }
         // The pool's `minValues` may need types that take more of its limits.
-        let all: FixedBitSet = options.ones().filter(holds).collect();
         catalog.with_values(own, &all, self.cluster)
     }
 

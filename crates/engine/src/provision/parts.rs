@@ -14,7 +14,7 @@ use super::claim::Topology;
 
 /// Splits options by their values of the given labels; the part with the shown option comes first, the others by price.
 pub(super) fn split(
-    catalog: &Catalog,
+    catalog: &mut Catalog,
     options: FixedBitSet,
     keys: &[Symbol],
     shown: usize,
@@ -22,26 +22,16 @@ pub(super) fn split(
     if keys.is_empty() {
         return vec![options];
     }
-    let place = |option: usize| -> Vec<Option<Symbol>> {
-        keys.iter()
-            .map(|key| catalog.options[option].labels.value(*key))
-            .collect()
-    };
-    let mut parts: Vec<(Vec<Option<Symbol>>, FixedBitSet)> = Vec::new();
-    for option in options.ones() {
-        let values = place(option);
-        match parts.iter_mut().find(|part| part.0 == values) {
-            Some(part) => part.1.insert(option),
-            None => {
-                let mut part = FixedBitSet::with_capacity(options.len());
-                part.insert(option);
-                parts.push((values, part));
-            }
+    let mut parts: Vec<(bool, FixedBitSet)> = Vec::new();
+    for place in catalog.divided_by(keys) {
+        if !place.is_disjoint(&options) {
+            let mut part = options.clone();
+            part.intersect_with(place);
+            parts.push((place.contains(shown), part));
         }
     }
-    let shown = place(shown);
-    // Stable, so parts behind the shown one stay in the order of price in which their first options came.
-    parts.sort_by_key(|part| part.0 != shown);
+    // Options are numbered by price.
+    parts.sort_by_key(|(is_shown, part)| (!is_shown, part.minimum()));
     parts.into_iter().map(|part| part.1).collect()
 }
 

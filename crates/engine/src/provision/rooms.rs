@@ -16,6 +16,7 @@ use crate::resources::Amounts;
 
 use super::Unplaceable;
 use super::catalog::Catalog;
+use super::room_table::RoomTable;
 
 /// The resources and ports of a machine that pods can have.
 #[derive(Clone, Default, PartialEq)]
@@ -88,6 +89,46 @@ impl Catalog {
         self.forget_verdicts();
         Ok(())
     }
+
+    /// Returns the amounts that every one of the options has at least; zero if there are no options.
+    pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
+        // Thousands of options share a few rooms, so rooms are compared and not options.
+        let mut rooms = FixedBitSet::with_capacity(self.rooms.len());
+        rooms.extend(options.ones().map(|option| self.options[option].room));
+        let mut rooms = rooms.ones().map(|room| &self.rooms[room].free);
+        let mut least = rooms.next().cloned().unwrap_or_default();
+        rooms.for_each(|free| least.minimize(free));
+        least
+    }
+
+    /// Returns those of the options that have room for `requests` beside their DaemonSets' pods.
+    pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
+        let rooms = self.room_table.get_or_init(|| {
+            RoomTable::of(self.options.len(), 4, |option, resource| {
+                native(&self.room_of(option).free)[resource]
+            })
+        });
+        let mut holding = options.clone();
+        rooms.keep_holding(&native(requests), &mut holding);
+        if !requests.scalars.is_empty() {
+            let holds = |option: usize| requests.exceeds(&self.room_of(option).free).is_none();
+            let others: Vec<usize> = holding.ones().filter(|own| !holds(*own)).collect();
+            others
+                .into_iter()
+                .for_each(|other| holding.set(other, false));
+        }
+        holding
+    }
+}
+
+/// Returns the amounts of the native resources.
+fn native(amounts: &Amounts) -> [i64; 4] {
+    [
+        amounts.cpu_milli,
+        amounts.memory_bytes,
+        amounts.ephemeral_bytes,
+        amounts.pods,
+    ]
 }
 
 /// Returns the most that DaemonSets take of a node of each pool; nothing if no pool refused a pod.

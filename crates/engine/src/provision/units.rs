@@ -61,6 +61,5 @@ pub(super) fn with_room(
 ) -> FixedBitSet {
     let mut sum = planned.clone();
     sum.add(all);
-    let holds = |option: &usize| sum.exceeds(&catalog.room_of(*option).free).is_none();
-    options.ones().filter(holds).collect()
+    catalog.holding(options, &sum)
 }

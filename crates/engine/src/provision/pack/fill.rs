@@ -30,6 +30,8 @@ pub(super) struct Filler<'a> {
     asked: Vec<usize>,
     /// The items that a filling took, with their numbers of pods.
     pub(super) taken: Vec<(usize, u32)>,
+    /// The item whose turn was first, and the first for which the machine may be bought; `None` if there was no such item.
+    pub(super) leads: Option<[usize; 2]>,
     /// The shortage of each resource on an average machine.
     pub(super) shortage: Weights,
     counts: Vec<u32>,
@@ -132,6 +134,7 @@ impl<'a> Filler<'a> {
                 })
                 .collect(),
             taken: Vec::new(),
+            leads: None,
             shortage,
             counts: vec![0; problem.items.len()],
             rule_counts: vec![RuleCount::default(); problem.rules.len()],
@@ -157,6 +160,10 @@ impl<'a> Filler<'a> {
             Some(first) => Some(first),
             None => first_of(self.wanting.iter().filter(opens)),
         };
+        let leads = first
+            .zip(opener)
+            .map(|(first, opener)| [first.item, opener.item]);
+        self.leads = leads.map(|leads| leads.map(|item| item as usize));
         let Some(opener) = opener else { return 0.0 };
         // The machine is bought for one of these; without it the rest may not come.
         let is_first = first.is_some_and(|first| first.item == opener.item);
@@ -184,6 +191,14 @@ impl<'a> Filler<'a> {
         }
         self.settle();
         value
+    }
+
+    /// Counts the work of filling a machine, where it is known how it would be filled.
+    pub(super) fn count_work(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64]) {
+        let wants = |(item, pods): &&(usize, u32)| {
+            *pods > 0 && values[*item] > 0.0 && offer.fits.contains(*item)
+        };
+        self.work += 1 + demand.iter().filter(wants).count() as u64;
     }
 
     /// Takes one pod after the other off a machine whose pods are in `taken` and worth `value`, fills its room with
@@ -380,30 +395,31 @@ impl<'a> Filler<'a> {
 
     /// Takes the item off the list whose turn is next among those that fit into the room, which only becomes less.
     fn next(&mut self, room: &Load) -> Option<Wanting> {
+        let items = &self.problem.items;
+        let asked = self.asked.last().map_or(0, |last| last + 1);
+        let fits = |own: &Wanting| fits(&items[own.item as usize].request[..asked], room);
         if self.tried.len() >= PICKS {
             if self.tried.len() == PICKS {
+                self.wanting.retain(fits);
                 // The last of these is the next.
                 self.wanting.sort_unstable_by(|one, other| other.order(one));
             }
             return self.wanting.pop();
         }
         let mut first: Option<(usize, Wanting)> = None;
-        let mut kept = 0;
-        let asked = self.asked.last().map_or(0, |last| last + 1);
-        for index in 0..self.wanting.len() {
-            let own = self.wanting[index];
-            // What does not fit now never will.
-            let request = &self.problem.items[own.item as usize].request;
-            if !fits(&request[..asked], room) {
-                continue;
+        let mut index = 0;
+        while let Some(own) = self.wanting.get(index).copied() {
+            // Whether an item fits is asked only of those whose turn would be next.
+            if first.is_some_and(|first| !own.is_before(&first.1)) {
+                index += 1;
+            } else if fits(&own) {
+                first = Some((index, own));
+                index += 1;
+            } else {
+                // What does not fit now never will.
+                self.wanting.swap_remove(index);
             }
-            self.wanting[kept] = own;
-            if first.is_none_or(|first| own.is_before(&first.1)) {
-                first = Some((kept, own));
-            }
-            kept += 1;
         }
-        self.wanting.truncate(kept);
         let (index, next) = first?;
         self.wanting.swap_remove(index);
         Some(next)

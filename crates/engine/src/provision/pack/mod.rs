@@ -25,9 +25,12 @@ mod tests;
 mod unplaced;
 mod varied;
 
+use std::cell::OnceCell;
+
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
+use super::room_table::RoomTable;
 use fill::Filler;
 pub(super) use least::ZonalDemand;
 pub(super) use master::Relaxation;
@@ -92,8 +95,8 @@ pub(super) struct Problem {
     pub(super) limits: Vec<Load>,
     /// The rules that each item is part of.
     rules_of: Vec<Vec<Role>>,
-    /// The largest room of any offer, by resource.
-    largest_room: Load,
+    /// The rooms of offers, once they are asked for.
+    rooms: OnceCell<RoomTable>,
     /// The number of kinds of items.
     kinds: usize,
 }
@@ -159,10 +162,7 @@ impl Problem {
         if self.is_varied() {
             self.add_scarce();
         }
-        self.largest_room = std::array::from_fn(|dimension| {
-            let rooms = self.offers.iter().map(|offer| offer.room[dimension]);
-            rooms.max().unwrap_or(0)
-        });
+        self.rooms = OnceCell::new();
         let kinds = self.items.iter().map(|item| item.kind + 1);
         self.kinds = kinds.max().unwrap_or(0);
         self.rules_of = vec![Vec::new(); self.items.len()];
@@ -297,14 +297,14 @@ impl Problem {
 
     /// Returns the cheapest offer that holds these pods and their requests together, within the limits of its pool.
     fn cheapest_for(&self, pods: &[(usize, u32)], limits: &[Load]) -> Option<usize> {
-        let load = self.load_of(pods);
-        if !within(&load, &self.largest_room) {
-            return None;
-        }
-        let mut offers = self.offers.iter();
-        offers.position(|offer| {
-            within(&load, &offer.room)
-                && pods.iter().all(|(item, _)| offer.fits.contains(*item))
+        let rooms = self.rooms.get_or_init(|| {
+            RoomTable::of(self.offers.len(), DIMENSIONS, |offer, dimension| {
+                self.offers[offer].room[dimension]
+            })
+        });
+        rooms.first_holding(&self.load_of(pods), |index| {
+            let offer = &self.offers[index];
+            pods.iter().all(|(item, _)| offer.fits.contains(*item))
                 // It is enough that one of the pods may buy it.
                 && pods.iter().any(|(item, _)| offer.opens.contains(*item))
                 && within(&offer.takes, &limits[offer.pool])

@@ -228,6 +228,7 @@ pub(super) fn complete(
 ) -> bool {
     let kept = solution.bins.len();
     let mut price = 0;
+    let mut trials = Trials::of(market, weights, filler);
     // The best way with one last machine for everything left: its price, the number of machines before the last, and
     // the last.
     let mut best: Option<(u64, usize, Bin)> = None;
@@ -251,7 +252,7 @@ pub(super) fn complete(
             }
         }
         let bar = best.as_ref().map_or(most, |best| best.0.min(most));
-        let Some(bin) = next(problem, market, (&rest, &solution.limits), weights, filler) else {
+        let Some(bin) = trials.best(problem, (&rest, solution), filler) else {
             break;
         };
         price += problem.offer(bin.offer).price;
@@ -273,35 +274,110 @@ pub(super) fn complete(
     is_cheap
 }
 
-/// Returns the machine that holds most value for its price, made no larger than what it holds.
-fn next(
-    problem: &Problem,
-    (offers, values): (&[usize], &[f64]),
-    (rest, limits): (&[(usize, u32)], &[Load]),
-    weights: &[Weights],
-    filler: &mut Filler<'_>,
-) -> Option<Bin> {
-    let mut best: Option<(f64, Bin)> = None;
-    for index in offers.iter().copied() {
-        let offer = &problem.offers[index];
-        if !within(&offer.takes, &limits[offer.pool]) {
-            continue;
+/// Machines on trial, each filled in several ways with pods that are left. A machine is filled again only when pods that it
+/// needs are gone: meanwhile it would be filled with the same ones.
+struct Trials<'a> {
+    offers: &'a [usize],
+    /// What a pod of each item is worth.
+    values: &'a [f64],
+    weights: &'a [Weights],
+    /// By offer, then by weights; empty if fillings are not kept.
+    filled: Vec<Filling>,
+}
+
+/// How a machine is filled.
+#[derive(Clone, Default)]
+struct Filling {
+    is_known: bool,
+    /// What its pods are worth.
+    value: f64,
+    pods: Vec<(usize, u32)>,
+    /// The items that decided which pod came first, though none of their pods may have come; `None` if it stays empty.
+    leads: Option<[usize; 2]>,
+}
+
+impl<'a> Trials<'a> {
+    /// Creates trials of these offers. Fillings with chance in them differ each time, so they are not kept.
+    fn of(
+        (offers, values): (&'a [usize], &'a [f64]),
+        weights: &'a [Weights],
+        filler: &Filler<'_>,
+    ) -> Self {
+        let count = match filler.random {
+            None => offers.len() * weights.len(),
+            Some(_) => 0,
+        };
+        Trials {
+            offers,
+            values,
+            weights,
+            filled: vec![Filling::default(); count],
         }
-        for weights in weights {
-            let value = filler.fill(offer, rest, values, weights);
-            let ratio = value / offer.price as f64;
-            if value > 0.0 && best.as_ref().is_none_or(|best| ratio > best.0) {
-                let pods = filler.taken.clone();
-                best = Some((ratio, Bin { offer: index, pods }));
+    }
+
+    /// Returns the machine that holds most value for its price, made no larger than what it holds. `rest` are the pods that
+    /// are left in the solution: no more than when it was asked before.
+    fn best(
+        &mut self,
+        problem: &Problem,
+        (rest, solution): (&[(usize, u32)], &Solution),
+        filler: &mut Filler<'_>,
+    ) -> Option<Bin> {
+        let (left, limits) = (&solution.left[..], &solution.limits[..]);
+        let mut best: Option<(f64, usize)> = None;
+        let mut pods = Vec::new();
+        for (place, index) in self.offers.iter().copied().enumerate() {
+            let offer = &problem.offers[index];
+            if !within(&offer.takes, &limits[offer.pool]) {
+                continue;
+            }
+            for (turn, weights) in self.weights.iter().enumerate() {
+                let known = self.filled.get_mut(place * self.weights.len() + turn);
+                let (value, own) = match known {
+                    Some(known) if known.is_current(left) => {
+                        if known.leads.is_some() {
+                            filler.count_work(offer, rest, self.values);
+                        }
+                        (known.value, &known.pods)
+                    }
+                    known => {
+                        let value = filler.fill(offer, rest, self.values, weights);
+                        if let Some(known) = known {
+                            known.is_known = true;
+                            known.value = value;
+                            known.pods.clone_from(&filler.taken);
+                            known.leads = filler.leads;
+                        }
+                        (value, &filler.taken)
+                    }
+                };
+                let ratio = value / offer.price as f64;
+                if value > 0.0 && best.is_none_or(|best| ratio > best.0) {
+                    best = Some((ratio, index));
+                    pods.clone_from(own);
+                }
             }
         }
+        let (_, offer) = best?;
+        // What rules or sizes left empty need not be paid for.
+        let smaller = problem.cheapest_for(&pods, limits);
+        Some(Bin {
+            offer: smaller.unwrap_or(offer),
+            pods,
+        })
     }
-    let (_, mut bin) = best?;
-    // What rules or sizes left empty need not be paid for.
-    if let Some(smaller) = problem.cheapest_for(&bin.pods, limits) {
-        bin.offer = smaller;
+}
+
+impl Filling {
+    /// Returns whether filling the machine again would have the same result: each of its items has so many pods left.
+    /// If an item has fewer pods on it than were left, room or rules allowed no more.
+    fn is_current(&self, left: &[u32]) -> bool {
+        let mut leads = self.leads.iter().flatten();
+        let mut pods = self.pods.iter();
+        self.is_known
+            && leads.all(|item| left[*item] > 0)
+            && pods.all(|(item, count)| left[*item] >= *count)
     }
-    Some(bin)
 }
 
 /// Returns the items that have pods left, with their numbers.
