@@ -25,7 +25,6 @@ use crate::{
 pub(super) struct ApiServices;
 
 const PORT: i64 = 443;
-/// The valid values of a condition's status; nothing else of conditions is checked.
 const COLUMNS: [Column; 4] = [
     print::NAME,
     print::column("Service"),

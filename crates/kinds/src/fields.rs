@@ -4,7 +4,7 @@
 //! kube-apiserver has these checks, so causes have the same order. What depends on several fields, on the stored object or on the request is
 //! code, before or after the table. The facts are those of the `+k8s:` tags of kube-apiserver's types, or of its `Validate` functions.
 //!
-//! Invariant: a valid object costs no allocation here, and each field of a table is looked up once.
+//! Invariant: a valid object costs no allocation here, and each row of a table looks its field up once.
 
 use mullion_kube_text::{
     field::{Errors, Path},
@@ -125,11 +125,12 @@ pub(crate) const fn present(name: &'static str, rule: Rule) -> Field {
 }
 
 impl Field {
-    /// Sets the detail of the error that a required field is missing.
+    /// Sets the detail of the error that a required field is missing. On a field that may be missing it does not compile.
     pub(crate) const fn because(self, detail: &'static str) -> Field {
         let when = match self.when {
             When::Present(_) => When::Present(detail),
-            _ => When::Required(detail),
+            When::Required(_) => When::Required(detail),
+            When::Always | When::Set | When::Filled => panic!("the field may be missing"),
         };
         Field { when, ..self }
     }

@@ -179,3 +179,53 @@ fn message(errors: &mut Errors, path: &Path<'_>, message: &str) {
         errors.too_long(path, MAX_METADATA);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mullion_kube_text::field::causes;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_inline_volume_says_nothing_that_a_claim_would_bind_by() {
+        let found = |spec: Value| causes(|errors| inline_volume(errors, &Path::new("v"), &spec));
+        let csi = json!({"driver": "d", "volumeHandle": "h"});
+        assert_eq!(
+            found(
+                json!({"accessModes": ["ReadWriteOnce"], "csi": csi, "volumeMode": "Filesystem"})
+            ),
+            [""; 0]
+        );
+        let bound = json!({
+            "claimRef": {}, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}, "persistentVolumeReclaimPolicy": "Delete",
+            "nodeAffinity": {}, "storageClassName": "a", "volumeMode": "Block",
+        });
+        assert_eq!(
+            found(bound),
+            [
+                "v.claimRef: Forbidden: may not be specified in the context of inline volumes",
+                "v.capacity: Forbidden: may not be specified in the context of inline volumes",
+                "v.csi: Required value: has to be specified in the context of inline volumes",
+                "v.accessModes: Required value",
+                "v.persistentVolumeReclaimPolicy: Forbidden: may only be Retain in the context of inline volumes",
+                "v.nodeAffinity: Forbidden: may not be specified in the context of inline volumes",
+                "v.storageClassName: Forbidden: may not be specified in the context of inline volumes",
+                "v.volumeMode: Forbidden: may not specify volumeMode other than Filesystem in the context of inline volumes",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_error_has_a_bounded_text_and_no_negative_code() {
+        let errors =
+            json!({"attachError": {"message": "x".repeat(1025)}, "detachError": {"errorCode": -1}});
+        assert_eq!(
+            causes(|found| fields::validate(STATUS, &errors, &Path::new("status"), found)),
+            [
+                "status.attachError.message: Too long: may not be more than 262144 bytes",
+                "status.detachError.errorCode: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+            ]
+        );
+    }
+}

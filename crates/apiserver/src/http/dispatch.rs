@@ -36,7 +36,7 @@ pub(super) async fn answer(
         ..ObjectPath::default()
     };
     // Before the name is checked: kube-apiserver's router registers no HEAD except for proxies.
-    if is_odd(&method)
+    if is_rarely_routed(&method)
         && let Some(status) = routing::refusal(&row, &path, &method)
     {
         return Err(status);
@@ -49,7 +49,7 @@ pub(super) async fn answer(
     }
     let endpoint = endpoint?;
     if watched && matches!(endpoint, Endpoint::List | Endpoint::Get) {
-        return Ok(watched_by(call).await);
+        return Ok(answer_watch(call).await);
     }
     let answer = match endpoint {
         Endpoint::Subresource(known) => subresource::serve(&call, known, method, body).await,
@@ -77,7 +77,7 @@ pub(super) fn is_watch(call: &Call, by_path: bool) -> bool {
 }
 
 /// Returns whether kube-apiserver's router registers the method for hardly any path.
-fn is_odd(method: &Method) -> bool {
+fn is_rarely_routed(method: &Method) -> bool {
     !matches!(
         *method,
         Method::GET | Method::POST | Method::PUT | Method::PATCH | Method::DELETE
@@ -105,7 +105,7 @@ fn check_name(call: &Call, method: &Method) -> Result<(), Status> {
 }
 
 /// Answers a watch, which takes the call along, so that its warnings are collected first.
-async fn watched_by(call: Call) -> Response<Body> {
+async fn answer_watch(call: Call) -> Response<Body> {
     let warnings = call.take_warnings();
     let media = of_refusals(&call);
     let mut response = watch::watch(call)

@@ -1,7 +1,7 @@
 //! Which paths and methods about objects exist, and the endpoint behind each.
 //!
-//! kube-apiserver's router refuses a path or a method before it looks at anything else. It knows no custom resources: their handler refuses
-//! only unknown subresources and unknown methods this early.
+//! kube-apiserver's router refuses a path or a method before it looks at anything else. The router knows no custom resources: their handler
+//! refuses only unknown subresources and unknown methods this early, and other paths after the media type of the answer.
 
 use http::Method;
 use mullion_kinds::Subresource;
@@ -60,11 +60,11 @@ pub(super) fn endpoint<'a>(
     if !in_place && !all_namespaces {
         return Err(Status::no_such_path());
     }
-    whole(row, path, method, all_namespaces)
+    endpoint_without_subresource(row, path, method, all_namespaces)
 }
 
 /// Returns the endpoint of a path without a subresource.
-fn whole<'a>(
+fn endpoint_without_subresource<'a>(
     row: &Row,
     path: &ObjectPath<'_>,
     method: &Method,
@@ -102,6 +102,10 @@ fn whole<'a>(
 
 /// Returns the 404 or 405 for a path and method without a handler, also where the handler of the path would refuse the method itself.
 pub(super) fn refusal(row: &Row, path: &ObjectPath<'_>, method: &Method) -> Option<Status> {
+    // Without a router the handler of custom resources refuses the other paths and methods, after the media type.
+    if row.is_defined() && path.subresource.is_none() && !is_unknown(method) {
+        return None;
+    }
     match endpoint(row, path, method) {
         Ok(Endpoint::Subresource(known)) => subresource::check_method(row, known, method).err(),
         Ok(Endpoint::Unhandled) => Some(method_not_allowed()),

@@ -4,10 +4,10 @@
 //! | --- | --- | --- |
 //! | decode, default | makes a complete object of the body, or of the stored object and a patch | `http/create.rs`, [`Source`] |
 //! | mutate | restores what the endpoint does not change, records managedFields, runs mutating admission | `pipeline.rs` |
-//! | prepare | sets the server's metadata, allocates, drops what the kind does not let a client set | `prepare.rs` |
+//! | prepare | compares the resourceVersion, asks for the right to write the content, sets the server's metadata and a generated name, allocates, drops what the kind does not let a client set | `prepare.rs` |
 //! | validate | checks the metadata and the object, collects warnings | `validate.rs` |
 //! | judge | runs validating admission | `pipeline.rs` |
-//! | store | books claims and commits | `store.rs` |
+//! | store | finds the name free, leaves out a write without a change, ends a dry run, deletes an object that lost its last finalizer, or books claims and commits | `store.rs` |
 //! | answer | makes the outcome, which [`reply`](super::reply) encodes | `store.rs` |
 //!
 //! Everything is prepared against the version that was read, and committed only if that version is still the current one. A write that

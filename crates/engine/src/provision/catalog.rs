@@ -55,7 +55,8 @@ pub(super) struct Catalog {
     pub(super) types: Vec<Arc<InstanceType>>,
     /// The rooms that options have for pods, apart from their labels; options of one type usually share one.
     pub(super) rooms: Vec<Room>,
-    /// The native resources of each option's room, once they are asked for.
+    /// The native resources of each option's room, once they are asked for. The table stays right because options and rooms do not change
+    /// after [`Catalog::compile`].
     pub(super) room_table: OnceCell<RoomTable>,
     /// Whether a DaemonSet takes host ports of some option.
     pub(super) daemons_hold_ports: bool,
@@ -71,7 +72,8 @@ pub(super) struct Catalog {
     pub(super) reservations: FxHashMap<Symbol, u32>,
     /// The options with a value of a label, or without the label, by key and value.
     by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
-    /// The options divided by their values of labels, by the keys of the labels.
+    /// The options divided by their values of labels, by the keys of the labels, once they are asked for. Options do not change after
+    /// [`Catalog::compile`].
     by_values: FxHashMap<Vec<Symbol>, Vec<FixedBitSet>>,
     /// The verdicts by kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,

@@ -1,6 +1,10 @@
-//! Finds the rooms that hold a load, without a look at each: there are thousands of them, and few amounts of each resource.
+//! Finds the machines that hold pods, without a look at each: there are thousands of machines, and few amounts of each resource.
+//!
+//! A room is what a machine has left for pods, and a load what pods ask for together; both have one number for each resource. Rooms are
+//! numbered in an order of the caller's, so the first room that holds a load is the best one.
 
 use fixedbitset::FixedBitSet;
+use smallvec::SmallVec;
 
 /// The number of bits in a block of a set.
 const BITS: usize = usize::BITS as usize;
@@ -57,15 +61,18 @@ impl RoomTable {
         load: &[i64],
         mut serves: impl FnMut(usize) -> bool,
     ) -> Option<usize> {
-        let firsts = self.amounts.iter().zip(load);
-        let firsts = firsts.map(|(amounts, least)| (amounts, amounts.first_with(*least)));
-        let firsts = firsts.filter(|(_, first)| *first > 0);
+        let mut holding: SmallVec<[&[usize]; 16]> = SmallVec::new();
+        for (amounts, least) in self.amounts.iter().zip(load) {
+            // All rooms have the least amount, and none has more than the last one.
+            match amounts.first_with(*least) {
+                0 => {}
+                first => holding.push(amounts.at_least.get(first)?.as_slice()),
+            }
+        }
         for (index, block) in self.all.as_slice().iter().enumerate() {
-            let holding = firsts.clone().map(|(amounts, first)| {
-                let enough = amounts.at_least.get(first);
-                enough.map_or(0, |enough| enough.as_slice()[index])
-            });
-            let mut rest = holding.fold(*block, |rest, enough| rest & enough);
+            let mut rest = holding
+                .iter()
+                .fold(*block, |rest, enough| rest & enough[index]);
             while rest != 0 {
                 let room = index * BITS + rest.trailing_zeros() as usize;
                 if serves(room) {

@@ -39,8 +39,8 @@ const SELECTOR: &[Field] = &[set("labelSelector", Selector)];
 /// The tolerations of a pod or of a RuntimeClass.
 pub(crate) const TOLERATIONS: Rule = Items(&Code(toleration));
 
-/// Validates tolerations, also of a RuntimeClass.
-pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
+/// Validates the tolerations of an annotation or of an update.
+pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, item) in tolerations.iter().enumerate() {
         toleration(item, &path.index(index), errors);
     }

@@ -193,7 +193,7 @@ fn print(line: &Line, timestamps: bool) -> Bytes {
     format!("{stamp}{}\n", line.text).into()
 }
 
-/// Returns 404 unless the node is there: kube-apiserver reads from it where its kubelet listens, and only then connects.
+/// Returns 404 if the pod's Node does not exist: kube-apiserver looks up the kubelet's address there before it connects.
 pub(super) fn require_node(call: &Call, node: &str) -> Result<(), Status> {
     let ctx = call.ctx(false);
     match ctx.lookup.find("", "nodes", None, node) {

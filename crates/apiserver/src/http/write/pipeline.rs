@@ -141,7 +141,8 @@ impl<'a> Attempt<'a> {
         request_limit::check_growth(&call.row, &self.object)?;
         // Before managedFields are computed: the client must not come to own fields that this endpoint does not let it change.
         self.confine()?;
-        // A PUT has done so to its body, and of a patch kube-apiserver looks only at the result, in the next stage.
+        // `http/update.rs` has removed the duplicates of a PUT's body already, and of a patch kube-apiserver looks only at the result
+        // (`prepare`).
         if let Target::New = self.target {
             dedup_owners(call, &mut self.object, false);
         }
@@ -155,7 +156,7 @@ impl<'a> Attempt<'a> {
         if mutated.await? {
             // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
             call.note_recoded();
-            // A webhook is bound to the endpoint like the client.
+            // A webhook may change only what the endpoint lets the client change, so what it changed beyond that is restored.
             self.confine()?;
             self.take_name();
         }

@@ -38,10 +38,11 @@ impl Attempt<'_> {
         if self.options.dry_run {
             return Ok(Some(self.answer_unstored()));
         }
-        if let Target::Existing { .. } = self.target
+        if let Target::Existing { stored, .. } = &self.target
             && is_released(self.call, &self.object)
         {
-            return self.delete_released().await;
+            let stored = (*stored).clone();
+            return self.delete_released(stored).await;
         }
         let (call, operation) = (self.call, self.target.operation());
         let old = self.target.old();
@@ -98,11 +99,9 @@ impl Attempt<'_> {
     }
 
     /// Deletes an object that is being deleted and has lost its last finalizer, instead of storing it.
-    async fn delete_released(&mut self) -> Result<Option<Outcome>, Status> {
-        let Target::Existing { stored, .. } = &self.target else {
-            return Ok(None);
-        };
-        let (call, change) = (self.call, Change::Delete((*stored).clone()));
+    async fn delete_released(&mut self, stored: Arc<Object>) -> Result<Option<Outcome>, Status> {
+        let call = self.call;
+        let change = Change::Delete(stored);
         let deleted = in_time(call.row.collection.commit(change, call.now).await)?;
         if deleted.is_none() {
             return Ok(None);

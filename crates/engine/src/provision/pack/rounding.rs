@@ -292,12 +292,13 @@ struct Filling {
     /// What its pods are worth.
     value: f64,
     pods: Vec<(usize, u32)>,
-    /// The items that decided which pod came first, though none of their pods may have come; `None` if it stays empty.
+    /// The first item by value for its room, and the first for which the machine may be bought: if one of them has no pods left, the
+    /// filling would begin differently. `None` if the machine stays empty.
     leads: Option<[usize; 2]>,
 }
 
 impl<'a> Trials<'a> {
-    /// Creates trials of these offers. Fillings with chance in them differ each time, so they are not kept.
+    /// Creates trials of these offers. A filler that draws random numbers fills a machine differently each time, so its fillings are not kept.
     fn of(
         (offers, values): (&'a [usize], &'a [f64]),
         weights: &'a [Weights],
@@ -333,7 +334,7 @@ impl<'a> Trials<'a> {
             }
             for (turn, weights) in self.weights.iter().enumerate() {
                 let known = self.filled.get_mut(place * self.weights.len() + turn);
-                let (value, own) = match known {
+                let (value, taken) = match known {
                     Some(known) if known.is_current(left) => {
                         if known.leads.is_some() {
                             filler.count_work(offer, rest, self.values);
@@ -354,7 +355,7 @@ impl<'a> Trials<'a> {
                 let ratio = value / offer.price as f64;
                 if value > 0.0 && best.is_none_or(|best| ratio > best.0) {
                     best = Some((ratio, index));
-                    pods.clone_from(own);
+                    pods.clone_from(taken);
                 }
             }
         }
