@@ -3,7 +3,10 @@
 use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::{
+    api::Api,
+    custom_resources::{CRONTABS, served},
+};
 
 const JSON: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
@@ -58,6 +61,26 @@ async fn a_path_or_a_method_that_does_not_exist_is_refused_before_the_form_of_th
         404
     );
     assert_eq!(api.status_of("HEAD", &format!("{SETS}/x"), JSON).await, 405);
+}
+
+#[tokio::test]
+async fn of_custom_resources_only_subresources_and_methods_are_refused_before_the_form_of_the_answer()
+ {
+    let api = served().await;
+    let group = "/apis/stable.example.com/v1";
+    for (method, path, status) in [
+        ("GET", format!("{CRONTABS}/x/log"), 404),
+        ("TRACE", format!("{CRONTABS}/x"), 405),
+        ("POST", format!("{CRONTABS}/x/status"), 405),
+        ("GET", format!("{group}/crontabs/x"), 406),
+        ("DELETE", format!("{group}/crontabs"), 406),
+        ("PUT", format!("{group}/watch/crontabs"), 406),
+        ("GET", format!("{group}/watch/crontabs/x"), 406),
+        ("GET", CRONTABS.to_owned(), 406),
+    ] {
+        let answered = api.status_of(method, &path, "text/html").await;
+        assert_eq!(answered, status, "{method} {path}");
+    }
 }
 
 #[tokio::test]

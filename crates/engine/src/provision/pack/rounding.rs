@@ -276,7 +276,7 @@ pub(super) fn complete(
 
 /// Machines on trial, each filled in several ways with pods that are left. A machine is filled again only when pods that it
 /// needs are gone: meanwhile it would be filled with the same ones.
-struct Trials<'a> {
+pub(super) struct Trials<'a> {
     offers: &'a [usize],
     /// What a pod of each item is worth.
     values: &'a [f64],
@@ -299,7 +299,7 @@ struct Filling {
 
 impl<'a> Trials<'a> {
     /// Creates trials of these offers. A filler that draws random numbers fills a machine differently each time, so its fillings are not kept.
-    fn of(
+    pub(super) fn of(
         (offers, values): (&'a [usize], &'a [f64]),
         weights: &'a [Weights],
         filler: &Filler<'_>,
@@ -318,7 +318,7 @@ impl<'a> Trials<'a> {
 
     /// Returns the machine that holds most value for its price, made no larger than what it holds. `rest` are the pods that
     /// are left in the solution: no more than when it was asked before.
-    fn best(
+    pub(super) fn best(
         &mut self,
         problem: &Problem,
         (rest, solution): (&[(usize, u32)], &Solution),

@@ -1,6 +1,8 @@
 //! Packings of random problems against slow counting, and small ones against every packing there is.
 
+use super::fill::{ALIKE, Filler, Weights};
 use super::knapsack::Knapsack;
+use super::rounding::{Solution, Trials};
 use super::*;
 
 const EFFORT: u64 = 50_000;
@@ -342,6 +344,38 @@ fn small_packings_are_as_cheap_as_the_cheapest_there_is() {
         equal >= 148,
         "{equal} of 150 are the cheapest; {ours} for {cheapest}"
     );
+}
+
+#[test]
+fn machines_whose_fillings_are_kept_are_filled_as_afresh() {
+    let mut dice = Dice(11);
+    let skewed: Weights = std::array::from_fn(|dimension| 1.0 / (1 + dimension) as f64);
+    let weights = [ALIKE, skewed];
+    for _ in 0..300 {
+        let items = 1 + dice.below(8) as usize;
+        let mut problem = random(&mut dice, items, 30);
+        // Some machines are bought for some pods alone, so that the first pod is not the one with most value for its room.
+        for offer in &mut problem.offers {
+            offer.opens = (0..items).filter(|_| dice.below(3) > 0).collect();
+        }
+        let values: Vec<f64> = (0..items).map(|_| 1.0 + dice.below(50) as f64).collect();
+        let offers: Vec<usize> = (0..problem.offers.len()).collect();
+        let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
+        let mut solution = Solution::of_nodes(&problem, &demand);
+        let (mut filler, mut other) = (Filler::new(&problem), Filler::new(&problem));
+        let mut trials = Trials::of((&offers, &values), &weights, &filler);
+        loop {
+            let rest = solution.rest();
+            let kept = trials.best(&problem, (&rest, &solution), &mut filler);
+            let mut afresh = Trials::of((&offers, &values), &weights, &other);
+            let afresh = afresh.best(&problem, (&rest, &solution), &mut other);
+            let parts = |bin: &Option<Bin>| bin.as_ref().map(|bin| (bin.offer, bin.pods.clone()));
+            assert_eq!(parts(&kept), parts(&afresh));
+            assert_eq!(filler.work, other.work);
+            let Some(bin) = kept else { break };
+            solution.put(&problem, bin);
+        }
+    }
 }
 
 #[test]
