@@ -64,7 +64,7 @@ async fn a_path_or_a_method_that_does_not_exist_is_refused_before_the_form_of_th
 }
 
 #[tokio::test]
-async fn of_custom_resources_only_subresources_and_methods_are_refused_before_the_form_of_the_answer()
+async fn methods_of_the_old_watch_paths_of_custom_resources_are_refused_after_the_form_of_the_answer()
  {
     let api = served().await;
     let group = "/apis/stable.example.com/v1";
@@ -72,8 +72,9 @@ async fn of_custom_resources_only_subresources_and_methods_are_refused_before_th
         ("GET", format!("{CRONTABS}/x/log"), 404),
         ("TRACE", format!("{CRONTABS}/x"), 405),
         ("POST", format!("{CRONTABS}/x/status"), 405),
-        ("GET", format!("{group}/crontabs/x"), 406),
-        ("DELETE", format!("{group}/crontabs"), 406),
+        // Objects with a namespace exist at no path without one.
+        ("GET", format!("{group}/crontabs/x"), 404),
+        ("DELETE", format!("{group}/crontabs"), 404),
         ("PUT", format!("{group}/watch/crontabs"), 406),
         ("GET", format!("{group}/watch/crontabs/x"), 406),
         ("GET", CRONTABS.to_owned(), 406),
