@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{
     Printing,
-    fields::{self, Field, Format, Number, OneOf, always, filled, required, set},
+    fields::{self, Field, Format, Number, always, filled, required, set},
+    podspec::PROTOCOL,
     request::Ctx,
 };
 
@@ -36,7 +37,7 @@ const ADDRESS: &[Field] = &[
 ];
 const PORT: &[Field] = &[
     always("port", Number(names::port_number)),
-    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    required("protocol", PROTOCOL),
     set("appProtocol", Format(names::qualified_name)),
 ];
 

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     Printing,
     fields::{self, Field, Format, Labels, OneOf, always, present, required, set},
+    podspec::PROTOCOL,
     request::Ctx,
 };
 
@@ -31,7 +32,7 @@ const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
 const SLICE: &[Field] = &[required("addressType", OneOf(&["FQDN", "IPv4", "IPv6"]))];
 const PORT: &[Field] = &[
-    present("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    present("protocol", PROTOCOL),
     set("appProtocol", Format(names::qualified_name)),
 ];
 const NODE: &[Field] = &[set("nodeName", Format(names::dns_subdomain))];

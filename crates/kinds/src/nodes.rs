@@ -19,17 +19,15 @@ use super::{
 };
 use crate::{
     FieldSelection, Printing,
-    fields::{self, Field, OneOf, required},
+    fields::{self, Field, required},
+    podspec,
     request::Ctx,
 };
 
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE_LABEL: &str = "kubernetes.io/role";
 
-const TAINT: &[Field] = &[required(
-    "effect",
-    OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"]),
-)];
+const TAINT: &[Field] = &[required("effect", podspec::TAINT_EFFECT)];
 
 /// core/v1 Node.
 pub(crate) struct Node;

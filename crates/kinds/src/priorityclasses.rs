@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Deletion, Printing,
-    fields::{self, Field, NonEmpty, OneOf, set},
+    fields::{self, Field, NonEmpty, OneOf, Rule, set},
     request::Ctx,
 };
 
@@ -44,10 +44,9 @@ pub fn system_classes() -> impl Iterator<Item = Value> {
 /// scheduling.k8s.io/v1 PriorityClass.
 pub(crate) struct PriorityClass;
 
-const CLASS: &[Field] = &[set(
-    "preemptionPolicy",
-    NonEmpty("", &OneOf(&["PreemptLowerPriority", "Never"])),
-)];
+/// Whether pods of a priority may evict others.
+pub(crate) const PREEMPTION_POLICY: Rule = NonEmpty("", &OneOf(&["PreemptLowerPriority", "Never"]));
+const CLASS: &[Field] = &[set("preemptionPolicy", PREEMPTION_POLICY)];
 
 impl Kind for PriorityClass {
     fn default(&self, object: &mut Value) {

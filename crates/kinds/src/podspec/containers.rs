@@ -18,6 +18,8 @@ use crate::fields::{
 
 /// The pull policy of a container or an image volume.
 pub(super) const PULL_POLICY: Rule = OneOf(&["Always", "IfNotPresent", "Never"]);
+/// The protocol of a port.
+pub(crate) const PROTOCOL: Rule = OneOf(&["SCTP", "TCP", "UDP"]);
 const CONTAINER: &[Field] = &[
     required("name", Format(names::dns_label)),
     required("image", Anything),
@@ -30,7 +32,7 @@ const IMAGE: &[Field] = &[required("imagePullPolicy", PULL_POLICY)];
 const PORT: &[Field] = &[
     required("containerPort", Number(names::port_number)),
     filled("hostPort", Number(names::port_number)),
-    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    required("protocol", PROTOCOL),
 ];
 /// What init containers that are not sidecars may not have.
 const NO_HOOKS: &[Field] = &[

@@ -48,13 +48,17 @@ use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 pub(crate) use affinity::node_selector;
+pub(crate) use containers::PROTOCOL;
 pub(crate) use resize::{prepare as prepare_resize, validate as validate_resize};
 pub(crate) use resources::validate_overhead;
-pub(crate) use scheduling::TOLERATIONS;
+pub(crate) use scheduling::{TAINT_EFFECT, TOLERATIONS};
 
-use crate::fields::{
-    self, Anything, Code, Each, Field, Fields, Format, Labels, NonEmpty, Number, OneOf, always,
-    filled, present, required, set,
+use crate::{
+    fields::{
+        self, Anything, Code, Each, Field, Fields, Format, Labels, Number, OneOf, always, filled,
+        present, required, set,
+    },
+    priorityclasses::PREEMPTION_POLICY,
 };
 
 const GRACE: &[Field] = &[present("terminationGracePeriodSeconds", Anything)];
@@ -79,10 +83,7 @@ const NAMES: &[Field] = &[
     always("hostAliases", Each(network::HOST_ALIAS)),
     filled("priorityClassName", Format(names::dns_subdomain)),
     set("runtimeClassName", Format(names::dns_subdomain)),
-    set(
-        "preemptionPolicy",
-        NonEmpty("", &OneOf(&["PreemptLowerPriority", "Never"])),
-    ),
+    set("preemptionPolicy", PREEMPTION_POLICY),
     set("overhead", Code(resources::validate_overhead)),
 ];
 

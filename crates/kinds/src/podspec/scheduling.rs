@@ -17,10 +17,9 @@ use crate::fields::{
 };
 
 const POSITIVE: Rule = AtLeast(1, "must be greater than zero");
-const TOLERATION: &[Field] = &[filled(
-    "effect",
-    OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"]),
-)];
+/// What a taint does to pods that do not tolerate it.
+pub(crate) const TAINT_EFFECT: Rule = OneOf(&["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+const TOLERATION: &[Field] = &[filled("effect", TAINT_EFFECT)];
 const SPREAD: &[Field] = &[
     always("maxSkew", POSITIVE),
     required("topologyKey", Anything).because("can not be empty"),

@@ -20,6 +20,7 @@ use crate::{
         self, Code, Field, Forbidden, Format, Labels, Number, OneOf, always, filled, required, set,
     },
     ingresses::BALANCER_POINT,
+    podspec::PROTOCOL,
 };
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
@@ -46,7 +47,7 @@ const EXTERNAL_NAME: &[Field] = &[
 ];
 const PORT: &[Field] = &[
     always("port", Number(names::port_number)),
-    required("protocol", OneOf(&["SCTP", "TCP", "UDP"])),
+    required("protocol", PROTOCOL),
     always("targetPort", Code(port_or_name)),
     set("appProtocol", Format(names::qualified_name)),
 ];
