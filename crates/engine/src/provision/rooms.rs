@@ -112,7 +112,7 @@ impl Catalog {
         rooms.keep_holding(&native(requests), &mut holding);
         if !requests.scalars.is_empty() {
             let holds = |option: usize| requests.exceeds(&self.room_of(option).free).is_none();
-            let others: Vec<usize> = holding.ones().filter(|own| !holds(*own)).collect();
+            let others: Vec<usize> = holding.ones().filter(|option| !holds(*option)).collect();
             others
                 .into_iter()
                 .for_each(|other| holding.set(other, false));

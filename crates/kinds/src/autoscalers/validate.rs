@@ -188,12 +188,12 @@ fn source(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
         let object = &source["describedObject"];
         reference(object, true, &path.child("describedObject"), errors);
     }
-    let own = match kind {
+    let fields = match kind {
         "resource" => RESOURCE,
         "containerResource" => CONTAINER_RESOURCE,
         _ => OTHER_SOURCE,
     };
-    fields::validate(own, source, path, errors);
+    fields::validate(fields, source, path, errors);
     let (wanted, at) = (&source["target"], path.child("target"));
     fields::validate(TARGET, wanted, &at, errors);
     let has = |field: &str| wanted.has(field);
