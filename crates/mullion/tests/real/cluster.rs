@@ -102,8 +102,7 @@ impl Cluster {
         ];
         let flags = flags.map(|(flag, value)| format!("--{flag}={value}"));
         let args = [vec!["apiserver".to_owned()], flags.to_vec()].concat();
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_mullion"));
-        cluster.run_program("apiserver", program, args);
+        cluster.run_program("apiserver", program(), args);
         cluster.until("the API server answers", || cluster.answers());
         cluster
     }
@@ -196,25 +195,29 @@ impl Cluster {
 
     /// Starts kube-controller-manager, and returns when it has made the default service account, without which the API server refuses every pod.
     pub(crate) fn run_controller_manager(&mut self) {
+        self.run_controller_manager_with(&[]);
+    }
+
+    /// [`Self::run_controller_manager`] with more flags.
+    pub(crate) fn run_controller_manager_with(&mut self, more: &[(&str, &str)]) {
         let path = |name: &str| self.path(name);
         let (user, key, certs) = (path("manager"), path("sa.key"), path("manager-certs"));
         let (authority, signing_key) = (path("ca.crt"), path("ca.key"));
-        self.run_part(
-            "kube-controller-manager",
-            &[
-                ("kubeconfig", &user),
-                ("service-account-private-key-file", &key),
-                ("use-service-account-credentials", "true"),
-                ("root-ca-file", &authority),
-                ("cluster-signing-cert-file", &authority),
-                ("cluster-signing-key-file", &signing_key),
-                ("horizontal-pod-autoscaler-sync-period", "2s"),
-                ("leader-elect", "false"),
-                ("bind-address", "127.0.0.1"),
-                ("secure-port", &free_port().to_string()),
-                ("cert-dir", &certs),
-            ],
-        );
+        let port = free_port().to_string();
+        let flags = [
+            ("kubeconfig", user.as_str()),
+            ("service-account-private-key-file", &key),
+            ("use-service-account-credentials", "true"),
+            ("root-ca-file", &authority),
+            ("cluster-signing-cert-file", &authority),
+            ("cluster-signing-key-file", &signing_key),
+            ("horizontal-pod-autoscaler-sync-period", "2s"),
+            ("leader-elect", "false"),
+            ("bind-address", "127.0.0.1"),
+            ("secure-port", &port),
+            ("cert-dir", &certs),
+        ];
+        self.run_part("kube-controller-manager", &[&flags, more].concat());
         self.until("there is a default service account", || {
             let account = ["get", "serviceaccount", "default", "--ignore-not-found"];
             !self.get(&account).is_empty()
@@ -223,18 +226,22 @@ impl Cluster {
 
     /// Starts kube-scheduler.
     pub(crate) fn run_scheduler(&mut self) {
+        self.run_scheduler_with(&[]);
+    }
+
+    /// [`Self::run_scheduler`] with more flags.
+    pub(crate) fn run_scheduler_with(&mut self, more: &[(&str, &str)]) {
         let path = |name: &str| self.path(name);
         let (user, certs) = (path("scheduler"), path("scheduler-certs"));
-        self.run_part(
-            "kube-scheduler",
-            &[
-                ("kubeconfig", &user),
-                ("leader-elect", "false"),
-                ("bind-address", "127.0.0.1"),
-                ("secure-port", &free_port().to_string()),
-                ("cert-dir", &certs),
-            ],
-        );
+        let port = free_port().to_string();
+        let flags = [
+            ("kubeconfig", user.as_str()),
+            ("leader-elect", "false"),
+            ("bind-address", "127.0.0.1"),
+            ("secure-port", &port),
+            ("cert-dir", &certs),
+        ];
+        self.run_part("kube-scheduler", &[&flags, more].concat());
     }
 
     fn run_part(&mut self, name: &'static str, flags: &[(&str, &str)]) {
@@ -287,7 +294,7 @@ impl Cluster {
         args: &[&str],
         variables: &[(&str, String)],
     ) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+        let mut command = Command::new(program());
         command
             .args(args)
             .envs(variables.iter().map(|(key, value)| (key, value)))
@@ -396,6 +403,12 @@ impl Cluster {
             thread::sleep(LOOK);
         }
     }
+}
+
+/// The program that is tested: the one that cargo built for the tests, unless `MULLION_PROGRAM` names another one.
+fn program() -> PathBuf {
+    let other = std::env::var_os("MULLION_PROGRAM").map(PathBuf::from);
+    other.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_mullion")))
 }
 
 /// The folder with upstream's programs.

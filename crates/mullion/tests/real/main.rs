@@ -11,6 +11,7 @@ mod failures;
 #[path = "../installed/mod.rs"]
 mod installed;
 mod karpenter;
+mod scale;
 mod steps;
 
 use serde_json::{Value, json};
