@@ -8,18 +8,17 @@
 
 mod key;
 mod store;
+mod undecoded;
 
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use futures::{StreamExt, TryStreamExt, stream::BoxStream};
-use kube::{
-    Api, Resource, ResourceExt,
-    runtime::{WatchStreamExt, watcher},
-};
+use futures::StreamExt;
+use kube::{Api, Resource, ResourceExt, runtime::watcher};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -84,12 +83,10 @@ pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
 
-/// The events of a watch, including relists.
-type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
-
 struct Inner<K> {
-    open: Box<dyn Fn() -> Watched<K> + Send + Sync>,
+    open: Box<dyn Fn() -> undecoded::Events + Send + Sync>,
     url: String,
+    decode: fn(&str) -> serde_json::Result<K>,
     trim: fn(&mut K),
     store: RwLock<Store<K>>,
     handlers: Mutex<Vec<Handler<K>>>,
@@ -154,14 +151,16 @@ where
         W: Resource + Clone + DeserializeOwned + Debug + Into<K> + Send + Sync + 'static,
     {
         let url = api.resource_url().to_owned();
-        let open = move || {
-            let events = watcher(api.clone(), config.clone()).default_backoff();
-            events.map_ok(convert).boxed()
+        let client = api.into_client();
+        let open = {
+            let url = url.clone();
+            move || undecoded::watch(client.clone(), &url, config.clone(), W::metadata_api())
         };
         Self {
             inner: Arc::new(Inner {
                 open: Box::new(open),
                 url,
+                decode: |text| serde_json::from_str::<W>(text).map(Into::into),
                 trim,
                 store: RwLock::new(Store::new(indexes)),
                 handlers: Mutex::default(),
@@ -301,14 +300,22 @@ where
             match event {
                 // An interrupted list starts over, so what it has delivered so far does not count.
                 Ok(watcher::Event::Init) => relisted.clear(),
-                Ok(watcher::Event::InitApply(object)) => relisted.push(self.admit(object)),
+                Ok(watcher::Event::InitApply(text)) => relisted.extend(self.admit(&text)),
                 Ok(watcher::Event::InitDone) => {
                     self.replace(std::mem::take(&mut relisted));
                     // Announced after the handlers ran, so that whoever waits finds their work done.
                     self.synced.send_replace(true);
                 }
-                Ok(watcher::Event::Apply(object)) => self.apply(self.admit(object)),
-                Ok(watcher::Event::Delete(object)) => self.delete(self.admit(object)),
+                Ok(watcher::Event::Apply(text)) => {
+                    if let Some(object) = self.admit(&text) {
+                        self.apply(object);
+                    }
+                }
+                Ok(watcher::Event::Delete(text)) => {
+                    if let Some(object) = self.admit(&text) {
+                        self.delete(object);
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(url = self.url, %error, "watch interrupted")
                 }
@@ -316,10 +323,19 @@ where
         }
     }
 
-    fn admit(&self, mut object: K) -> Arc<K> {
+    /// Decodes an object; `None` if it cannot be read, so that one such object does not keep all others away.
+    fn admit(&self, text: &RawValue) -> Option<Arc<K>> {
+        let decoded = (self.decode)(text.get());
+        let mut object = match decoded {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::warn!(url = self.url, %error, "left out an object that cannot be read");
+                return None;
+            }
+        };
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);
-        Arc::new(object)
+        Some(Arc::new(object))
     }
 
     fn apply(&self, object: Arc<K>) {
@@ -359,17 +375,6 @@ where
 
     fn write<R>(&self, edit: impl FnOnce(&mut Store<K>) -> R) -> R {
         edit(&mut self.store.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Converts the event of a smaller type to an event of the kind itself.
-fn convert<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
-    match event {
-        watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
-        watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),
-        watcher::Event::Init => watcher::Event::Init,
-        watcher::Event::InitApply(object) => watcher::Event::InitApply(object.into()),
-        watcher::Event::InitDone => watcher::Event::InitDone,
     }
 }
 
