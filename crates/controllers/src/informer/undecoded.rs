@@ -38,7 +38,7 @@ fn texts<const METADATA_ALONE: bool>(
     config: watcher::Config,
 ) -> Events {
     let events = watcher(api, config).default_backoff();
-    let text = |event| match event {
+    let text = |event: watcher::Event<Undecoded<METADATA_ALONE>>| match event {
         watcher::Event::Apply(object) => watcher::Event::Apply(object.into_text()),
         watcher::Event::Delete(object) => watcher::Event::Delete(object.into_text()),
         watcher::Event::Init => watcher::Event::Init,
