@@ -13,6 +13,7 @@ mod undecoded;
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+    time::Duration,
 };
 
 use futures::StreamExt;
@@ -82,6 +83,18 @@ type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
+
+/// How a watch ended.
+#[derive(PartialEq, Eq)]
+enum Followed {
+    /// It is over, which happens with the process.
+    ToItsEnd,
+    /// The list has an object that cannot be read.
+    Unreadable,
+}
+
+/// How long after a list with an unreadable object the next one is asked for, as long as kube's watcher waits at most after errors.
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 struct Inner<K> {
     open: Box<dyn Fn() -> undecoded::Events + Send + Sync>,
@@ -294,25 +307,38 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     async fn watch(&self) {
-        let mut events = (self.open)();
-        let mut relisted = Vec::new();
+        while self.follow((self.open)()).await == Followed::Unreadable {
+            tokio::time::sleep(LIST_AGAIN).await;
+        }
+    }
+
+    /// Brings what a watch tells into the store, until the watch ends or lists an object that cannot be read.
+    async fn follow(&self, mut events: undecoded::Events) -> Followed {
+        // What the list that runs has delivered, in which a hole is no object that is gone.
+        let mut listed = Some(Vec::new());
         while let Some(event) = events.next().await {
             match event {
                 // An interrupted list starts over, so what it has delivered so far does not count.
-                Ok(watcher::Event::Init) => relisted.clear(),
-                Ok(watcher::Event::InitApply(text)) => relisted.extend(self.admit(&text)),
-                Ok(watcher::Event::InitDone) => {
-                    self.replace(std::mem::take(&mut relisted));
-                    // Announced after the handlers ran, so that whoever waits finds their work done.
-                    self.synced.send_replace(true);
-                }
+                Ok(watcher::Event::Init) => listed = Some(Vec::new()),
+                Ok(watcher::Event::InitApply(text)) => match (self.decode(&text), &mut listed) {
+                    (Some(object), Some(listed)) => listed.push(object),
+                    _ => listed = None,
+                },
+                Ok(watcher::Event::InitDone) => match listed.replace(Vec::new()) {
+                    Some(objects) => {
+                        self.replace(objects);
+                        // Announced after the handlers ran, so that whoever waits finds their work done.
+                        self.synced.send_replace(true);
+                    }
+                    None => return Followed::Unreadable,
+                },
                 Ok(watcher::Event::Apply(text)) => {
-                    if let Some(object) = self.admit(&text) {
+                    if let Some(object) = self.decode(&text) {
                         self.apply(object);
                     }
                 }
                 Ok(watcher::Event::Delete(text)) => {
-                    if let Some(object) = self.admit(&text) {
+                    if let Some(object) = self.decode(&text) {
                         self.delete(object);
                     }
                 }
@@ -321,21 +347,25 @@ where
                 }
             }
         }
+        Followed::ToItsEnd
     }
 
-    /// Decodes an object; `None` if it cannot be read, so that one such object does not keep all others away.
-    fn admit(&self, text: &RawValue) -> Option<Arc<K>> {
-        let decoded = (self.decode)(text.get());
-        let mut object = match decoded {
-            Ok(object) => object,
-            Err(error) => {
-                tracing::warn!(url = self.url, %error, "left out an object that cannot be read");
-                return None;
+    /// Decodes an object; `None`, with a warning that names the object, if it cannot be read.
+    ///
+    /// Controllers then keep what they knew: an object that they take for deleted could cost a node or a pod.
+    fn decode(&self, text: &RawValue) -> Option<Arc<K>> {
+        match (self.decode)(text.get()) {
+            Ok(mut object) => {
+                object.meta_mut().managed_fields = None;
+                (self.trim)(&mut object);
+                Some(Arc::new(object))
             }
-        };
-        object.meta_mut().managed_fields = None;
-        (self.trim)(&mut object);
-        Some(Arc::new(object))
+            Err(error) => {
+                let object = undecoded::key(text);
+                tracing::warn!(url = self.url, %object, %error, "cannot read an object: controllers do not learn of its changes until it is mended");
+                None
+            }
+        }
     }
 
     fn apply(&self, object: Arc<K>) {

@@ -15,6 +15,8 @@ use kube::{
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::Key;
+
 /// The events of a watch, including relists.
 pub(super) type Events = BoxStream<'static, watcher::Result<watcher::Event<Box<RawValue>>>>;
 
@@ -46,6 +48,23 @@ fn texts<const METADATA_ALONE: bool>(
         watcher::Event::InitDone => watcher::Event::InitDone,
     };
     events.map(move |event| event.map(text)).boxed()
+}
+
+/// Returns the key of an object that is otherwise unreadable, as far as its metadata tells it.
+pub(super) fn key(text: &RawValue) -> Key {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: Names,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Names {
+        namespace: String,
+        name: String,
+    }
+    let Object { metadata } = serde_json::from_str(text.get()).unwrap_or_default();
+    Key::new(&metadata.namespace, &metadata.name)
 }
 
 /// The JSON text of an object. `METADATA_ALONE` asks the API for nothing but its metadata.
