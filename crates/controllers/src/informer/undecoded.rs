@@ -68,6 +68,9 @@ pub(super) fn key(text: &RawValue) -> Key {
 }
 
 /// The JSON text of an object. `METADATA_ALONE` asks the API for nothing but its metadata.
+///
+/// It can only be read from JSON text, which the objects of a watch are because API servers write an event's type before its object: serde
+/// keeps an object that comes before its type as a tree.
 #[derive(Clone, Debug)]
 struct Undecoded<const METADATA_ALONE: bool> {
     text: Box<RawValue>,
