@@ -222,9 +222,8 @@ async fn a_list_with_an_unreadable_object_does_not_count_and_is_asked_for_again(
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_change_leaves_what_was_known_and_those_after_it_count() {
-    let event = |kind: &str, object: Value| {
-        format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
-    };
+    let event =
+        |kind: &str, object: Value| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
     let events = [
         event("MODIFIED", pod_on_the_wire("a", false)),
         event("DELETED", pod_on_the_wire("a", false)),
