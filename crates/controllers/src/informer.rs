@@ -8,18 +8,18 @@
 
 mod key;
 mod store;
+mod undecoded;
 
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+    time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt, stream::BoxStream};
-use kube::{
-    Api, Resource, ResourceExt,
-    runtime::{WatchStreamExt, watcher},
-};
+use futures::StreamExt;
+use kube::{Api, Resource, ResourceExt, runtime::watcher};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -84,12 +84,22 @@ pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
 
-/// The events of a watch, including relists.
-type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
+/// How a watch ended.
+#[derive(PartialEq, Eq)]
+enum Followed {
+    /// It is over, which happens with the process.
+    ToItsEnd,
+    /// The list has an object that cannot be read.
+    Unreadable,
+}
+
+/// How long after a list with an unreadable object the next one is asked for, as long as kube's watcher waits at most after errors.
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 
 struct Inner<K> {
-    open: Box<dyn Fn() -> Watched<K> + Send + Sync>,
+    open: Box<dyn Fn() -> undecoded::Events + Send + Sync>,
     url: String,
+    decode: fn(&str) -> serde_json::Result<K>,
     trim: fn(&mut K),
     store: RwLock<Store<K>>,
     handlers: Mutex<Vec<Handler<K>>>,
@@ -154,14 +164,16 @@ where
         W: Resource + Clone + DeserializeOwned + Debug + Into<K> + Send + Sync + 'static,
     {
         let url = api.resource_url().to_owned();
-        let open = move || {
-            let events = watcher(api.clone(), config.clone()).default_backoff();
-            events.map_ok(convert).boxed()
+        let client = api.into_client();
+        let open = {
+            let url = url.clone();
+            move || undecoded::watch(client.clone(), &url, config.clone(), W::metadata_api())
         };
         Self {
             inner: Arc::new(Inner {
                 open: Box::new(open),
                 url,
+                decode: |text| serde_json::from_str::<W>(text).map(Into::into),
                 trim,
                 store: RwLock::new(Store::new(indexes)),
                 handlers: Mutex::default(),
@@ -295,31 +307,65 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     async fn watch(&self) {
-        let mut events = (self.open)();
-        let mut relisted = Vec::new();
+        while self.follow((self.open)()).await == Followed::Unreadable {
+            tokio::time::sleep(LIST_AGAIN).await;
+        }
+    }
+
+    /// Brings what a watch tells into the store, until the watch ends or lists an object that cannot be read.
+    async fn follow(&self, mut events: undecoded::Events) -> Followed {
+        // What the list that runs has delivered, in which a hole is no object that is gone.
+        let mut listed = Some(Vec::new());
         while let Some(event) = events.next().await {
             match event {
                 // An interrupted list starts over, so what it has delivered so far does not count.
-                Ok(watcher::Event::Init) => relisted.clear(),
-                Ok(watcher::Event::InitApply(object)) => relisted.push(self.admit(object)),
-                Ok(watcher::Event::InitDone) => {
-                    self.replace(std::mem::take(&mut relisted));
-                    // Announced after the handlers ran, so that whoever waits finds their work done.
-                    self.synced.send_replace(true);
+                Ok(watcher::Event::Init) => listed = Some(Vec::new()),
+                Ok(watcher::Event::InitApply(text)) => match (self.decode(&text), &mut listed) {
+                    (Some(object), Some(listed)) => listed.push(object),
+                    _ => listed = None,
+                },
+                Ok(watcher::Event::InitDone) => match listed.replace(Vec::new()) {
+                    Some(objects) => {
+                        self.replace(objects);
+                        // Announced after the handlers ran, so that whoever waits finds their work done.
+                        self.synced.send_replace(true);
+                    }
+                    None => return Followed::Unreadable,
+                },
+                Ok(watcher::Event::Apply(text)) => {
+                    if let Some(object) = self.decode(&text) {
+                        self.apply(object);
+                    }
                 }
-                Ok(watcher::Event::Apply(object)) => self.apply(self.admit(object)),
-                Ok(watcher::Event::Delete(object)) => self.delete(self.admit(object)),
+                Ok(watcher::Event::Delete(text)) => {
+                    if let Some(object) = self.decode(&text) {
+                        self.delete(object);
+                    }
+                }
                 Err(error) => {
                     tracing::debug!(url = self.url, %error, "watch interrupted")
                 }
             }
         }
+        Followed::ToItsEnd
     }
 
-    fn admit(&self, mut object: K) -> Arc<K> {
-        object.meta_mut().managed_fields = None;
-        (self.trim)(&mut object);
-        Arc::new(object)
+    /// Decodes an object; `None`, with a warning that names the object, if it cannot be read.
+    ///
+    /// Controllers then keep what they knew: an object that they take for deleted could cost a node or a pod.
+    fn decode(&self, text: &RawValue) -> Option<Arc<K>> {
+        match (self.decode)(text.get()) {
+            Ok(mut object) => {
+                object.meta_mut().managed_fields = None;
+                (self.trim)(&mut object);
+                Some(Arc::new(object))
+            }
+            Err(error) => {
+                let object = undecoded::key(text);
+                tracing::warn!(url = self.url, %object, %error, "cannot read an object: controllers do not learn of its changes until it is mended");
+                None
+            }
+        }
     }
 
     fn apply(&self, object: Arc<K>) {
@@ -359,17 +405,6 @@ where
 
     fn write<R>(&self, edit: impl FnOnce(&mut Store<K>) -> R) -> R {
         edit(&mut self.store.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Converts the event of a smaller type to an event of the kind itself.
-fn convert<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
-    match event {
-        watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
-        watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),
-        watcher::Event::Init => watcher::Event::Init,
-        watcher::Event::InitApply(object) => watcher::Event::InitApply(object.into()),
-        watcher::Event::InitDone => watcher::Event::InitDone,
     }
 }
 

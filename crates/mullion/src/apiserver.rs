@@ -22,7 +22,7 @@ use crate::{
     failure::{Failure, file_error},
     kubeconfig::{self, Target},
     open_files, out,
-    up::{self, plan::PortChoice},
+    up::{self, port::PortChoice},
 };
 
 /// The name of the cluster, the user and the context in the kubeconfig.

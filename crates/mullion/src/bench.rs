@@ -28,7 +28,8 @@ use crate::{
     kubeconfig, memory, out,
     up::{
         cluster::Cluster,
-        plan::{self, Plan, PortChoice},
+        plan::{self, Plan},
+        port::PortChoice,
     },
 };
 

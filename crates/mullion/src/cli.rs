@@ -1,19 +1,23 @@
 //! The command line: its commands, flags and help. Each command's module converts the flags to ready objects.
 
+mod refusal;
+mod values;
+
 use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{
-    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    Args, Parser, Subcommand,
     builder::styling::{AnsiColor, Styles},
-    error::{ContextKind, ContextValue, ErrorKind},
+    error::ErrorKind,
 };
-use jiff::SignedDuration;
-use mullion_cloud::{
-    Speed,
-    sim::{AddressFaults, ParseFaultsError, SMALLEST_SUBNET, largest_subnet},
-};
-use mullion_controllers::provisioner::gates::{FeatureGates, ParseGatesError};
+use mullion_cloud::{Speed, sim::AddressFaults};
+use mullion_controllers::provisioner::gates::FeatureGates;
 
+pub(crate) use self::values::{
+    Ipam, MOST_PODS_PER_NODE, Output, UnknownImages, duration, feature_gates, port, speed,
+    subnet_size, whole,
+};
+use self::values::{address_faults, nodes, pods};
 use crate::{
     bench::{api, consolidate, engine, provision},
     check::CheckArgs,
@@ -151,88 +155,9 @@ pub(crate) fn parse() -> Result<Cli, Failure> {
     };
     match error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
-        true => Err(refusal(&error, &args)),
+        true => Err(refusal::refusal(&error, &args)),
         false => error.exit(),
     }
-}
-
-fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
-    let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let mut message = first.trim_start_matches("error: ").to_owned();
-    match (
-        error.get(ContextKind::ValidValue),
-        error.get(ContextKind::InvalidArg),
-    ) {
-        (Some(ContextValue::Strings(allowed)), _) if !allowed.is_empty() => {
-            message += &format!(": it must be one of {}", allowed.join(", "));
-        }
-        (_, Some(ContextValue::Strings(missing))) => message += &format!(" {}", missing.join(", ")),
-        // clap prints the conflicting flags on the following lines.
-        _ if message.ends_with(':') => message += &after(first, &text),
-        _ => {}
-    }
-    let suggested = [
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedSubcommand,
-        ContextKind::SuggestedValue,
-    ];
-    let suggested = suggested.iter().find_map(|kind| match error.get(*kind)? {
-        ContextValue::String(name) => Some(name.clone()),
-        ContextValue::Strings(names) => names.first().cloned(),
-        _ => None,
-    });
-    let help = help_command(args);
-    let suggested = suggested.or_else(|| match error.get(ContextKind::InvalidArg)? {
-        ContextValue::String(word) if error.kind() == ErrorKind::UnknownArgument => {
-            misplaced(word, args)
-        }
-        _ => None,
-    });
-    let hint = match (suggested, error.kind()) {
-        (Some(name), _) => format!("did you mean {name}? `{help}` lists what there is"),
-        (None, ErrorKind::ArgumentConflict) if message.ends_with("multiple times") => {
-            "give it once".to_owned()
-        }
-        (None, _) => format!("`{help}` says what can be given"),
-    };
-    Failure::input(message).hint(hint)
-}
-
-/// Joins the indented lines that follow the line `first` in a text.
-fn after(first: &str, text: &str) -> String {
-    let lines = text.lines().skip_while(|line| *line != first).skip(1);
-    let lines = lines.take_while(|line| line.starts_with("  "));
-    let names: Vec<_> = lines.map(str::trim).collect();
-    format!(" {}", names.join(", "))
-}
-
-/// Returns the flag that a stray word of `up` was probably meant for: the time of `--wait`, or else the name of a cluster.
-fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
-    if args.get(1)? != "up" || word.starts_with('-') {
-        return None;
-    }
-    let place = args.iter().position(|own| own == word)?;
-    match args[place - 1] == "--wait" && duration(word).is_ok() {
-        true => Some(format!("--wait={word}")),
-        false => Some(format!("--name {word}")),
-    }
-}
-
-/// Returns the help command for these arguments.
-fn help_command(args: &[OsString]) -> String {
-    let known = Cli::command();
-    let (mut command, mut path) = (&known, vec!["mullion"]);
-    for word in args.iter().skip(1) {
-        match command.find_subcommand(word) {
-            Some(sub) => {
-                command = sub;
-                path.push(sub.get_name());
-            }
-            None => break,
-        }
-    }
-    format!("{} --help", path.join(" "))
 }
 
 /// Which cluster a command is about.
@@ -519,117 +444,16 @@ pub(crate) enum Bench {
     Consolidate(consolidate::Args),
 }
 
-/// The nodes that `bench up` may ask for: what the subnets of a simulated VPC have addresses for.
-pub(crate) const MOST_NODES: u32 = 40_000;
-/// The pods of `bench up` that a node has room for, beside the cluster's own.
-pub(crate) const MOST_PODS_PER_NODE: u32 = 150;
-
-/// What happens to pods whose images are unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum UnknownImages {
-    /// It is scheduled as it is
-    Leave,
-    /// It waits behind the scheduling gate mullion.dev/image, 30 s at most
-    Gate,
-}
-
-/// Whether Windows pods get their addresses from this program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Ipam {
-    #[default]
-    Auto,
-    On,
-    Off,
-}
-
-impl From<Ipam> for mullion_controllers::ipam::Mode {
-    fn from(ipam: Ipam) -> Self {
-        match ipam {
-            Ipam::Auto => Self::Auto,
-            Ipam::On => Self::On,
-            Ipam::Off => Self::Off,
-        }
-    }
-}
-
-/// Forms of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// For people.
-    Text,
-    /// One JSON object.
-    Json,
-}
-
-pub(crate) fn port(text: &str) -> Result<u16, String> {
-    whole(text, 0, u32::from(u16::MAX))
-        .and_then(|port| u16::try_from(port).map_err(|error| error.to_string()))
-}
-
-/// Reads a time as Go writes it: `90s`, `5m`, `1h30m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let time: Option<SignedDuration> = text.parse().ok();
-    time.and_then(|time| Duration::try_from(time).ok())
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| "it must be a time like 90s, 5m or 1h30m".to_owned())
-}
-
-fn nodes(text: &str) -> Result<u32, String> {
-    whole(text, 1, MOST_NODES)
-}
-
-fn pods(text: &str) -> Result<u32, String> {
-    whole(text, 1, MOST_NODES * MOST_PODS_PER_NODE)
-}
-
-/// Parses a number in a range, or returns the range as the error.
-pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
-    let number = text.parse().ok();
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
-}
-
-pub(crate) fn speed(text: &str) -> Result<Speed, String> {
-    if text == "max" {
-        return Ok(Speed::INSTANT);
-    }
-    let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
-    factor
-        .and_then(Speed::times)
-        .ok_or_else(|| "it must be a number above 0, or max".to_owned())
-}
-
-/// Parses the size of a subnet, `/24` or `24`, and returns its prefix length.
-pub(crate) fn subnet_size(text: &str) -> Result<u8, String> {
-    let bits = text.strip_prefix('/').unwrap_or(text).parse().ok();
-    bits.filter(|bits| (largest_subnet(1)..=SMALLEST_SUBNET).contains(bits))
-        .ok_or_else(|| {
-            format!(
-                "it must be a size from /{} to /{SMALLEST_SUBNET}",
-                largest_subnet(1)
-            )
-        })
-}
-
-pub(crate) fn feature_gates(text: &str) -> Result<FeatureGates, String> {
-    text.parse()
-        .map_err(|error: ParseGatesError| error.to_string())
-}
-
-fn address_faults(text: &str) -> Result<AddressFaults, String> {
-    text.parse()
-        .map_err(|error: ParseFaultsError| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn refused(args: &[&str]) -> String {
         let error = Cli::try_parse_from(args).expect_err("it is wrong");
         let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        refusal(&error, &args).to_string()
+        refusal::refusal(&error, &args).to_string()
     }
 
     #[test]

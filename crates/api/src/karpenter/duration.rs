@@ -31,13 +31,15 @@ impl NillableDuration {
         }
     }
 
-    /// Parses `Never` or a Go duration.
+    /// Parses `Never` or a Go duration. One that Karpenter's schema lets through and Go cannot hold counts as the longest that it can: an object
+    /// that is stored must be readable, or its whole kind cannot be listed.
     ///
     /// # Errors
     /// The text is neither.
     pub fn parse(text: &str) -> Result<Self, ParseDurationError> {
         let duration = match text {
             "Never" => None,
+            other if is_whole(other) => Some(go_duration(other).unwrap_or(LONGEST)),
             other => Some(go_duration(other)?),
         };
         Ok(Self {
@@ -83,6 +85,23 @@ impl<'de> Deserialize<'de> for NillableDuration {
 #[error("{0:?} is not a duration such as 30s, 15m or 720h")]
 pub struct ParseDurationError(String);
 
+/// The longest duration of Go's: 292 years.
+const LONGEST: Duration = Duration::from_nanos(i64::MAX as u64);
+
+/// Returns whether a text is one that the schema of NodePools allows: whole numbers of hours, minutes and seconds.
+fn is_whole(text: &str) -> bool {
+    let digit = |c: char| c.is_ascii_digit();
+    let mut rest = text;
+    while let Some(after) = rest.strip_prefix(digit) {
+        let unit = after.trim_start_matches(digit);
+        let Some(next) = unit.strip_prefix(['s', 'm', 'h']) else {
+            return false;
+        };
+        rest = next;
+    }
+    rest.is_empty() && !text.is_empty()
+}
+
 /// Parses a duration of Go's that is not negative.
 fn go_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let nanoseconds = duration::parse(text).and_then(|parsed| u64::try_from(parsed).ok());
@@ -102,6 +121,17 @@ mod tests {
         assert_eq!(go_duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(go_duration("720h0m0s"), Ok(Duration::from_secs(2_592_000)));
         assert_eq!(go_duration("250ms"), Ok(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn a_duration_that_only_the_schema_allows_is_the_longest_one() {
+        let read = |text: &str| NillableDuration::parse(text).map(|read| read.duration());
+        assert_eq!(read("99999999999999h"), Ok(Some(LONGEST)));
+        assert_eq!(read("1h99999999999999999999s"), Ok(Some(LONGEST)));
+        assert_eq!(read("1h1m"), Ok(Some(Duration::from_secs(3_660))));
+        for text in ["", "h", "1h1", "99999999999999999999d", "-99999999999999h"] {
+            assert!(NillableDuration::parse(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

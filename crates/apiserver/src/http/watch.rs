@@ -122,10 +122,9 @@ fn bookmark_time(now: Instant, ends: Instant) -> Instant {
     }
 }
 
+/// Returns the line of an event, with its type first as kube-apiserver writes it: clients decode the object by it.
 fn line(event: &str, object: &Value) -> Bytes {
-    let mut line = json!({"type": event, "object": object}).to_string();
-    line.push('\n');
-    line.into()
+    format!("{{\"type\":\"{event}\",\"object\":{object}}}\n").into()
 }
 
 /// The timing and content of a watch.

@@ -5,6 +5,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Client;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::informers::BY_NODE;
@@ -171,4 +172,72 @@ fn keys_split_into_namespace_and_name() {
         (key.namespace(), key.name(), key.as_str()),
         ("", "node", "node")
     );
+}
+
+/// Returns an informer of pods whose requests get these answers, in turn, and none after them.
+fn informer_of(answers: Vec<String>) -> Informer<Pod> {
+    let answers = Arc::new(Mutex::new(answers.into_iter()));
+    let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+        let next = lock(&answers).next();
+        async move {
+            let Some(answer) = next else {
+                return std::future::pending().await;
+            };
+            let body = kube::client::Body::from(answer.into_bytes());
+            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+        }
+    });
+    let api = Api::all(Client::new(service, "default"));
+    Informer::new(api, &[], TaskTracker::new(), CancellationToken::new())
+}
+
+fn list(items: &[Value]) -> String {
+    let list = json!({
+        "apiVersion": "v1", "kind": "PodList",
+        "metadata": { "resourceVersion": "10" }, "items": items,
+    });
+    list.to_string()
+}
+
+/// A pod whose containers are a number, unless it is readable.
+fn pod_on_the_wire(name: &str, readable: bool) -> Value {
+    let containers = if readable { json!([]) } else { json!(1) };
+    json!({
+        "metadata": { "namespace": "ns", "name": name, "uid": name, "resourceVersion": "9" },
+        "spec": { "containers": containers },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_with_an_unreadable_object_does_not_count_and_is_asked_for_again() {
+    let informer = informer_of(vec![
+        list(&[pod_on_the_wire("a", true), pod_on_the_wire("b", false)]),
+        list(&[pod_on_the_wire("a", true), pod_on_the_wire("b", true)]),
+    ]);
+    let began = tokio::time::Instant::now();
+    assert!(informer.synced().await);
+    assert_eq!(informer.len(), 2);
+    assert_eq!(began.elapsed().as_secs(), LIST_AGAIN.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_change_leaves_what_was_known_and_those_after_it_count() {
+    let event =
+        |kind: &str, object: Value| format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
+    let events = [
+        event("MODIFIED", pod_on_the_wire("a", false)),
+        event("DELETED", pod_on_the_wire("a", false)),
+        event("ADDED", pod_on_the_wire("b", true)),
+    ];
+    let informer = informer_of(vec![list(&[pod_on_the_wire("a", true)]), events.concat()]);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    informer.on_change(move |change| {
+        let name = change.object().metadata.name.clone();
+        // Nobody listens after the test.
+        drop(tell.send((name, change.is_deleted())));
+    });
+    for name in ["a", "b"] {
+        assert_eq!(told.recv().await, Some((Some(name.to_owned()), false)));
+    }
+    assert_eq!(informer.len(), 2);
 }

@@ -21,6 +21,7 @@ pub mod market;
 pub mod markets;
 pub mod metrics;
 pub mod nominations;
+mod order;
 pub mod overhead;
 pub mod pending;
 mod pools;
@@ -33,6 +34,7 @@ mod settings;
 pub mod template;
 mod traced;
 mod trials;
+mod wake;
 pub(crate) mod windows_address;
 
 use std::sync::Arc;
@@ -44,7 +46,7 @@ pub use context::{BY_CLASS, BY_INSTANCE, BY_POOL, KarpenterContext, Options, is_
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
 pub use gates::FeatureGates;
-pub(crate) use run::{PROVISIONED, order};
+pub(crate) use order::{PROVISIONED, order};
 pub use settings::Settings;
 
 use crate::{

@@ -10,38 +10,34 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Resource, ResourceExt, api::PostParams};
-use mullion_api::{
-    karpenter::{NodeClaim, node_claim_condition, node_pool_condition},
-    labels,
-};
+use kube::{Resource, ResourceExt};
 use mullion_engine::{model::PodSpec, provision::PlannedNode};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    KarpenterContext, claim,
+    KarpenterContext,
     decision_log::{Reconciliation, abbreviated},
     demand::{Answer, Demand, PodsByKey},
     displaced,
     in_flight::is_in_flight,
     metrics::Metric,
+    order::{self, PROVISIONED},
     pending::{avoids_pools, is_provisionable},
     pools,
     traced::PlanSpans,
     trials::Trials,
+    wake,
 };
 use crate::{
-    Change, buffers,
+    buffers,
     kubelet::pace::go_duration,
-    overlays, pods,
-    state::{PlaceChange, PlannedPlace, Promise},
+    pods,
+    state::{PlannedPlace, Promise},
 };
 
 const CONTROLLER: &str = "provisioner";
-/// The reason in the metrics for claims that are not created to replace disrupted nodes.
-pub(crate) const PROVISIONED: &str = "provisioned";
 /// How often a new plan is made while pods wait.
 const RETRY: Duration = Duration::from_secs(10);
 /// How soon a new plan is made after orders were held back, to see whether offerings on trial were sold.
@@ -55,7 +51,7 @@ const SHOWN: usize = 5;
 
 /// Starts the loop and the watches that wake it.
 pub(super) fn start(karpenter: &KarpenterContext) {
-    watch(karpenter);
+    wake::watch(karpenter);
     let provisioner = Provisioner {
         karpenter: karpenter.clone(),
         recorded: FxHashMap::default(),
@@ -67,82 +63,6 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     karpenter.base.tasks.spawn(async move {
         shutdown.run_until_cancelled(provisioner.run()).await;
     });
-}
-
-fn watch(karpenter: &KarpenterContext) {
-    let batcher = karpenter.batcher.clone();
-    karpenter.base.informers.pods.on_change(move |change| {
-        // A batch opens once per pod, when the scheduler gives up on it. Later updates of the same
-        // pod would keep the batch open without changing what is needed.
-        let newly = match change {
-            Change::Added(pod) => is_provisionable(pod),
-            Change::Updated { old, new } => is_provisionable(new) && !is_provisionable(old),
-            Change::Deleted(_) => false,
-        };
-        if newly {
-            batcher.trigger(change.object().uid().unwrap_or_default());
-        }
-    });
-    // Pods of a claim that is being deleted need another place. Deleted claims, and pools and classes that became ready,
-    // change what can be planned for waiting pods.
-    let batcher = karpenter.batcher.clone();
-    karpenter.claims.on_change(move |change| {
-        let goes = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_some();
-        let newly = match change {
-            Change::Added(claim) => goes(claim),
-            Change::Updated { old, new } => goes(new) && !goes(old),
-            Change::Deleted(_) => true,
-        };
-        if newly {
-            batcher.trigger(change.object().uid().unwrap_or_default());
-        }
-    });
-    // The scheduler must know when the nodes on which pods have a planned place change.
-    let state = karpenter.state.clone();
-    karpenter.claims.on_change(move |change| {
-        for place_change in place_changes(change) {
-            state.queue_place_change(place_change);
-        }
-    });
-    // The number of addresses on a Windows node decides how many nodes a plan needs.
-    let batcher = karpenter.batcher.clone();
-    karpenter.vpc_cni.on_change(move |change| {
-        batcher.trigger(change.object().uid().unwrap_or_default());
-    });
-    let batcher = karpenter.batcher.clone();
-    karpenter.pools.on_change(move |change| {
-        let pool = change.object();
-        let before = change.previous().is_some_and(|old| {
-            old.is(node_pool_condition::READY)
-                // A pool that stays ready with a changed spec may fit pods that it did not fit
-                // before.
-                && old.metadata.generation == pool.metadata.generation
-        });
-        if pool.is(node_pool_condition::READY) && !before {
-            batcher.trigger(pool.uid().unwrap_or_default());
-        }
-    });
-}
-
-/// Returns what a change of a claim means for the pods that have a planned place on its node.
-fn place_changes(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
-    let claim = change.object();
-    let place = claim.name_any();
-    if change.is_deleted() || claim.metadata.deletion_timestamp.is_some() {
-        return vec![PlaceChange::Gone(place)];
-    }
-    let before = change.previous();
-    let mut changes = Vec::new();
-    let was_named = before.is_some_and(|old| old.node_name() == claim.node_name());
-    if let Some(node) = claim.node_name().filter(|_| !was_named) {
-        let (place, node) = (place.clone(), node.to_owned());
-        changes.push(PlaceChange::Named { place, node });
-    }
-    let is_ready = |claim: &NodeClaim| claim.is(node_claim_condition::INITIALIZED);
-    if is_ready(claim) && !before.is_some_and(|old| is_ready(old)) {
-        changes.push(PlaceChange::Ready(place));
-    }
-    changes
 }
 
 struct Provisioner {
@@ -388,7 +308,7 @@ impl Provisioner {
         pass: &Reconciliation,
     ) -> Result<(), kube::Error> {
         let began = self.karpenter.base.clock.now();
-        let ordered = order(&self.karpenter, planned, PROVISIONED, pass).await?;
+        let ordered = order::order(&self.karpenter, planned, PROVISIONED, pass).await?;
         let Some(created) = ordered else {
             return Ok(());
         };
@@ -572,63 +492,6 @@ impl Provisioner {
             .insert(key.to_owned(), (message.to_owned(), now));
         true
     }
-}
-
-/// Creates the claim of a planned node and waits until the informer shows it; `None` if the pool was deleted meanwhile.
-/// `reason` is for the metrics.
-pub(crate) async fn order(
-    karpenter: &KarpenterContext,
-    planned: &PlannedNode,
-    reason: &str,
-    pass: &Reconciliation,
-) -> Result<Option<NodeClaim>, kube::Error> {
-    let Some(pool) = karpenter.pools.get("", &planned.pool) else {
-        // The pool was deleted while the plan was made; the next plan does not use it.
-        return Ok(None);
-    };
-    let mut wanted = claim::of(planned, &pool);
-    overlays::annotate(karpenter, &pool, planned, &mut wanted).await;
-    let created = karpenter
-        .claim_api()
-        .create(&PostParams::default(), &wanted)
-        .await?;
-    let relaxed = match planned.min_values_relaxed {
-        true => "true",
-        false => "false",
-    };
-    let labels = [
-        ("reason", reason),
-        ("nodepool", planned.pool.as_str()),
-        ("min_values_relaxed", relaxed),
-    ];
-    karpenter.metrics.count(Metric::Created, &labels);
-    let name = created.name_any();
-    let types = created
-        .spec
-        .requirements
-        .iter()
-        .find(|requirement| requirement.key == labels::INSTANCE_TYPE);
-    let types: Vec<_> = types.into_iter().flat_map(|types| &types.values).collect();
-    pass.clone()
-        .with_ref("NodePool", &planned.pool)
-        .with_ref("NodeClaim", &name)
-        .with("requests", json!(created.spec.resources.requests))
-        .with("instance-types", abbreviated(&types, SHOWN))
-        .info("created nodeclaim");
-    wait_until_seen(karpenter, &name).await;
-    Ok(Some(created))
-}
-
-/// Waits until the informer shows a new claim: a plan that does not know of it would order the node again.
-async fn wait_until_seen(karpenter: &KarpenterContext, name: &str) {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let seen = async {
-        while karpenter.claims.get("", name).is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    // A claim that is deleted at once may never be seen, so the wait ends after a timeout.
-    let _ = timeout(PATIENCE, seen).await;
 }
 
 fn names<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> Vec<String> {

@@ -34,7 +34,7 @@ pub(super) async fn connect(
         isolated_vpc: args.isolated_vpc,
         reserved_capacity: args.feature_gates.unwrap_or_default().reserved_capacity,
     };
-    let version = super::version(client).await?;
+    let version = super::own_cluster::kubernetes_version(client).await?;
     let aws = Aws::connect(&sdk_config().await, settings).await;
     let aws = aws.map_err(|error| match error {
         ConnectError::NoRegion => Failure::input(format!("--cloud aws: {error}")),

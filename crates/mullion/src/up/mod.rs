@@ -18,6 +18,7 @@ pub(crate) mod node_profiles;
 pub(crate) mod nodes;
 pub(crate) mod plan;
 mod pod_rules;
+pub(crate) mod port;
 pub(crate) mod progress;
 pub(crate) mod published;
 pub(crate) mod scheduler_config;
