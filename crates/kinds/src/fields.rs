@@ -67,7 +67,8 @@ pub(crate) enum Rule {
     AtMost(i64, &'static str),
     /// A number from the first to the second; the message for another one.
     Within(i64, i64, &'static str),
-    /// A text of at most so many bytes (tags: `maxBytes`, `maxLength`).
+    /// A text of at most so many bytes (tags: `maxBytes`, and `maxLength` where the `Validate` function counts bytes). A limit in characters is
+    /// a `Text`.
     MaxBytes(usize),
     /// A list of at most so many items (tags: `maxItems`).
     MaxItems(usize),
