@@ -143,6 +143,11 @@ fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
+/// Validates the reference of an IPAddress.
+pub(super) fn validate(address: &Value, errors: &mut Errors) {
+    fields::validate(ADDRESS, &address["spec"], &Path::new("spec"), errors);
+}
+
 impl Kind for IpAddress {
     /// As in kube-apiserver, every update validates the whole object, and the metadata twice.
     fn update_checks(&self, _: &str) -> &'static [Check] {
@@ -155,7 +160,7 @@ impl Kind for IpAddress {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        fields::validate(ADDRESS, &object["spec"], &Path::new("spec"), errors);
+        validate(object, errors);
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

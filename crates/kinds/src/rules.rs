@@ -14,6 +14,8 @@ pub struct Rules {
     pub core_finalizers: bool,
     /// A PUT to a name that does not exist creates the object.
     pub create_on_update: bool,
+    /// A server-side apply to the status of a name that does not exist creates the object.
+    pub create_on_status_apply: bool,
     /// A PUT without a resourceVersion overwrites the stored object.
     pub unconditional_update: bool,
     /// A DELETE starts a grace period, which the kubelet ends (pods).
@@ -53,6 +55,7 @@ impl Default for Rules {
             name: NameRule::DnsSubdomain,
             core_finalizers: true,
             create_on_update: false,
+            create_on_status_apply: false,
             unconditional_update: true,
             graceful_deletion: false,
             two_step_deletion: false,

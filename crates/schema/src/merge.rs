@@ -126,6 +126,25 @@ pub fn go_text(value: &Value) -> String {
     }
 }
 
+/// Formats a tree as Go's `%s` does, which knows no other scalars than strings: `[a %!s(int64=1)]`.
+fn go_string(value: &Value) -> String {
+    match value {
+        Value::Null | Value::String(_) => go_text(value),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_string).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(map) => {
+            let entries = map.iter();
+            let entries: Vec<String> = entries
+                .map(|(key, value)| format!("{key}:{}", go_string(value)))
+                .collect();
+            format!("map[{}]", entries.join(" "))
+        }
+        scalar => format!("%!s({}={})", go_type(scalar), go_text(scalar)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

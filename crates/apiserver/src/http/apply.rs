@@ -80,6 +80,10 @@ pub(crate) async fn apply(
 ) -> Result<Response<Body>, Status> {
     let mut options = call.write_options("PatchOptions")?;
     options.applies = true;
+    if !write::may_create(call, part) {
+        // kube-apiserver looks for the object before it reads the configuration.
+        call.stored()?;
+    }
     let (config, duplicates) = configuration(bytes, call.row.api_version(), &call.resource().kind)?;
     let source = ApplySource {
         config,

@@ -123,15 +123,22 @@ pub(crate) async fn update(
 
 /// Returns the object that an update creates where none exists, or `None` if the endpoint or the source creates none.
 fn new_object(call: &Call, part: Part, source: &dyn Source) -> Result<Option<Value>, Status> {
-    // In kube-apiserver the status endpoint of a kind whose objects a PUT may create (services) creates them too.
-    let creates = match part {
-        Part::Main => true,
-        Part::Status(_) => call.resource().rules.create_on_update,
-        Part::Piece(_) => false,
-    };
-    match creates {
+    match may_create(call, part) {
         true => source.make_new(call),
         false => Ok(None),
+    }
+}
+
+/// Returns whether the endpoint creates an object that does not exist, if the [`Source`] makes one.
+///
+/// In kube-apiserver the status endpoint of a kind whose objects a PUT may create (services) creates them too. That of
+/// ValidatingAdmissionPolicies lets an apply create them; others never allow it.
+pub(crate) fn may_create(call: &Call, part: Part) -> bool {
+    let rules = &call.resource().rules;
+    match part {
+        Part::Main => true,
+        Part::Status(_) => rules.create_on_update || rules.create_on_status_apply,
+        Part::Piece(_) => false,
     }
 }
 

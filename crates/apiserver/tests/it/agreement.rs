@@ -121,6 +121,44 @@ async fn a_uid_is_compared_where_an_update_could_create() {
 }
 
 #[tokio::test]
+async fn an_apply_to_the_status_of_a_validating_policy_creates_it() {
+    let api = Api::new(Config::default());
+    let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let status = format!("{policies}/p/status");
+    let policy = |spec: Value| {
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"}, "spec": spec,
+            "status": {"observedGeneration": 3}})
+    };
+    let why = apply(&api, &status, policy(json!({}))).await.refused(422);
+    assert!(
+        why.contains("spec.matchConstraints: Required value"),
+        "{why}"
+    );
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
+    let whole = policy(json!({
+        "matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "true"}],
+    }));
+    let sent = whole.to_string();
+    for (method, media) in [
+        ("PUT", "application/json"),
+        ("PATCH", "application/merge-patch+json"),
+    ] {
+        let answer = api.send_text(method, &status, media, &sent).await;
+        answer.refused(404);
+    }
+    let made = apply(&api, &status, whole).await;
+    assert_eq!(made.status, 201);
+    // A new policy has no status yet, though its manager owns the one that was sent.
+    assert_eq!(made.body["status"], json!({}));
+    let owned = &made.body["metadata"]["managedFields"][0];
+    assert_eq!(owned["subresource"], "status");
+    assert_eq!(
+        owned["fieldsV1"],
+        json!({"f:status": {"f:observedGeneration": {}}})
+    );
+}
+
+#[tokio::test]
 async fn an_eviction_may_not_ask_to_delete_what_cannot_be_read() {
     let api = Api::new(Config::default());
     let path = "/api/v1/namespaces/default/pods/absent/eviction";

@@ -112,6 +112,22 @@ async fn a_put_to_the_status_of_a_service_creates_it() {
 }
 
 #[tokio::test]
+async fn an_apply_to_the_status_of_nothing_is_not_read() {
+    let api = Api::new(Config::default());
+    for body in ["{", "[]", "a: 1", r#"{"apiVersion": "v1", "kind": "Pod"}"#] {
+        let node = api.send_text(
+            "PATCH",
+            "/api/v1/nodes/x/status?fieldManager=m",
+            APPLY,
+            body,
+        );
+        assert_eq!(node.await.refused(404), r#"nodes "x" not found"#);
+        let node = api.send_text("PATCH", "/api/v1/nodes/x?fieldManager=m", APPLY, body);
+        node.await.refused(400);
+    }
+}
+
+#[tokio::test]
 async fn a_put_that_creates_needs_no_revision_but_one_that_is_a_number() {
     let api = Api::new(Config::default());
     let lease = |revision: &str| json!({"metadata": {"name": "x", "resourceVersion": revision}});

@@ -87,6 +87,11 @@ async fn what_cannot_be_reached_is_told_in_upstreams_words() {
             r#"no endpoints available for service "t""#.to_owned(),
         ),
         (
+            format!("{CORE}/services/x/proxy"),
+            404,
+            r#"services "x" not found"#.to_owned(),
+        ),
+        (
             "/api/v1/nodes/n/proxy/metrics".to_owned(),
             503,
             nobody(r#"node "n""#),

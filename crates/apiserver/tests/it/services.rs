@@ -78,6 +78,41 @@ async fn refused_writes_and_dry_runs_give_back_what_they_took() {
 }
 
 #[tokio::test]
+async fn a_name_that_no_address_can_refer_to_is_refused_for_the_address() {
+    let api = Api::new(Config::default());
+    let why = api
+        .post(SERVICES, with_ip("", "10.96.7.7"))
+        .await
+        .refused(422);
+    assert_eq!(
+        why,
+        r#"Service "" is invalid: spec.clusterIPs: Invalid value: ["10.96.7.7"]: failed to allocate IP 10.96.7.7: IPAddress.networking.k8s.io "10.96.7.7" is invalid: spec.parentRef.name: Required value"#
+    );
+    let any = |name: &str| service(name, json!({"ports": [{"port": 80}]}));
+    let why = api.post(SERVICES, any("a%b")).await.refused(422);
+    let start = r#"Service "a%b" is invalid: spec.clusterIPs: Invalid value: [""]: failed to allocate IP: IPAddress.networking.k8s.io "10.96."#;
+    let end = r#" is invalid: spec.parentRef.name: Invalid value: "a%b": may not contain '%'"#;
+    assert!(why.starts_with(start) && why.ends_with(end), "{why}");
+    // An address that is taken is not even looked for, but one outside of the range is refused first.
+    api.post(SERVICES, with_ip("a", "10.96.7.7")).await.ok();
+    let taken = api.post(SERVICES, with_ip("", "10.96.7.7")).await;
+    let taken = taken.refused(422);
+    assert!(taken.ends_with("parentRef.name: Required value"), "{taken}");
+    let outside = api.post(SERVICES, with_ip("", "10.99.7.7")).await;
+    let outside = outside.refused(422);
+    assert!(
+        outside.contains("does not match the current range"),
+        "{outside}"
+    );
+    // No address is taken in a dry run, so the Service itself is validated.
+    let dry = api.post(&format!("{SERVICES}?dryRun=All"), any("")).await;
+    assert_eq!(
+        dry.refused(422),
+        r#"Service "" is invalid: metadata.name: Required value: name or generateName is required"#
+    );
+}
+
+#[tokio::test]
 async fn an_update_that_leaves_allocated_values_out_keeps_them() {
     let api = Api::new(Config::default());
     let created = api

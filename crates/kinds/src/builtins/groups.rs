@@ -369,7 +369,8 @@ pub(super) fn admission() -> Vec<Row> {
             spec,
         )
         .behaves(VALIDATING_POLICY)
-        .status(StatusMetadata::KeepMost),
+        .status(StatusMetadata::KeepMost)
+        .rules(|rules| rules.create_on_status_apply = true),
         row(
             "ValidatingAdmissionPolicyBinding",
             "validatingadmissionpolicybindings",

@@ -3,6 +3,8 @@
 //!
 //! The server has one IP family, and accepts the same dual-stack Services as a single-stack cluster of kube-apiserver.
 
+use std::net::IpAddr;
+
 use mullion_kube_text::{
     field::{Errors, Path},
     status::Status,
@@ -16,9 +18,11 @@ use super::{
     node_ports::{
         adopt_node_ports, change_node_ports, health_check, health_port, new_node_ports, node_ports,
     },
-    pools::Claim,
+    objects,
+    pools::{Claim, Refusal},
     validate::cluster_ips,
 };
+use crate::addresses::validate as validate_address;
 
 /// Allocates the addresses and ports that a new or changed Service needs, and marks those that it no longer needs for release.
 pub(super) fn allocate(
@@ -300,14 +304,28 @@ fn addresses(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
     );
     for index in 0..ips.len() {
         let ip = ips[index].as_str().unwrap_or("");
-        if ip.is_empty() {
+        let refusal = if ip.is_empty() {
             let taken = claim.any_address().map_err(|refusal| {
                 Status::internal(format!("failed to allocate a serviceIP: {refusal}"))
             })?;
-            ips[index] = taken.to_string().into();
-        } else if let Err(refusal) = claim.address(ip) {
+            let refusal = refused_object(claim, service, taken);
+            if refusal.is_none() {
+                ips[index] = taken.to_string().into();
+            }
+            refusal.map(|why| format!("failed to allocate IP: {why}"))
+        } else {
+            let allocated = claim.address(ip);
+            let of_object = match (&allocated, net::parse_ip(ip)) {
+                (Ok(()) | Err(Refusal::AddressTaken), Some(ip)) => {
+                    refused_object(claim, service, ip)
+                }
+                _ => None,
+            };
+            let refusal = of_object.or_else(|| Some(allocated.err()?.to_string()));
+            refusal.map(|why| format!("failed to allocate IP {ip}: {why}"))
+        };
+        if let Some(detail) = refusal {
             let mut errors = Errors::default();
-            let detail = format!("failed to allocate IP {ip}: {refusal}");
             spec_path("clusterIPs", |path| {
                 errors.invalid(path, ips.clone(), detail)
             });
@@ -317,6 +335,19 @@ fn addresses(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
     service["spec"]["clusterIP"] = ips.first().cloned().unwrap_or_default();
     service["spec"]["clusterIPs"] = ips.into();
     Ok(())
+}
+
+/// Returns the error for an IPAddress that cannot refer to its Service, which has no name or one that no path can have. kube-apiserver
+/// creates the IPAddress first, outside of dry runs, and validates the Service after that.
+fn refused_object(claim: &Claim, service: &Value, ip: IpAddr) -> Option<String> {
+    if claim.is_dry() {
+        return None;
+    }
+    let address = objects::of_service(ip, service);
+    let mut errors = Errors::default();
+    validate_address(&address.object?, &mut errors);
+    let refusal = || Status::invalid_kind(objects::GROUP, "IPAddress", &address.name, &errors);
+    (!errors.is_empty()).then(|| refusal().message)
 }
 
 fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Result<(), Status> {

@@ -281,6 +281,11 @@ impl Claim {
         self
     }
 
+    /// Returns whether the claim allocates nothing.
+    pub(super) fn is_dry(&self) -> bool {
+        self.dry.is_some()
+    }
+
     /// Allocates a specific address.
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
         if let (Some(_), Some(range)) = (&self.dry, self.ranges.iter().flatten().next()) {

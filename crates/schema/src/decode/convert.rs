@@ -52,6 +52,14 @@ fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
                 *value = whole.into();
             }
         }
+        (Node::Scalar(Scalar::Bytes), Value::Array(items)) => {
+            for item in items {
+                if let Some(whole) = whole(item) {
+                    // Go keeps the low 8 bits.
+                    *item = (whole as u8).into();
+                }
+            }
+        }
         (_, value) => number::settle(value),
     }
 }
@@ -107,11 +115,7 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
         Scalar::Double => ("float64", value.is_number(), false),
         Scalar::IntOrString => return unfit_count(value),
         Scalar::Time | Scalar::MicroTime => return unfit_time(scalar, value),
-        // Go takes a list of numbers for a byte string.
-        Scalar::Bytes if value.is_array() => return None,
-        Scalar::Bytes if !value.is_string() => {
-            return Some(format!("cannot restore slice from {}", kind_of(value)));
-        }
+        Scalar::Bytes => return unfit_bytes(value),
         _ => return None,
     };
     if fits {
@@ -124,6 +128,20 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
     } else {
         format!("unrecognized type: {wanted}")
     })
+}
+
+/// Returns the error of a byte string, for which Go also takes a list of whole numbers.
+fn unfit_bytes(value: &Value) -> Option<String> {
+    match value {
+        Value::String(_) => None,
+        Value::Array(items) => items.iter().find_map(|item| match item {
+            Value::Null => None,
+            item if is_whole(item) => None,
+            Value::Number(_) => Some(format!("cannot convert {} to uint8", kind_of(item))),
+            _ => Some("unrecognized type: uint8".to_owned()),
+        }),
+        other => Some(format!("cannot restore slice from {}", kind_of(other))),
+    }
 }
 
 /// Returns the error of an IntOrString, whose Go type decodes JSON itself and so does not know its field.
@@ -200,6 +218,24 @@ mod tests {
             assert_eq!(tree["replicas"], converted, "{given}");
             let spec = &tree["template"]["spec"];
             assert_eq!(spec["activeDeadlineSeconds"], i64::MIN);
+        }
+    }
+
+    #[test]
+    fn a_list_of_whole_numbers_is_a_byte_string_of_their_low_bits() {
+        let kind = Type::builtin("api.core.v1.ConfigMap").expect("the type is built in");
+        let mut tree = json!({"binaryData": {"a": [300, -1, 2.0, null]}});
+        assert_eq!(unconvertible(&kind, &tree), None);
+        convert_numbers(&kind, &mut tree);
+        assert_eq!(tree, json!({"binaryData": {"a": [44, 255, 2, null]}}));
+        for (list, said) in [
+            (json!([1, "a"]), "unrecognized type: uint8"),
+            (json!([[]]), "unrecognized type: uint8"),
+            (json!([1.5]), "cannot convert float64 to uint8"),
+            (json!(true), "cannot restore slice from bool"),
+        ] {
+            let tree = json!({"binaryData": {"a": list}});
+            assert_eq!(unconvertible(&kind, &tree), Some(said.to_owned()), "{tree}");
         }
     }
 

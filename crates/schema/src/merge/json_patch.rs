@@ -40,10 +40,32 @@ impl<S: Into<String>> From<S> for JsonPatchError {
     }
 }
 
-/// An operation as sent. A member that should be a string and is not counts as absent.
+/// An operation as sent.
 struct Operation<'p>(Option<&'p Map<String, Value>>);
 
 impl<'p> Operation<'p> {
+    /// Returns the path, or the library's reason why the operation has none.
+    fn path(&self) -> Result<&'p str, String> {
+        self.string("path", "operation missing path field: missing value")
+    }
+
+    /// Returns the path that a value is moved or copied from, or the library's reason why the operation has none.
+    fn source(&self) -> Result<&'p str, String> {
+        self.string("from", "operation, missing from field: missing value")
+    }
+
+    fn string(&self, member: &str, missing: &str) -> Result<&'p str, String> {
+        match self.0.and_then(|members| members.get(member)) {
+            None | Some(Value::Null) => Err(missing.to_owned()),
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(format!(
+                "json: cannot unmarshal {} into Go value of type string",
+                json_kind(other)
+            )),
+        }
+    }
+
+    /// Returns a member that is a string.
     fn text(&self, member: &str) -> Option<&'p str> {
         self.0?.get(member)?.as_str()
     }
@@ -126,12 +148,11 @@ fn run(
     operation: &Operation<'_>,
     copied: &mut usize,
 ) -> Result<(), JsonPatchError> {
-    const NO_PATH: &str = "operation missing path field: missing value";
-    const NO_FROM: &str = "operation, missing from field: missing value";
-    let (path, from) = (operation.text("path"), operation.text("from"));
     match operation.text("op").unwrap_or("unknown") {
         "add" => {
-            let path = path.ok_or("add operation failed to decode path: missing value")?;
+            let path = operation
+                .path()
+                .map_err(|_| "add operation failed to decode path: missing value")?;
             let (container, key) = container(document, path).ok_or_else(|| {
                 format!(
                     "add operation does not apply: doc is missing path: \"{path}\": missing value"
@@ -141,7 +162,9 @@ fn run(
                 .map_err(|why| format!("error in add for path: '{path}': {why}"))?;
         }
         "remove" => {
-            let path = path.ok_or("remove operation failed to decode path: missing value")?;
+            let path = operation
+                .path()
+                .map_err(|_| "remove operation failed to decode path: missing value")?;
             let (container, key) = container(document, path).ok_or_else(|| {
                 format!("remove operation does not apply: doc is missing path: \"{path}\": missing value")
             })?;
@@ -149,8 +172,9 @@ fn run(
                 .map_err(|why| format!("error in remove for path: '{path}': {why}"))?;
         }
         "replace" => {
-            let path =
-                path.ok_or_else(|| format!("replace operation failed to decode path: {NO_PATH}"))?;
+            let path = operation
+                .path()
+                .map_err(|why| format!("replace operation failed to decode path: {why}"))?;
             let value = operation.value();
             if path.is_empty() {
                 if !value.is_object() && !value.is_array() {
@@ -171,8 +195,9 @@ fn run(
             put(container, &key, value);
         }
         "move" => {
-            let from =
-                from.ok_or_else(|| format!("move operation failed to decode from: {NO_FROM}"))?;
+            let from = operation
+                .source()
+                .map_err(|why| format!("move operation failed to decode from: {why}"))?;
             let (source, key) = container(document, from).ok_or_else(|| {
                 format!(
                     "move operation does not apply: doc is missing from path: {from}: missing value"
@@ -181,8 +206,9 @@ fn run(
             let value = remove(source, &key)
                 .map_err(|why| format!("error in move for path: '{key}': {why}"))?;
             // Only now, because the library reports its errors in this order.
-            let path =
-                path.ok_or_else(|| format!("move operation failed to decode path: {NO_PATH}"))?;
+            let path = operation
+                .path()
+                .map_err(|why| format!("move operation failed to decode path: {why}"))?;
             let (target, key) = container(document, path).ok_or_else(|| {
                 format!("move operation does not apply: doc is missing destination path: {path}: missing value")
             })?;
@@ -190,8 +216,9 @@ fn run(
                 .map_err(|why| format!("error in move for path: '{path}': {why}"))?;
         }
         "test" => {
-            let path =
-                path.ok_or_else(|| format!("test operation failed to decode path: {NO_PATH}"))?;
+            let path = operation
+                .path()
+                .map_err(|why| format!("test operation failed to decode path: {why}"))?;
             let found = if path.is_empty() {
                 Some(&*document)
             } else {
@@ -206,8 +233,9 @@ fn run(
             }
         }
         "copy" => {
-            let from =
-                from.ok_or_else(|| format!("copy operation failed to decode from: {NO_FROM}"))?;
+            let from = operation
+                .source()
+                .map_err(|why| format!("copy operation failed to decode from: {why}"))?;
             let (source, key) = container(document, from).ok_or_else(|| {
                 format!(
                     "copy operation does not apply: doc is missing from path: {from}: missing value"
@@ -218,7 +246,9 @@ fn run(
             *copied += value.map_or(0, json_size);
             // Check the limit before copying: a document that doubles itself would fill the memory first.
             let value = (*copied <= MAX_COPIED_BYTES).then(|| value.cloned().unwrap_or_default());
-            let path = path.ok_or("copy operation failed to decode path: missing value")?;
+            let path = operation
+                .path()
+                .map_err(|_| "copy operation failed to decode path: missing value")?;
             let (target, key) = container(document, path).ok_or_else(|| {
                 format!("copy operation does not apply: doc is missing destination path: {path}: missing value")
             })?;
@@ -455,6 +485,26 @@ mod tests {
             (
                 json!({"op": "add", "value": {}}),
                 "add operation failed to decode path: missing value",
+            ),
+            (
+                json!({"op": "remove", "path": 5}),
+                "remove operation failed to decode path: missing value",
+            ),
+            (
+                json!({"op": "replace", "path": 5, "value": 1}),
+                "replace operation failed to decode path: json: cannot unmarshal number into Go value of type string",
+            ),
+            (
+                json!({"op": "test", "path": null}),
+                "test operation failed to decode path: operation missing path field: missing value",
+            ),
+            (
+                json!({"op": "move", "from": ["/a"], "path": "/b"}),
+                "move operation failed to decode from: json: cannot unmarshal array into Go value of type string",
+            ),
+            (
+                json!({"op": "copy", "path": "/b"}),
+                "copy operation failed to decode from: operation, missing from field: missing value",
             ),
             (
                 json!({"op": "copy", "from": "", "path": "/b"}),

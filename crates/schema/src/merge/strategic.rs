@@ -12,7 +12,7 @@ use mullion_kube_text::status::Status;
 use serde_json::{Map, Value};
 
 use self::lists::{merge_list, merge_ordered_lists};
-use super::{go_text, go_type, json_merge};
+use super::{go_string, go_text, go_type, json_merge};
 use crate::{Arena, Field, List, Node, Type, TypeId, decode::json_kind};
 
 const PATCH: &str = "$patch";
@@ -144,9 +144,8 @@ fn bad_primitive_list() -> Status {
 
 fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> Status {
     let directive = match directive {
-        Value::String(text) => text.clone(),
         Value::Null => "%!s(<nil>)".to_owned(),
-        other => format!("%!s({}={})", go_type(other), go_text(other)),
+        other => go_string(other),
     };
     let map = go_text(&Value::Object(map.clone()));
     unexpected(format!("unknown patch type: {directive} in map: {map}"))
@@ -431,7 +430,7 @@ mod tests {
             (
                 json!({"$setElementOrder/containers": ["c"]}),
                 500,
-                "value for key 0 is not a map.",
+                "value for key 0 is not a map",
             ),
             (
                 json!({"$setElementOrder/containers": [{"image": "i"}]}),
@@ -477,6 +476,11 @@ mod tests {
                 json!({"nodeSelector": {"$patch": 5}}),
                 500,
                 "unknown patch type: %!s(int64=5) in map: map[$patch:5]",
+            ),
+            (
+                json!({"nodeSelector": {"$patch": ["delete", 5, null, {"a": true}]}}),
+                500,
+                "unknown patch type: [delete %!s(int64=5) <nil> map[a:%!s(bool=true)]] in map: map[$patch:[delete 5 <nil> map[a:true]]]",
             ),
         ] {
             assert_eq!(

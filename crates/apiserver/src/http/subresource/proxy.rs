@@ -69,7 +69,8 @@ impl<'a> Target<'a> {
         let found = ctx
             .lookup
             .find("", plural, call.namespace.as_deref(), self.name);
-        found.ok_or_else(|| Status::core_not_found(plural, self.name))
+        // Missing Endpoints go by the kind in the path, too: kube-apiserver's storage takes the name of the request's resource.
+        found.ok_or_else(|| Status::core_not_found(&call.resource().plural, self.name))
     }
 }
 

@@ -83,7 +83,7 @@ const SENTENCES_OF_500: [&str; 20] = [
     "cannot merge lists without merge key for struct",
     "merging lists cannot yet be specified in the patch",
     "no elements in any of the given slices",
-    " is not a map.",
+    " is not a map",
     "strconv.ParseUint: parsing ",
     "resourceVersion should not be set on objects to be created",
     "etcdserver: request is too large",

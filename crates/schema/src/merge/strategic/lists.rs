@@ -283,7 +283,7 @@ fn partition(
             // Go's search stops at the matching item, so a wrong type after it causes no error.
             let passed = positions.get(item).unwrap_or(by.len());
             if let Some(at) = no_map.filter(|at| *at < passed) {
-                return Err(unexpected(format!("value for key {at} is not a map.")));
+                return Err(unexpected(format!("value for key {at} is not a map")));
             }
         }
     }
