@@ -13,7 +13,7 @@
 pub mod admission;
 pub mod api_error;
 pub mod autoscaler;
-mod buffers;
+pub mod buffers;
 pub mod cluster_role_aggregation;
 pub mod context;
 mod discarded_response;

@@ -1,7 +1,7 @@
 //! CapacityBuffers: room that is kept free, so that pods to come find a place at once.
 //!
-//! One queue resolves what a chunk of each buffer is and how many there are ([`size`]), keeps the chunks as pods that
-//! are never created ([`chunk`]), and writes the result into the buffer's status. The provisioner plans chunks as it
+//! One queue resolves what a chunk of each buffer is ([`origin`]) and how many there are ([`size`]), keeps the chunks as
+//! pods that are never created ([`chunk`]), and writes the result into the buffer's status. The provisioner plans chunks as it
 //! plans pending pods. Nodes that hold chunks are not empty, and consolidation moves chunks as it moves pods.
 //!
 //! Invariant: only plans know of chunks. No event is about one, the scheduler does not see them, and their room goes to
@@ -9,6 +9,7 @@
 //! each buffer says so.
 
 mod chunk;
+mod origin;
 mod size;
 mod status;
 
@@ -17,15 +18,18 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Pod, PodTemplate, PodTemplateSpec};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
-use mullion_api::capacity_buffer::{CapacityBuffer, CapacityBufferStatus};
+use mullion_api::capacity_buffer::{CapacityBuffer, CapacityBufferStatus, condition};
+use mullion_cloud::WindowsAddresses;
 use serde_json::json;
 
 pub(crate) use chunk::buffer_of;
+use origin::Origin;
+pub use origin::Templates;
 pub(crate) use status::ChunkPlacement;
 
 use crate::{Queue, api_error, provisioner::KarpenterContext};
@@ -84,18 +88,25 @@ impl Buffers {
     }
 }
 
-/// The source of a buffer's chunks.
-#[derive(Debug, Default)]
-struct Origin {
-    template: PodTemplateSpec,
-    /// Name and generation of the PodTemplate, if it is one.
-    pod_template: Option<(String, Option<i64>)>,
-    /// How many pods the workload shall have, if it is one.
-    replicas: Option<i32>,
+/// Returns the chunks of a buffer as the provisioner plans them, whatever the feature gate.
+///
+/// # Errors
+/// Why it is not known what a chunk is, as the buffer's condition `ReadyForProvisioning` says it.
+pub fn chunks(
+    buffer: &CapacityBuffer,
+    templates: &impl Templates,
+    addresses: WindowsAddresses,
+) -> Result<Vec<Arc<Pod>>, String> {
+    let origin = Origin::of(buffer, templates).map_err(|(_, message)| message)?;
+    Ok(origin.chunks(buffer, addresses))
 }
 
-/// Why it is not known what a chunk is: reason and message of a condition.
-type Unresolved = (&'static str, String);
+/// Returns whether the status of a buffer says that the gate was closed.
+pub fn is_shut_out(buffer: &CapacityBuffer) -> bool {
+    let conditions = buffer.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.filter(|own| own.type_ == condition::READY_FOR_PROVISIONING);
+    ready.any(|own| own.reason == status::GATE_CLOSED)
+}
 
 /// Starts the controller.
 pub(crate) fn start(karpenter: &KarpenterContext) {
@@ -182,18 +193,15 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
     }
     let buffer = karpenter.buffers.get(&key.0, &key.1);
     let origin = buffer.as_ref().map(|own| match is_open {
-        true => Some(origin(karpenter, own)),
+        true => Some(Origin::of(own, karpenter)),
         false => None,
     });
     let now = karpenter.base.clock.now();
     let (chunks, status) = match (&buffer, origin) {
         (Some(buffer), Some(origin)) => {
             let status = status::resolved(buffer, origin.as_ref(), now);
-            let chunks = match (&origin, status.replicas) {
-                (Some(Ok(origin)), Some(count)) => {
-                    let addresses = karpenter.windows_addresses();
-                    chunk::of(buffer, &origin.template, count, addresses)
-                }
+            let chunks = match &origin {
+                Some(Ok(origin)) => origin.chunks(buffer, karpenter.windows_addresses()),
                 _ => Vec::new(),
             };
             (chunks, Some(status))
@@ -214,60 +222,37 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
     }
 }
 
-/// Returns the template that a buffer's chunks are made from (karpenter: `ResolveCapacityBuffer`).
-fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origin, Unresolved> {
-    let (namespace, spec) = (buffer.namespace().unwrap_or_default(), &buffer.spec);
-    if let Some(reference) = &spec.pod_template_ref {
-        let name = &reference.name;
-        let found = karpenter.pod_templates.get(&namespace, name);
-        let found = found.ok_or_else(|| {
-            let message = format!("PodTemplate {name:?} not found");
-            ("PodTemplateNotFound", message)
-        })?;
-        return Ok(Origin {
-            template: found.template.clone().unwrap_or_default(),
-            pod_template: Some((name.clone(), found.metadata.generation)),
-            replicas: None,
-        });
+impl Templates for KarpenterContext {
+    fn pod_template(&self, namespace: &str, name: &str) -> Option<Arc<PodTemplate>> {
+        self.pod_templates.get(namespace, name)
     }
-    let Some(reference) = &spec.scalable_ref else {
-        let message = "Neither podTemplateRef nor scalableRef is set".to_owned();
-        return Err(("ResolutionFailed", message));
-    };
-    if !matches!(reference.api_group.as_str(), "" | "apps") {
-        let group = &reference.api_group;
-        let message = format!("unsupported scalableRef API group {group:?}");
-        return Err(("ResolutionFailed", message));
-    }
-    let (kind, name) = (reference.kind.as_str(), &reference.name);
-    let informers = &karpenter.base.informers;
-    let found = match kind {
-        "Deployment" => informers.deployments.get(&namespace, name).map(|own| {
-            let spec = own.spec.clone().unwrap_or_default();
-            (spec.template, spec.replicas)
-        }),
-        "StatefulSet" => informers.stateful_sets.get(&namespace, name).map(|own| {
-            let spec = own.spec.clone().unwrap_or_default();
-            (spec.template, spec.replicas)
-        }),
-        "ReplicaSet" => informers.replica_sets.get(&namespace, name).map(|own| {
-            let spec = own.spec.clone().unwrap_or_default();
-            (spec.template.unwrap_or_default(), spec.replicas)
-        }),
-        _ => {
-            let message = format!("unsupported kind {kind:?}");
-            return Err(("ResolutionFailed", message));
+
+    fn workload(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<(PodTemplateSpec, Option<i32>)> {
+        let informers = &self.base.informers;
+        match kind {
+            "Deployment" => {
+                let found = informers.deployments.get(namespace, name)?;
+                let spec = found.spec.clone().unwrap_or_default();
+                Some((spec.template, spec.replicas))
+            }
+            "StatefulSet" => {
+                let found = informers.stateful_sets.get(namespace, name)?;
+                let spec = found.spec.clone().unwrap_or_default();
+                Some((spec.template, spec.replicas))
+            }
+            "ReplicaSet" => {
+                let found = informers.replica_sets.get(namespace, name)?;
+                let spec = found.spec.clone().unwrap_or_default();
+                Some((spec.template.unwrap_or_default(), spec.replicas))
+            }
+            _ => None,
         }
-    };
-    let (template, replicas) = found.ok_or_else(|| {
-        let message = format!("{kind}.apps {name:?} not found");
-        ("ScalableRefNotFound", message)
-    })?;
-    Ok(Origin {
-        template,
-        pod_template: None,
-        replicas: Some(replicas.unwrap_or(1)),
-    })
+    }
 }
 
 /// Writes into the status of each buffer where a plan places its chunks.

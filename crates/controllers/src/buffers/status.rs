@@ -8,11 +8,17 @@ use mullion_api::capacity_buffer::{
     CapacityBuffer, CapacityBufferStatus, LocalObjectRef, condition,
 };
 
-use super::{Origin, Unresolved, size};
+use super::{
+    origin::{Origin, Unresolved},
+    size,
+};
 use crate::{
     nodepool::ignored_fields,
     provisioner::conditions::{Conditions, Status},
 };
+
+/// The reason of the condition `ReadyForProvisioning` while the gate is closed.
+pub(super) const GATE_CLOSED: &str = "FeatureGateClosed";
 
 /// The places that a plan has for the chunks of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +45,7 @@ pub(super) fn resolved(
         let ignored = ignored_fields::of_capacity_buffer();
         let why = ignored.to_string();
         ignored_fields::set_condition(&mut conditions, &[ignored]);
-        conditions.set(kind, Status::False, "FeatureGateClosed", &why);
+        conditions.set(kind, Status::False, GATE_CLOSED, &why);
         conditions.clear(condition::PROVISIONING);
         (status.replicas, status.pod_template_ref) = (None, None);
         status.pod_template_generation = None;
@@ -51,8 +57,7 @@ pub(super) fn resolved(
             conditions.set(kind, Status::False, reason, message);
         }
         Ok(origin) => {
-            let pod = origin.template.spec.clone().unwrap_or_default();
-            let chunks = size::chunks(spec, &pod, origin.replicas);
+            let chunks = origin.count(buffer);
             let mut message = "Pod template resolved successfully".to_owned();
             if chunks > size::MOST {
                 message += &format!("; of {chunks} chunks only {} are kept", size::MOST);

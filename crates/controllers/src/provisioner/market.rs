@@ -141,7 +141,7 @@ impl Market {
     }
 
     /// Makes the offerings of zones unavailable, which are given by their ids.
-    pub(crate) fn without_zones(mut self, zone_ids: &BTreeSet<Arc<str>>) -> Self {
+    pub fn without_zones(mut self, zone_ids: &BTreeSet<Arc<str>>) -> Self {
         if zone_ids.is_empty() {
             return self;
         }

@@ -11,7 +11,7 @@ pub(super) struct Bound {
     /// The number of pods asked about; the next field is the number of those that fit on existing nodes.
     asked: usize,
     on_existing_nodes: usize,
-    pub(super) unplaced: usize,
+    unplaced: usize,
     /// The bound in US dollars an hour; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_usd_per_hour: Option<f64>,

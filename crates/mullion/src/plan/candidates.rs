@@ -3,7 +3,7 @@
 //! The controllers apply those rules to watched objects; this module applies them to the objects of one moment. Commands that the
 //! controllers carry out at the moment are not visible here, only their effects: the taint on the node and the deletion of its NodeClaim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -87,7 +87,8 @@ impl Objects {
     }
 
     /// Checks every node and returns the candidates, the terms of the pools, and the nodes that stay with their reasons.
-    pub(super) fn find(&self, markets: &Markets) -> ConsolidationInput {
+    /// `hosts` are the nodes that keep room for chunks of CapacityBuffers, so they are not empty.
+    pub(super) fn find(&self, markets: &Markets, hosts: &BTreeSet<String>) -> ConsolidationInput {
         let mut found = ConsolidationInput::default();
         let mut managed = Vec::new();
         for claim in &self.claims {
@@ -110,7 +111,7 @@ impl Objects {
                 continue;
             };
             let market = markets.of_claim(claim);
-            match self.judge(claim, node, pool, market) {
+            match self.judge(claim, node, pool, market, hosts.contains(&name)) {
                 Ok(candidate) => found.candidates.push(candidate),
                 Err(why) => found.stays.push((name, why)),
             }
@@ -155,6 +156,7 @@ impl Objects {
         node: &Node,
         pool: &NodePool,
         market: Option<&Market>,
+        holds_chunks: bool,
     ) -> Result<Candidate, String> {
         let name = node.name_any();
         // A node with the taint is being removed by a command of the controllers.
@@ -171,7 +173,7 @@ impl Objects {
             ));
         }
         let on_it = || self.on(&name).iter();
-        if let Some(why) = refusal(pool, emptiness::is_empty(on_it())) {
+        if let Some(why) = refusal(pool, !holds_chunks && emptiness::is_empty(on_it())) {
             return Err(why);
         }
         if self.is_young(claim, pool) {

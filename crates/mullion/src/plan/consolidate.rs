@@ -44,6 +44,9 @@ pub(super) struct Answer {
     moves: Vec<ConsolidationMove>,
     /// The nodes that stay, grouped by reason.
     stays: Vec<StayingNodes>,
+    /// Remarks for the user about CapacityBuffers and zonal shifts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<String>,
 }
 
 /// One move of consolidation: nodes to remove, and where their pods go.
@@ -102,13 +105,15 @@ pub(super) async fn ask(
 ) -> Result<Answer, Failure> {
     let question = Question::of(state, &[]).await?;
     let before = CurrentPrice::of(state.nodes(), &question);
+    let hosts = question.hosts_of_chunks(&mut state.cluster);
+    let hosts = hosts.map_err(Failure::input)?;
     let objects = Objects::of(state, now)?;
     let ConsolidationInput {
         candidates,
         terms,
         closed,
         stays,
-    } = objects.find(&question.pools.markets);
+    } = objects.find(&question.pools.markets, &hosts);
     let asked = Consolidation {
         candidates,
         pools: terms,
@@ -140,6 +145,7 @@ pub(super) async fn ask(
         bound_usd_per_hour: dollars(moves.bound_micro_usd),
         moves: made,
         stays: staying(stays, &moves, &names, state),
+        remarks: question.pools.remarks,
     })
 }
 
@@ -299,6 +305,10 @@ impl Answer {
                 aside: some_of(&group.nodes),
             });
             page.rows(&rows.collect::<Vec<_>>(), 56);
+        }
+        for remark in &self.remarks {
+            page.blank();
+            page.dimmed(&format!("{remark}."));
         }
         page.end()
     }

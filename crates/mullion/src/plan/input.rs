@@ -20,7 +20,7 @@ use crate::{
         placement::{Placement, Switch},
         rules::RuleFlags,
         source::{self, Source},
-        state::State,
+        state::{Keeps, State},
         template::PodOwner,
         world::{self, PlannedPod},
     },
@@ -53,26 +53,20 @@ impl Input {
             config: args.scheduler_config.clone(),
             ignore_pod_os: false,
         };
-        let empty = || -> Result<State, Failure> {
-            let state = State::new(rules.empty_cluster()?);
-            Ok(match keeps_whole {
-                true => state.keeping_whole(),
-                false => state,
-            })
-        };
         // Files are read before the cluster is asked, so that a misspelt name is reported even if there is no cluster.
         let documents = manifest::documents(&args.filename)?;
+        let keeps = Keeps {
+            whole: keeps_whole,
+            templates: manifest::have_buffers(&documents),
+        };
+        let empty = || Ok::<_, Failure>(State::new(rules.empty_cluster()?).keeping(keeps));
         let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {
             Some(path) => source::file(path, empty()?).await?,
             None if args.offline => source::with_local_server(empty()?).await?,
             None => {
-                let live = source::live(
-                    args.kubeconfig.clone(),
-                    args.context.clone(),
-                    &rules,
-                    keeps_whole,
-                );
+                let live =
+                    source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps);
                 live.await
                     .map_err(|failure| {
                         match args.filename.is_empty() {

@@ -49,9 +49,10 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
     let keeps_whole = args.consolidate || !args.remove_node.is_empty();
     let mut input = Input::read(&args, keeps_whole).await?;
     if args.bound_only {
-        let bound = Bound::of(&plan(&mut input, &args).await?);
+        let report = plan(&mut input, &args).await?;
+        let bound = Bound::of(&report);
         print(&bound, args.output, |_, _| bound.text())?;
-        return Ok(bound.unplaced == 0);
+        return Ok(report.unplaced_pods().next().is_none());
     }
     if args.consolidate {
         let changes = args.what_if.apply(&mut input, args.namespace.as_deref());
@@ -81,7 +82,7 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
         both.then
     };
     no_pools(&last, &args);
-    Ok(last.unplaced.is_empty())
+    Ok(last.unplaced_pods().next().is_none())
 }
 
 /// Asks for a plan and reports on it.

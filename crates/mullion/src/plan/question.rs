@@ -29,6 +29,8 @@ pub(super) struct Question {
     pub(super) removed: Vec<String>,
     /// `namespace/name` of the pods that do not exist yet.
     pub(super) coming: BTreeSet<String>,
+    /// `namespace/name` of the chunks of CapacityBuffers, which is their key too.
+    pub(super) chunks: BTreeSet<String>,
     /// Remarks for the user about pods that are left out of the plan.
     pub(super) remarks: Vec<String>,
 }
@@ -51,7 +53,7 @@ impl Question {
     /// A pool, claim or class is malformed.
     pub(super) async fn of(state: &State, coming: &[PodSpec]) -> Result<Self, Failure> {
         let mut pools = pools::of(state).await?;
-        let mut remarks = pools.overlays.clone();
+        let mut remarks = [&pools.overlays[..], &pools.remarks].concat();
         let mut pods = std::mem::take(&mut pools.waiting);
         // A DaemonSet's pod waits for its own node, and a pod with a nominated node waits for its victims to be gone; neither needs a new
         // node.
@@ -71,6 +73,8 @@ impl Question {
             node.is_some_and(|node| pools.leaving.contains(node)) && moves(pod)
         };
         pods.extend(state.pods.iter().filter(leaves).map(unbound));
+        pods.extend(pools.chunks.iter().cloned());
+        let chunks = pools.chunks.iter().map(name).collect();
         let names = pods.iter().map(|pod| (pod.key(), name(pod))).collect();
         let request = PlanRequest {
             pods,
@@ -87,6 +91,7 @@ impl Question {
             names,
             removed: Vec::new(),
             coming: coming.iter().map(name).collect(),
+            chunks,
             remarks,
         })
     }
@@ -100,6 +105,24 @@ impl Question {
         }
         self.pools.leaving.push(node.to_owned());
         self.removed.push(node.to_owned());
+    }
+
+    /// Returns the nodes on which the plan keeps room for chunks of CapacityBuffers. The cluster is unchanged when this returns.
+    ///
+    /// # Errors
+    /// A node or pool has an impossible amount of a resource, such as a negative one.
+    pub(super) fn hosts_of_chunks(
+        &self,
+        cluster: &mut Cluster,
+    ) -> Result<BTreeSet<String>, ModelError> {
+        if self.chunks.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        self.ask(cluster, |plan, _| {
+            let placed = plan.existing.iter();
+            let placed = placed.filter(|(pod, _)| self.chunks.contains(pod));
+            Ok(placed.map(|(_, node)| node.clone()).collect())
+        })
     }
 
     /// Asks the engine for a plan and calls `look` with it, while the cluster is as it was for the plan. The cluster is unchanged when this

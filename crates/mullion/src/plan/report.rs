@@ -45,6 +45,9 @@ pub(super) struct Report {
     /// The pods that do not exist yet.
     #[serde(skip)]
     pub(super) coming: BTreeSet<String>,
+    /// The chunks of CapacityBuffers among the pods.
+    #[serde(skip)]
+    pub(super) chunks: BTreeSet<String>,
 }
 
 /// The numbers of pods.
@@ -52,6 +55,9 @@ pub(super) struct Report {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pods {
     pub(super) asked: usize,
+    /// How many of the pods asked about are chunks of CapacityBuffers, which are planned for and never created.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) chunks: usize,
     pub(super) on_existing_nodes: usize,
     pub(super) on_new_nodes: usize,
     pub(super) unplaced: usize,
@@ -135,7 +141,17 @@ pub(super) struct Price {
     pub(super) unpriced_nodes: Vec<String>,
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 impl Report {
+    /// Returns the pods without a place that are no chunks of CapacityBuffers.
+    pub(super) fn unplaced_pods(&self) -> impl Iterator<Item = &String> {
+        let pods = self.unplaced.iter().flat_map(|group| &group.pods);
+        pods.filter(|pod| !self.chunks.contains(*pod))
+    }
+
     /// Returns the number of nodes to buy by pool, instance type and capacity type.
     pub(super) fn kinds(&self) -> BTreeMap<(&str, &str, &str), usize> {
         let mut kinds = BTreeMap::new();
@@ -195,6 +211,7 @@ pub(super) fn of(
     Ok(Report {
         pods: Pods {
             asked: question.request.pods.len(),
+            chunks: question.chunks.len(),
             on_existing_nodes: plan.existing.len(),
             on_new_nodes: plan.nodes.iter().map(|node| node.pods.len()).sum(),
             unplaced: plan.unplaceable.len(),
@@ -228,6 +245,7 @@ pub(super) fn of(
             .collect(),
         open_pools: question.pools.templates.len(),
         coming: question.coming.clone(),
+        chunks: question.chunks.clone(),
     })
 }
 

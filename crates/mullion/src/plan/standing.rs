@@ -23,7 +23,7 @@ use crate::{
         page::{Page, Row},
         rules::RuleFlags,
         source,
-        state::State,
+        state::{Keeps, State},
     },
 };
 
@@ -61,16 +61,19 @@ pub(crate) struct StandingQuery {
 /// # Errors
 /// The cluster cannot be read, or has no such object.
 pub(crate) async fn run(asked: StandingQuery) -> Result<bool, Failure> {
+    // Whether a node may go depends on annotations and conditions, which an abridged state does not keep.
+    let keeps = Keeps {
+        whole: true,
+        templates: false,
+    };
     let mut state = match &asked.state {
         Some(path) => {
-            // Whether a node may go depends on annotations and conditions, which an abridged state does not
-            // keep.
-            let empty = State::new(asked.rules.empty_cluster()?).keeping_whole();
+            let empty = State::new(asked.rules.empty_cluster()?).keeping(keeps);
             source::file(path, empty).await?.state
         }
         None => {
             let (kubeconfig, context) = (asked.kubeconfig.clone(), asked.context.clone());
-            source::live(kubeconfig, context, &asked.rules, true)
+            source::live(kubeconfig, context, &asked.rules, keeps)
                 .await?
                 .state
         }
@@ -102,6 +105,7 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
     let known: Vec<String> = state.nodes().map(|node| node.name.clone()).collect();
     check("node", &asked.names, &known)?;
     let question = Question::of(state, &[]).await?;
+    note(&question);
     let answer = consolidate::ask(state, Vec::new(), Timestamp::now()).await?;
     let mut stay = true;
     for (index, name) in asked.names.iter().enumerate() {
@@ -188,6 +192,7 @@ async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
     let known: Vec<String> = state.names_of("NodePool").map(str::to_owned).collect();
     check("NodePool", &asked.names, &known)?;
     let question = Question::of(state, &[]).await?;
+    note(&question);
     let before = CurrentPrice::of(state.nodes(), &question);
     let report = question
         .ask(&mut state.cluster, |plan, cluster| {
@@ -287,6 +292,12 @@ impl PoolStanding {
             page.rows(&rows.collect::<Vec<_>>(), 56);
         }
     }
+}
+
+/// Says which CapacityBuffers and zonal shifts count for an answer.
+fn note(question: &Question) {
+    let remarks = question.pools.remarks.iter();
+    remarks.for_each(|remark| out::note(remark));
 }
 
 fn check(kind: &str, names: &[String], known: &[String]) -> Result<(), Failure> {

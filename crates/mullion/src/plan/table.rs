@@ -9,7 +9,7 @@ use super::{
     options::PlanArgs,
     price::whole,
     refusals::{pools, some_of, unplaced},
-    report::{Amount, NewNode, Price, Report},
+    report::{Amount, NewNode, Pods, Price, Report},
 };
 use crate::{
     input,
@@ -98,9 +98,19 @@ fn headline(report: &Report, ink: &Colours) -> String {
     }
     format!(
         "{bold}{without}{}{end}: {}.\n",
-        count(pods.asked, "pod"),
+        asked(pods),
         parts.join(", ")
     )
+}
+
+/// Returns what the plan is for, as in `3 pods and 2 chunks of CapacityBuffers`.
+fn asked(pods: &Pods) -> String {
+    let chunks = || format!("{} of CapacityBuffers", count(pods.chunks, "chunk"));
+    match (pods.asked - pods.chunks, pods.chunks) {
+        (own, 0) => count(own, "pod"),
+        (0, _) => chunks(),
+        (own, _) => format!("{} and {}", count(own, "pod"), chunks()),
+    }
 }
 
 /// Prints the nodes to buy; equal ones share a row.
@@ -344,7 +354,7 @@ fn taken(nodes: &[NewNode]) -> String {
 
 /// Prints the command that says what would help a pod without a place.
 fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
-    let first = report.unplaced.first().and_then(|group| group.pods.first());
+    let first = report.unplaced_pods().next();
     if let Some(pod) = first.filter(|_| !args.offline) {
         page.blank();
         let is_coming = report.coming.contains(pod);

@@ -182,6 +182,11 @@ impl Explanation {
             || free && self.waits_for_victims
     }
 
+    /// Returns whether the answer depends on what is bought for pending pods.
+    pub(super) fn is_planned(&self) -> bool {
+        self.awaits.is_some() || self.buys.is_some() || !self.pools.is_empty()
+    }
+
     /// Returns whether the pod makes room by preemption, which a bound or gated pod does not.
     pub(super) fn evicts(&self) -> bool {
         let waits = self.bound_to.is_none() && self.gates.is_empty();
@@ -241,7 +246,11 @@ impl<'a> Explainer<'a> {
         });
         let planned: Vec<PodSpec> = planned.cloned().collect();
         // All of them in one plan, because a node that is bought for one may hold others.
-        let waiting = pools.waiting.iter().chain(&planned).cloned().collect();
+        let mut waiting: Vec<_> = pools.waiting.iter().chain(&planned).cloned().collect();
+        // Chunks matter only for what is bought together with pods.
+        if !waiting.is_empty() {
+            waiting.extend(pools.chunks.iter().cloned());
+        }
         Ok(Explainer {
             outlook: outlook(cluster, pools, waiting)?,
             cluster,

@@ -1,17 +1,20 @@
 //! Implements `mullion why`: where a pod goes, or why it fits nowhere and what would help. The engine answers; nothing is decided here.
 //!
-//! [`source`] gets the cluster's [`state`] (from a running cluster or a file), [`manifest`] reads what does not exist yet, [`template`]
-//! says which pods it makes and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine
-//! and [`text`] prints. [`cases`] answers many small clusters at once.
+//! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
+//! yet, [`template`] says which pods it makes and [`world`] puts the rest into the state, [`pools`] says what can be bought, beside the
+//! chunks of [`buffers`] and outside of the zones of [`shifts`]; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers
+//! many small clusters at once.
 
 mod addresses;
 pub(crate) mod answer;
+mod buffers;
 mod case;
 mod cases;
 pub(crate) mod daemon;
 mod explanation;
 mod groups;
 mod images;
+mod lists;
 pub(crate) mod manifest;
 mod nulls;
 mod object;
@@ -20,6 +23,7 @@ pub(crate) mod page;
 pub(crate) mod placement;
 pub(crate) mod pools;
 pub(crate) mod rules;
+mod shifts;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod template;
@@ -38,7 +42,7 @@ use crate::{cli::Output, failure::Failure, out, plan::standing, up};
 use explanation::{Explainer, Explanation};
 use placement::Placement;
 use pools::Pools;
-use state::State;
+use state::{Keeps, State};
 use world::PlannedPod;
 
 /// The note printed if pods have no place and the state has no NodePools, unlike the running cluster perhaps.
@@ -126,16 +130,25 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
+    // Files are read before the cluster is asked, because a CapacityBuffer in one decides what is read of the cluster.
+    let documents = manifest::documents(&args.filename);
+    let keeps = Keeps {
+        whole: false,
+        templates: documents.as_deref().is_ok_and(manifest::have_buffers),
+    };
     let source = match &args.state {
-        Some(path) => source::file(path, State::new(rules.empty_cluster()?)).await?,
-        None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, false).await?,
+        Some(path) => {
+            let state = State::new(rules.empty_cluster()?).keeping(keeps);
+            source::file(path, state).await?
+        }
+        None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps).await?,
     };
     let table = Arc::new(up::images::table(args.images.as_deref())?);
     let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
     let subjects: Vec<ExplainedPod> = match args.filename.is_empty() {
         false => {
-            let documents = manifest::documents(&args.filename)?;
+            let documents = documents?;
             let namespace = args.namespace.as_deref();
             let shown: Vec<_> = args
                 .filename
@@ -181,6 +194,9 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
                 out::line(&text::text(group[0], &group[1..], out::colours(), width));
             }
         }
+    }
+    if explained.iter().any(Explanation::is_planned) {
+        pools.remarks.iter().for_each(|remark| out::note(remark));
     }
     let placed = explained.iter().all(Explanation::is_placed);
     // Nothing is ever bought for a pod of a DaemonSet.

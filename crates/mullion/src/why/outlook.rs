@@ -5,7 +5,7 @@ use mullion_engine::{
     model::{PodSpec, PodTemplate},
     provision::{PlanRequest, PoolRefusal},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::pools::Pools;
@@ -43,7 +43,7 @@ pub(super) struct Outlook {
     pub(super) refusals: FxHashMap<String, Vec<PoolReason>>,
 }
 
-/// Makes a plan for pending pods. The cluster is unchanged when this returns.
+/// Makes a plan for pending pods and the chunks of CapacityBuffers among them. The cluster is unchanged when this returns.
 ///
 /// # Errors
 /// A pod or a pool has an impossible amount of a resource, such as a negative one.
@@ -58,6 +58,7 @@ pub(super) fn outlook(
         .collect();
     let request = request(pools, waiting);
     let plan = as_it_will_be(cluster, pools, |cluster| cluster.plan(&request))?;
+    let chunks: FxHashSet<String> = pools.chunks.iter().map(PodSpec::key).collect();
     let mut outlook = Outlook {
         awaits: plan.existing.into_iter().collect(),
         ..Outlook::default()
@@ -66,13 +67,18 @@ pub(super) fn outlook(
         let Some(cheapest) = node.options.first() else {
             continue;
         };
-        for pod in &node.pods {
+        let pods: Vec<_> = node
+            .pods
+            .iter()
+            .filter(|pod| !chunks.contains(*pod))
+            .collect();
+        for pod in &pods {
             let purchase = Purchase {
-                pods: node.pods.len(),
+                pods: pods.len(),
                 not_cheaper: pools.left_out_for(node).map(ToString::to_string),
                 ..purchase(&node.pool, &cheapest.name, node.price_micro_usd())
             };
-            outlook.buys.insert(pod.clone(), purchase);
+            outlook.buys.insert((*pod).clone(), purchase);
         }
     }
     // Pods of equal templates get the same words, which are looked up once.

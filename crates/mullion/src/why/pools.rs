@@ -42,7 +42,7 @@ use mullion_engine::{
     remedy::PrefixAddresses,
 };
 
-use super::{answer, state::State};
+use super::{answer, buffers::Chunks, shifts, state::State};
 use crate::failure::Failure;
 
 /// The region that is assumed if the nodes do not name one.
@@ -61,6 +61,8 @@ pub(crate) struct Pools {
     pub(crate) unready: Vec<(String, String)>,
     /// The pending pods, which share the nodes that are bought.
     pub(crate) waiting: Vec<PodSpec>,
+    /// The chunks of CapacityBuffers, which are planned like pending pods.
+    pub(crate) chunks: Vec<PodSpec>,
     /// The instance types that a pool does not buy for Windows because they are too small, cheapest first.
     pub(crate) too_small: BTreeMap<String, Vec<TooSmall>>,
     /// The number of addresses that Windows nodes would have with prefix delegation; empty if it is on.
@@ -71,6 +73,8 @@ pub(crate) struct Pools {
     pub(crate) markets: Markets,
     /// Remarks for the user about which NodeOverlays are in effect and which are not.
     pub(crate) overlays: Vec<String>,
+    /// Remarks for the user about CapacityBuffers and zonal shifts.
+    pub(crate) remarks: Vec<String>,
     /// The nodes that are being removed. Their pods are among the pending ones.
     pub(crate) leaving: Vec<String>,
     /// The settings in the ConfigMap of the VPC resource controller, if it is known.
@@ -135,6 +139,8 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         waits && served && pod.template.scheduling_gates.is_empty()
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
+    let chunks = Chunks::of(state)?;
+    (found.chunks, found.remarks) = (chunks.pods, chunks.remarks);
     if pools.is_empty() && claims.is_empty() {
         return Ok(found);
     }
@@ -158,12 +164,16 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     // Before markets are opened, which offer the reserved machines.
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &cloud).await;
+    found.remarks.extend(shifts::cause(state, &cloud)?);
+    let shifted = cloud.zonal_shifts().await.unwrap_or_default();
+    let shifted: BTreeSet<_> = shifted.into_iter().map(|shift| shift.zone_id).collect();
     let (discovered, risks) = (state.discovered_capacity(), state.spot_risks());
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
             let market = market
                 .with_settings(&state.settings)
+                .without_zones(&shifted)
                 .with_risks(&risks, Timestamp::now())
                 .with_discovered(class, &discovered);
             markets.insert(class.name_any(), market);

@@ -19,9 +19,11 @@ use mullion_apiserver::{ApiServer, Config, admission::User};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    buffers,
+    lists::{ACCOUNT, CLASSES, DISCOVERED, FAULT, LISTS, OPTIONAL, TEMPLATES, VPC_CNI},
     object,
     rules::RuleFlags,
-    state::{List, State},
+    state::{Keeps, List, State},
 };
 use crate::{
     failure::{Failure, file_error, first_line},
@@ -32,78 +34,6 @@ use crate::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The number of lists requested at the same time.
 const AT_ONCE: usize = 4;
-
-/// The kind and the path of everything that affects where pods go.
-const LISTS: [(&str, &str); 24] = [
-    ("Node", "/api/v1/nodes"),
-    ("Pod", "/api/v1/pods"),
-    ("Namespace", "/api/v1/namespaces"),
-    ("Service", "/api/v1/services"),
-    ("ReplicationController", "/api/v1/replicationcontrollers"),
-    ("ReplicaSet", "/apis/apps/v1/replicasets"),
-    ("StatefulSet", "/apis/apps/v1/statefulsets"),
-    (
-        "PodDisruptionBudget",
-        "/apis/policy/v1/poddisruptionbudgets",
-    ),
-    ("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims"),
-    ("PersistentVolume", "/api/v1/persistentvolumes"),
-    ("StorageClass", "/apis/storage.k8s.io/v1/storageclasses"),
-    ("CSINode", "/apis/storage.k8s.io/v1/csinodes"),
-    ("CSIDriver", "/apis/storage.k8s.io/v1/csidrivers"),
-    (
-        "CSIStorageCapacity",
-        "/apis/storage.k8s.io/v1/csistoragecapacities",
-    ),
-    (
-        "VolumeAttachment",
-        "/apis/storage.k8s.io/v1/volumeattachments",
-    ),
-    ("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims"),
-    (
-        "ResourceClaimTemplate",
-        "/apis/resource.k8s.io/v1/resourceclaimtemplates",
-    ),
-    ("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses"),
-    ("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices"),
-    ("DaemonSet", "/apis/apps/v1/daemonsets"),
-    ("NodePool", "/apis/karpenter.sh/v1/nodepools"),
-    (OVERLAY, "/apis/karpenter.sh/v1alpha1/nodeoverlays"),
-    ("NodeClaim", "/apis/karpenter.sh/v1/nodeclaims"),
-    ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
-];
-
-/// The kind that is skipped if the user may not list it, because roles made for older versions do not include it.
-const OVERLAY: &str = "NodeOverlay";
-
-/// The ConfigMap that says how Windows pods get addresses.
-const VPC_CNI: (&str, &str) = (
-    "ConfigMap",
-    "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Damazon-vpc-cni",
-);
-
-/// The ConfigMap that records the capacity which nodes turned out to have.
-const DISCOVERED: (&str, &str) = (
-    "ConfigMap",
-    "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dmullion-discovered-capacity",
-);
-
-/// The object that describes the simulated EC2, including its capacity reservations. A real cluster does not have this kind.
-const ACCOUNT: (&str, &str) = (
-    "SimulatedAccount",
-    "/apis/cloud.mullion.dev/v1alpha1/simulatedaccounts",
-);
-
-/// The objects that an API server needs to admit a pod.
-const CLASSES: [(&str, &str); 4] = [
-    (
-        "PriorityClass",
-        "/apis/scheduling.k8s.io/v1/priorityclasses",
-    ),
-    ("RuntimeClass", "/apis/node.k8s.io/v1/runtimeclasses"),
-    ("StorageClass", "/apis/storage.k8s.io/v1/storageclasses"),
-    ("LimitRange", "/api/v1/limitranges"),
-];
 
 /// A state, and a client of the API server that admits pods to it.
 pub(crate) struct Source {
@@ -117,26 +47,32 @@ pub(crate) struct Source {
 const CLUSTER: &str = "start one with `mullion up`, or name its kubeconfig with --kubeconfig";
 const CLUSTER_OR_FILE: &str = "start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state";
 
-/// Loads the state of a running cluster. With `keeps_whole`, nodes and pods are kept unabridged as well.
+/// Loads the state of a running cluster, which keeps what `keeps` says unabridged, and templates if the cluster has CapacityBuffers.
 pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     rules: &RuleFlags,
-    keeps_whole: bool,
+    mut keeps: Keeps,
 ) -> Result<Source, Failure> {
     let (client, server) = connected(kubeconfig, context, CLUSTER_OR_FILE).await?;
-    let lists: Vec<(&str, Option<List>)> =
-        stream::iter(LISTS.into_iter().chain([VPC_CNI, DISCOVERED, ACCOUNT]))
-            .map(|(kind, path)| list(&client, &server, kind, path))
-            .buffered(AT_ONCE)
-            .try_collect()
-            .await?;
-    let (empty, settings) = rules.of_cluster(&client).await?;
-    let mut state = State::new(empty);
-    state.settings = settings;
-    if keeps_whole {
-        state = state.keeping_whole();
+    let own = [VPC_CNI, DISCOVERED, ACCOUNT, FAULT];
+    let mut lists: Vec<(&str, Option<List>)> = stream::iter(LISTS.into_iter().chain(own))
+        .map(|(kind, path)| list(&client, &server, kind, path))
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    keeps.templates |= lists.iter().any(|(kind, list)| {
+        let items = list.as_ref().and_then(|list| list.items.as_ref());
+        *kind == buffers::KIND && items.is_some_and(|items| !items.is_empty())
+    });
+    if keeps.templates {
+        for (kind, path) in TEMPLATES {
+            lists.push(list(&client, &server, kind, path).await?);
+        }
     }
+    let (empty, settings) = rules.of_cluster(&client).await?;
+    let mut state = State::new(empty).keeping(keeps);
+    state.settings = settings;
     for (kind, list) in lists {
         let items = list.and_then(|list| list.items).unwrap_or_default();
         add_all(&mut state, &items, kind, "the cluster")?;
@@ -257,13 +193,14 @@ pub(crate) async fn list(
     path: &str,
 ) -> Result<(&'static str, Option<List>), Failure> {
     match try_list(client, server, path).await {
-        Err(ListFault::Forbidden(_)) if kind == OVERLAY => {
-            out::note(
-                "NodeOverlays may not be listed, so prices and capacity are those without them",
-            );
+        Err(ListFault::Forbidden(failure)) => {
+            match OPTIONAL.into_iter().find(|(own, _)| *own == kind) {
+                Some((_, why)) => out::note(why),
+                None if [ACCOUNT.0, FAULT.0].contains(&kind) => {}
+                None => return Err(failure),
+            }
             Ok((kind, None))
         }
-        Err(ListFault::Forbidden(_)) if kind == ACCOUNT.0 => Ok((kind, None)),
         list => Ok((kind, list.map_err(ListFault::failure)?)),
     }
 }
@@ -323,6 +260,8 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
     if documents.is_empty() {
         return Err(refuse(&"it is empty"));
     }
+    // Known before the first object is read, since buffers may come after the workloads that they name.
+    state.keeps.templates |= text.contains(buffers::KIND);
     for document in documents {
         let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;
         match list.items {
@@ -467,22 +406,6 @@ async fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_command_in_the_documentation_gets_every_kind_that_counts() {
-        let documentation = include_str!("../../../../docs/why.md");
-        let (_, kinds) = documentation.split_once("kinds=").expect("the list");
-        let kinds: Vec<&str> = kinds
-            .lines()
-            .next()
-            .into_iter()
-            .flat_map(|line| line.split(','))
-            .collect();
-        for (kind, path) in LISTS.iter().chain(&CLASSES) {
-            let plural = path.rsplit('/').next().unwrap_or_default();
-            assert!(kinds.contains(&plural), "{kind} is missing in {kinds:?}");
-        }
-    }
 
     #[test]
     fn kubeconfigs_that_are_missing_are_passed_over_unless_all_are() {

@@ -36,13 +36,16 @@ use super::{
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
-const KEPT: [&str; 10] = [
+const KEPT: [&str; 13] = [
     "DaemonSet",
     "NodePool",
     "NodeOverlay",
     "EC2NodeClass",
     "SimulatedAccount",
+    "SimulatedFault",
     "NodeClaim",
+    "CapacityBuffer",
+    "PodTemplate",
     "LimitRange",
     "ResourceClaimTemplate",
     "PriorityClass",
@@ -56,8 +59,8 @@ pub(crate) struct State {
     /// All pods, bound or not. A case keeps none, because its pods are looked up by key only.
     pub(crate) pods: Vec<PodSpec>,
     keeps_pods: bool,
-    /// Whether nodes and pods are kept unabridged as well.
-    keeps_whole: bool,
+    /// What is kept unabridged beside the kinds above.
+    pub(super) keeps: Keeps,
     /// Whether any pod has a priority.
     pub(super) has_priorities: bool,
     /// All nodes by name. A case keeps none, and leaves the following fields empty too.
@@ -76,6 +79,15 @@ pub(crate) struct State {
     pub(super) kubelet_version: Option<String>,
     /// The settings of the cluster's provisioner.
     pub(crate) settings: provisioner::Settings,
+}
+
+/// What a state keeps unabridged for callers that need it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keeps {
+    /// Nodes and pods, for their annotations and conditions.
+    pub(crate) whole: bool,
+    /// Deployments, StatefulSets and ReplicaSets, for the templates of CapacityBuffers. Large clusters have many of them.
+    pub(crate) templates: bool,
 }
 
 /// Identifies an object: kind, namespace and name.
@@ -100,12 +112,9 @@ impl State {
         }
     }
 
-    /// Makes the state keep nodes and pods unabridged as well, for callers that need their annotations and conditions.
-    pub(crate) fn keeping_whole(self) -> Self {
-        State {
-            keeps_whole: true,
-            ..self
-        }
+    /// Makes the state keep more objects unabridged.
+    pub(crate) fn keeping(self, keeps: Keeps) -> Self {
+        State { keeps, ..self }
     }
 
     /// Creates the state of a case, which keeps no pods and nodes of its own.
@@ -114,7 +123,7 @@ impl State {
             cluster,
             pods: Vec::new(),
             keeps_pods: false,
-            keeps_whole: false,
+            keeps: Keeps::default(),
             has_priorities: false,
             nodes: BTreeMap::new(),
             settled: BTreeSet::new(),
@@ -223,7 +232,7 @@ impl State {
         let cluster = &mut self.cluster;
         let refuse = |error: ModelError| D::Error::custom(error);
         match kind {
-            "Node" if self.keeps_whole => {
+            "Node" if self.keeps.whole => {
                 let object = whole(rest)?;
                 let node = NodeSpec::deserialize(&object).map_err(D::Error::custom)?;
                 cluster.add_node(&node).map_err(refuse)?;
@@ -237,7 +246,7 @@ impl State {
                     self.nodes.insert(node.name.clone(), node);
                 }
             }
-            "Pod" if self.keeps_whole => {
+            "Pod" if self.keeps.whole => {
                 let object = whole(rest)?;
                 let pod = PodSpec::deserialize(&object).map_err(D::Error::custom)?;
                 self.add_pod(pod).map_err(refuse)?;
@@ -264,6 +273,16 @@ impl State {
                 self.keep(kind, budget);
             }
             "PodDisruptionBudget" => cluster.set_pdb(&named(rest, |own: &PdbSpec| &own.name)?),
+            "Deployment" if self.keeps.templates => self.keep(kind, whole(rest)?),
+            "ReplicaSet" | "StatefulSet" if self.keeps.templates => {
+                let workload = whole(rest)?;
+                let spec = WorkloadSpec::deserialize(&workload).map_err(D::Error::custom)?;
+                cluster.set_workload(&WorkloadSpec {
+                    kind: kind.to_owned(),
+                    ..spec
+                });
+                self.keep(kind, workload);
+            }
             "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
                 cluster.set_workload(&WorkloadSpec {
                     kind: kind.to_owned(),
@@ -444,6 +463,12 @@ impl State {
     pub(crate) fn kept_object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
         let title = [kind, namespace, name].map(str::to_owned);
         self.others.get(&title.into())
+    }
+
+    /// Returns the objects of a kind that is kept unabridged as they were read.
+    pub(super) fn objects<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+        let own = self.others.iter().filter(move |((own, ..), _)| own == kind);
+        own.map(|(_, object)| object)
     }
 
     /// Returns the names of the objects of a kind that is kept unabridged.

@@ -7,10 +7,11 @@ use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    addresses,
+    addresses, buffers,
     manifest::Document,
     object::fault,
     placement::Placement,
+    shifts,
     source::{self, Source},
     state::State,
     template::{self, PodOwner, Prospect, put},
@@ -19,7 +20,7 @@ use crate::{failure::Failure, out};
 
 /// The kinds that affect placing, apart from those that create pods, sorted so that an object comes after those it depends on. Each has its
 /// plural, whether it is namespaced, and whether admission of pods needs it.
-const KINDS: [(&str, &str, bool, bool); 24] = [
+const KINDS: [(&str, &str, bool, bool); 27] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
     ("LimitRange", "limitranges", true, true),
@@ -54,16 +55,21 @@ const KINDS: [(&str, &str, bool, bool); 24] = [
     ("NodePool", "nodepools", false, false),
     ("NodeOverlay", "nodeoverlays", false, false),
     ("SimulatedAccount", "simulatedaccounts", false, false),
+    (shifts::KIND, "simulatedfaults", false, false),
+    ("PodTemplate", "podtemplates", true, false),
+    (buffers::KIND, "capacitybuffers", true, false),
 ];
 /// The kinds that are taken as they are written: an API server in this process does not know them, or would keep pods away from them until
 /// a kubelet reports, or only one object of the kind counts.
-const FOREIGN: [&str; 6] = [
+const FOREIGN: [&str; 8] = [
+    buffers::KIND,
     "ConfigMap",
     "EC2NodeClass",
     "Node",
     "NodeOverlay",
     "NodePool",
     "SimulatedAccount",
+    shifts::KIND,
 ];
 
 /// A pod of a manifest, as it would be created.
@@ -191,6 +197,10 @@ async fn put_in(
     // In the order of the table and not of the file, as an object may need another that comes later in the
     // file.
     for (kind, ..) in KINDS {
+        // Without buffers a PodTemplate changes nothing, so nobody needs to admit it.
+        if kind == "PodTemplate" && !source.state.keeps.templates {
+            continue;
+        }
         for other in others.iter().filter(|other| other.object["kind"] == kind) {
             let added = add(source, &other.object, namespace).await;
             added.map_err(|failure| failure.about(&other.place))?;
@@ -202,6 +212,8 @@ async fn put_in(
         let own = admitted.map_err(|failure| failure.about(&place))?;
         if own.daemon.is_some() {
             keep_daemon(&mut source.state, object, &own)?;
+        } else if buffers::name(&source.state, &own.owner) {
+            keep_template(&mut source.state, object, &own)?;
         }
         planned.push(own);
     }
@@ -220,6 +232,16 @@ fn keep_daemon(state: &mut State, mut object: Value, own: &PlannedPod) -> Result
     );
     let spec = own.admitted["spec"].clone();
     put(&mut object["spec"]["template"], "spec", spec);
+    take(state, &object)
+}
+
+/// Stores a workload as it is written, because chunks of a CapacityBuffer are made from its template and not from an admitted pod.
+fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Result<(), Failure> {
+    put(
+        &mut object["metadata"],
+        "namespace",
+        json!(own.owner.namespace),
+    );
     take(state, &object)
 }
 

@@ -1,6 +1,7 @@
 //! `mullion why`: of many cases at once, of a file, and of a running cluster.
 
 mod addresses;
+mod buffers;
 mod manifest;
 mod remedies;
 mod running_pods;

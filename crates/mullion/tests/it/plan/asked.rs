@@ -9,19 +9,19 @@ use crate::{
     process::ended,
 };
 
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(super) struct Ended {
+    pub(super) code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
 }
 
 /// The root of the repository: commands of the documentation are run there.
-fn root() -> std::path::PathBuf {
+pub(super) fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Runs `mullion plan` with this on stdin.
-fn plan(args: &[&str], stdin: &str) -> Ended {
+pub(super) fn plan(args: &[&str], stdin: &str) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
     command.arg("plan").args(args).current_dir(root());
     let output = ended(&mut command, stdin, PATIENCE);
@@ -42,9 +42,9 @@ fn offline(args: &[&str], files: &[&str]) -> Ended {
 }
 
 const SHOP: &str = "docs/plan/shop.yaml";
-const CLUSTER: &str = "docs/plan/cluster.yaml";
+pub(super) const CLUSTER: &str = "docs/plan/cluster.yaml";
 
-fn json_of(ended: &Ended) -> Value {
+pub(super) fn json_of(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).expect("one object")
 }
 

@@ -2,6 +2,7 @@
 //! search. `catalogue.json.gz` and `cases.jsonl.gz` were recorded with Karpenter core 1.13; docs/plan.md says what they hold.
 
 mod asked;
+mod buffers;
 mod objects;
 mod rules;
 
