@@ -2,12 +2,12 @@
 //!
 //! A planned node counts as the largest type that it can still become, so a launch never exceeds a limit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::model::{Quantity, ResourceMap};
 
-use super::PoolReason;
 use super::pack::{DIMENSIONS, Load};
+use super::{InstanceType, NodeTemplate, PoolReason};
 
 /// The limit on the number of nodes.
 const NODES: &str = "nodes";
@@ -111,10 +111,63 @@ impl Limits {
     }
 }
 
+impl NodeTemplate {
+    /// Returns the limit that every machine would exceed which the pool could otherwise buy now; `None` if it can buy one.
+    pub fn limit_reached(&self) -> Option<PoolReason> {
+        let limits = Limits::new(&self.limits_remaining);
+        let is_sold = |machine: &&Arc<InstanceType>| {
+            let mut offerings = machine.offerings.iter();
+            offerings.any(|offering| offering.available)
+        };
+        let mut reached = None;
+        for machine in self.instance_types.iter().filter(is_sold) {
+            reached = Some(limits.broken_by(&machine.capacity)?);
+        }
+        reached
+    }
+}
+
 fn amount(capacity: &ResourceMap, name: &str) -> Quantity {
     if name == NODES {
         Quantity::from_units(1)
     } else {
         capacity.get(name).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provision::Offering;
+
+    fn machine(cpu: i64, available: bool) -> Arc<InstanceType> {
+        Arc::new(InstanceType {
+            capacity: BTreeMap::from([("cpu".to_owned(), Quantity::from_units(cpu))]),
+            offerings: vec![Offering {
+                available,
+                ..Offering::default()
+            }],
+            ..InstanceType::default()
+        })
+    }
+
+    #[test]
+    fn a_limit_is_reached_when_no_machine_that_is_sold_stays_within_it() {
+        let reached = |name: &str, left: i64, machines: &[Arc<InstanceType>]| {
+            let template = NodeTemplate {
+                limits_remaining: BTreeMap::from([(name.to_owned(), Quantity::from_units(left))]),
+                instance_types: machines.to_vec(),
+                ..NodeTemplate::default()
+            };
+            template.limit_reached().is_some()
+        };
+        let (small, large) = (machine(2, true), machine(8, true));
+        assert!(!reached("cpu", 2, &[large.clone(), small.clone()]));
+        assert!(reached("cpu", 2, &[large.clone(), machine(2, false)]));
+        assert!(reached("cpu", 0, &[small.clone(), large.clone()]));
+        assert!(reached("cpu", -5, &[small.clone()]));
+        assert!(reached("nodes", 0, &[small.clone()]));
+        assert!(!reached("nodes", 1, &[small]));
+        assert!(!reached("cpu", 0, &[]));
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use mullion_engine::model::ResourceMap;
+use mullion_engine::{Cluster, model::ResourceMap, provision::NodeTemplate};
 use serde::Serialize;
 
 use super::{
@@ -218,7 +218,7 @@ async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
             .map(|(_, why)| why.clone());
         let mut templates = question.request.templates.iter();
         if let Some(template) = templates.find(|template| template.pool == *name) {
-            own.describe(template);
+            own.describe(template, &state.cluster);
         }
         for group in &report.unplaced {
             let said = |word: &&PoolReason| word.pool == *name;
@@ -236,7 +236,7 @@ async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
 }
 
 impl PoolStanding {
-    fn describe(&mut self, template: &mullion_engine::provision::NodeTemplate) {
+    fn describe(&mut self, template: &NodeTemplate, cluster: &Cluster) {
         let types = &template.instance_types;
         self.types = types.len();
         let cheapest = types.iter().flat_map(|kind| {
@@ -248,6 +248,9 @@ impl PoolStanding {
             self.cheapest_usd_per_hour = Some(dollars(price));
         } else {
             self.buys_nothing = Some("no instance type meets its requirements".to_owned());
+        }
+        if let Some(limit) = template.limit_reached() {
+            self.buys_nothing = Some(cluster.pool_reason_text(&limit));
         }
         let left: &ResourceMap = &template.limits_remaining;
         let left = left

@@ -24,6 +24,7 @@ use super::{
     object,
     rules::RuleFlags,
     state::{Keeps, List, State},
+    template::put,
 };
 use crate::{
     failure::{Failure, file_error, first_line},
@@ -365,6 +366,38 @@ pub(super) async fn create(
     match answer(client, Method::POST, path, object).await? {
         Err(status) if may_exist && status.code == 409 => Ok(Value::Null),
         answer => answer.map_err(|status| Failure::input(status.message)),
+    }
+}
+
+/// Asks whether a server would create an object at a path (dry run, strict), or another one like it if its name is taken. The objects of users
+/// who may not write them are not checked.
+///
+/// # Errors
+/// The server refuses the object; the error repeats its message.
+pub(super) async fn would_create(
+    client: &Client,
+    path: &str,
+    object: &Value,
+) -> Result<(), Failure> {
+    let path = format!("{path}?dryRun=All&fieldValidation=Strict");
+    let mut asked = object.clone();
+    // What a server has written, as in a manifest that kubectl printed.
+    let metadata = asked["metadata"].as_object_mut();
+    let metadata = metadata.ok_or_else(|| Failure::input("an object without metadata"))?;
+    for field in ["managedFields", "resourceVersion", "uid"] {
+        metadata.remove(field);
+    }
+    let mut answered = answer(client, Method::POST, &path, &asked).await?;
+    if answered.as_ref().is_err_and(|status| status.code == 409) {
+        let name = asked["metadata"]["name"].as_str().unwrap_or_default();
+        let prefix = json!(format!("{name}-"));
+        put(&mut asked["metadata"], "generateName", prefix);
+        put(&mut asked["metadata"], "name", Value::Null);
+        answered = answer(client, Method::POST, &path, &asked).await?;
+    }
+    match answered {
+        Err(status) if status.code != 403 => Err(Failure::input(status.message)),
+        _ => Ok(()),
     }
 }
 

@@ -76,6 +76,21 @@ pub(crate) fn template_path(kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
+/// Returns the plural of a kind of workloads, as in paths; `None` for pods and other kinds.
+pub(super) fn workload_plural(kind: &str) -> Option<&'static str> {
+    let plural = match kind {
+        "Deployment" => "deployments",
+        "ReplicaSet" => "replicasets",
+        "StatefulSet" => "statefulsets",
+        "DaemonSet" => "daemonsets",
+        "Job" => "jobs",
+        "CronJob" => "cronjobs",
+        "ReplicationController" => "replicationcontrollers",
+        _ => return None,
+    };
+    Some(plural)
+}
+
 /// Returns the pod that an object is or would create; `None` for objects that create no pods.
 pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
     let kind = object["kind"].as_str()?;

@@ -210,6 +210,8 @@ async fn put_in(
     for (place, prospect, object) in prospects {
         let admitted = admit(source, prospect, placement).await;
         let own = admitted.map_err(|failure| failure.about(&place))?;
+        let taken = check_workload(source, &object, &own.owner).await;
+        taken.map_err(|failure| failure.about(&place))?;
         if own.daemon.is_some() {
             keep_daemon(&mut source.state, object, &own)?;
         } else if buffers::name(&source.state, &own.owner) {
@@ -221,6 +223,21 @@ async fn put_in(
         placement.say(&source.state);
     }
     Ok(planned)
+}
+
+/// Has an API server say whether it takes a workload as it is written: a misspelt field, or a selector of other pods, would change the answer.
+/// Its pod has been admitted before, so that errors in the template name the pod's fields.
+async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Result<(), Failure> {
+    let Some(plural) = template::workload_plural(&owner.kind) else {
+        return Ok(());
+    };
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let group = if version == "v1" { "/api" } else { "/apis" };
+    let home = &owner.namespace;
+    let path = format!("{group}/{version}/namespaces/{home}/{plural}");
+    let mut object = object.clone();
+    put(&mut object["metadata"], "namespace", json!(home));
+    source::would_create(&source.client, &path, &object).await
 }
 
 /// Stores a DaemonSet with its admitted pod as the template, because new nodes will get such a pod.

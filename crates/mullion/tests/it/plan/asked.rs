@@ -283,6 +283,13 @@ fn what_is_wrong_with_the_question_is_said_in_a_sentence() {
     };
     let shop = ["--offline", "--default-pools", "-f", SHOP];
     let with = |more: &[&'static str]| refused(&[&shop[..], more].concat(), "");
+    let workload = |spec: &str| {
+        let template = "{metadata: {labels: {app: a}}, spec: {containers: [{name: c, image: i}]}}";
+        let object = format!(
+            "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{{spec}, template: {template}}}}}"
+        );
+        refused(&["--offline", "-f", "-"], &object)
+    };
     let said = [
         with(&["--drop-pool", "gold"]),
         with(&["--types", "m77*"]),
@@ -302,6 +309,9 @@ fn what_is_wrong_with_the_question_is_said_in_a_sentence() {
             &["--offline", "-f", "-"],
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: -1}}}]}}",
         ),
+        workload("replcas: 3, selector: {matchLabels: {app: a}}"),
+        workload("selector: {matchLabels: {app: b}}"),
+        workload("replicas: -5, selector: {matchLabels: {app: a}}"),
         refused(&["--state", "-"], "hello"),
         refused(&["--cases", "-"], ""),
         refused(&["--catalogue", "a", "--cases", "b", "--spot", "never"], ""),
