@@ -126,6 +126,16 @@ pub fn containers<'a>(
     of(spec).map(container).collect()
 }
 
+/// Returns the warning about an annotation `mullion.dev/runs-on` that names no platforms, and so decides nothing.
+pub(super) fn unread_annotation(pod: &Value) -> Option<String> {
+    let text = pod["metadata"]["annotations"][labels::RUNS_ON].as_str()?;
+    let error = text.parse::<Runs>().err()?;
+    Some(format!(
+        "the annotation {} decides nothing: {error}",
+        labels::RUNS_ON
+    ))
+}
+
 /// Iterates all containers of a pod spec, with whether each is a HostProcess container.
 pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
     let host_process =

@@ -22,6 +22,7 @@ use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
 use rustc_hash::FxHashSet;
 use serde_json::{Value, json};
 
+use self::images::unread_annotation;
 pub use self::images::{Container, ImageFact, Source, containers, pull_secrets};
 use self::{additions::Additions, hosts::Allowed};
 use super::{ClusterReader, Rule, Verdict, Write, system};
@@ -113,6 +114,7 @@ impl Rule for PlaceByImage {
                     mut verdict,
                     system,
                 } = self.place(write, cluster);
+                verdict.warnings.extend(unread_annotation(write.pod));
                 if self.gates_unknown && system.is_none() && verdict.refusal.is_none() {
                     self.gate(write, cluster, &mut verdict);
                 }
@@ -164,6 +166,7 @@ impl PlaceByImage {
             return Verdict::default();
         }
         let mut verdict = self.place(&write, cluster).verdict;
+        verdict.warnings.extend(unread_annotation(write.pod));
         if let Some(refusal) = verdict.refusal.take() {
             // Fields written for a pod that would be refused would steer the DaemonSet by a choice that no
             // pod can have.

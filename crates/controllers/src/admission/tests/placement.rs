@@ -346,6 +346,22 @@ fn the_pod_s_annotation_comes_before_the_registry() {
 }
 
 #[test]
+fn an_annotation_that_names_no_platforms_is_warned_about() {
+    let mut annotated = pod(&["nginx:1.27"]);
+    annotated["metadata"]["annotations"]["mullion.dev/runs-on"] = "windoze".into();
+    let rule = rule(&[("nginx:1.27", "linux")]);
+    let warnings = verdict(&rule, &annotated, None).warnings;
+    assert_eq!(
+        warnings,
+        [
+            "the annotation mullion.dev/runs-on decides nothing: `windoze` is not a platform: expected linux, windows, linux/arm64 or windows/amd64:10.0.20348, with commas between several"
+        ]
+    );
+    let after = placed(&rule, annotated);
+    assert_eq!(after["spec"]["nodeSelector"]["kubernetes.io/os"], "linux");
+}
+
+#[test]
 fn a_new_image_is_held_against_where_the_pod_is() {
     let rule = rule(&[("r.example.com/new:1", "linux/amd64")]);
     let old = placed(&rule, pod(&[IIS]));
