@@ -51,7 +51,7 @@ pub(super) struct ConsolidationInput {
 }
 
 impl Objects {
-    /// Reads the objects from a state that keeps nodes and pods unabridged ([`State::keeping_whole`]).
+    /// Reads the objects from a state that keeps nodes and pods unabridged ([`State::keeping`]).
     ///
     /// # Errors
     /// One of the objects is malformed.
