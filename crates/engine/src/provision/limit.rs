@@ -165,9 +165,10 @@ mod tests {
         assert!(!reached("cpu", 2, &[large.clone(), small.clone()]));
         assert!(reached("cpu", 2, &[large.clone(), machine(2, false)]));
         assert!(reached("cpu", 0, &[small.clone(), large.clone()]));
-        assert!(reached("cpu", -5, &[small.clone()]));
-        assert!(reached("nodes", 0, &[small.clone()]));
-        assert!(!reached("nodes", 1, &[small]));
+        let machines = [small, large];
+        assert!(reached("cpu", -5, &machines));
+        assert!(reached("nodes", 0, &machines));
+        assert!(!reached("nodes", 1, &machines));
         assert!(!reached("cpu", 0, &[]));
     }
 }

@@ -290,7 +290,7 @@ fn a_manifest_is_admitted_first_and_refused_in_the_api_servers_words() {
     let manifest = |os: &str| {
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "iis", "namespace": "shop"},
-            "spec": {"template": {"metadata": {"labels": {"app": "iis"}}, "spec": {
+            "spec": {"selector": {"matchLabels": {"app": "iis"}}, "template": {"metadata": {"labels": {"app": "iis"}}, "spec": {
                 "os": {"name": os}, "securityContext": {"runAsUser": 1000}, "containers": [{"name": "c", "image": "i"}],
             }}},
         })
