@@ -9,7 +9,7 @@ use k8s_openapi::{
 use mullion_api::capacity_buffer::CapacityBuffer;
 use mullion_cloud::WindowsAddresses;
 
-use crate::provisioner::windows_address;
+use crate::provisioner::coming_pod;
 
 /// The annotation that marks a pod as a chunk.
 const FAKE_POD: &str = "karpenter.sh/capacity-buffer-fake-pod";
@@ -91,7 +91,7 @@ fn spec(mut spec: PodSpec, addresses: WindowsAddresses) -> PodSpec {
     {
         mounts.retain(|own| !lost.contains(&own.name));
     }
-    windows_address::ask(&mut spec, addresses);
+    coming_pod::complete(&mut spec, addresses);
     spec
 }
 

@@ -8,6 +8,7 @@ use mullion_api::capacity_buffer::CapacityBuffer;
 use mullion_cloud::WindowsAddresses;
 
 use super::{chunk, size};
+use crate::provisioner::coming_pod;
 
 /// Gives access to the objects that chunks are made from.
 pub trait Templates {
@@ -85,7 +86,8 @@ impl Origin {
 
     /// Returns how many chunks a buffer asks for, before the limit of [`size::MOST`].
     pub(super) fn count(&self, buffer: &CapacityBuffer) -> i64 {
-        let pod = self.template.spec.clone().unwrap_or_default();
+        let mut pod = self.template.spec.clone().unwrap_or_default();
+        coming_pod::request_limits(&mut pod);
         size::chunks(&buffer.spec, &pod, self.replicas)
     }
 

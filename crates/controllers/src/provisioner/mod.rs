@@ -9,6 +9,7 @@
 
 pub mod batcher;
 pub mod claim;
+pub(crate) mod coming_pod;
 pub mod conditions;
 mod context;
 pub mod decision_log;
@@ -35,7 +36,6 @@ pub mod template;
 mod traced;
 mod trials;
 mod wake;
-pub(crate) mod windows_address;
 
 use std::sync::Arc;
 

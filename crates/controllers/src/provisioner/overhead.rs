@@ -22,7 +22,7 @@ use mullion_api::{
 use mullion_cloud::WindowsAddresses;
 use mullion_engine::model::{PodSpec, PodTemplate, Quantity, ResourceMap};
 
-use super::{requirements::admits, windows_address};
+use super::{coming_pod, requirements::admits};
 use crate::state::{convert, taints::tolerates};
 
 /// What is known of the nodes to be: labels that are decided, requirements on those that are not, taints.
@@ -36,12 +36,11 @@ pub struct Prospect {
     pub taints: Vec<Taint>,
 }
 
-/// Returns the pod that a DaemonSet will run on a node, as the engine sees it. One for Windows asks for an address if pods
-/// get any, as the webhook will have it ask.
+/// Returns the pod that a DaemonSet will run on a node, as the engine sees it, with all that it will ask for.
 pub fn pod_of(set: &DaemonSet, addresses: WindowsAddresses) -> Option<PodTemplate> {
     let template = &set.spec.as_ref()?.template;
     let mut spec = template.spec.clone()?;
-    windows_address::ask(&mut spec, addresses);
+    coming_pod::complete(&mut spec, addresses);
     let metadata = ObjectMeta {
         namespace: set.metadata.namespace.clone(),
         ..template.metadata.clone().unwrap_or_default()
@@ -88,7 +87,7 @@ pub fn of<'a>(
             continue;
         }
         let mut spec = spec.clone();
-        windows_address::ask(&mut spec, addresses);
+        coming_pod::complete(&mut spec, addresses);
         for (name, amount) in requests(&spec) {
             let total = sum.entry(name).or_default();
             *total = total.saturating_add(amount);
@@ -299,6 +298,29 @@ mod tests {
         let on_host = json!({ "nodeSelector": selector, "hostNetwork": true });
         assert!(!asks(on_host, WindowsAddresses::Single));
         assert!(!asks(json!({}), WindowsAddresses::Single));
+    }
+
+    #[test]
+    fn a_limit_without_a_request_is_requested_as_the_api_server_will_have_it() {
+        let mut limited = set(json!({ "initContainers": [
+            { "name": "i", "resources": { "limits": { "cpu": "2" } } }
+        ]}));
+        let spec = limited
+            .spec
+            .as_mut()
+            .and_then(|spec| spec.template.spec.as_mut());
+        let resources =
+            json!({ "requests": { "cpu": "1" }, "limits": { "cpu": "3", "memory": "1Gi" } });
+        let container = &mut spec.expect("a pod's spec").containers[0];
+        container.resources = serde_json::from_value(resources).expect("resources");
+        let sum = of([&limited], &prospect("linux"), WindowsAddresses::Off);
+        let amounts = ["cpu", "memory"].map(|name| sum[name].value());
+        assert_eq!(amounts, [2, 1 << 30]);
+        let pod = pod_of(&limited, WindowsAddresses::Off).expect("a pod");
+        assert_eq!(
+            pod.containers[0].resources.requests["memory"].value(),
+            1 << 30
+        );
     }
 
     #[test]
