@@ -115,6 +115,7 @@ impl Comparison {
             table::places(&mut page, &self.then);
         }
         refusals::unplaced(&mut page, &self.then.unplaced);
+        refusals::pools(&mut page, &self.then);
         for remark in &self.then.remarks {
             page.blank();
             page.dimmed(&format!("{remark}."));
