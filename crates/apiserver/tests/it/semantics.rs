@@ -289,7 +289,7 @@ async fn a_watcher_that_does_not_read_is_closed_and_delays_nobody() {
     }
     let line = lines.next().await.unwrap().unwrap();
     assert!(
-        line.starts_with(b"{\"object\":{\"apiVersion\":\"v1\",\"code\":410"),
+        line.starts_with(b"{\"type\":\"ERROR\",\"object\":{\"apiVersion\":\"v1\",\"code\":410,"),
         "{line:?}"
     );
     assert!(lines.next().await.is_none());
