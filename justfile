@@ -66,6 +66,11 @@ schema:
 beside *args:
     KUBEBUILDER_ASSETS="$(scripts/upstream)" cargo test -p mullion --test real --locked {{ args }}
 
+# Measures a thousand simulated nodes and twenty thousand pods beside kube-apiserver, with a release build, for minutes.
+scale:
+    cargo build --release -p mullion
+    KUBEBUILDER_ASSETS="$(scripts/upstream)" MULLION_PROGRAM="${CARGO_TARGET_DIR:-$PWD/target}/release/mullion" cargo test -p mullion --test real --locked -- --ignored --nocapture a_thousand_nodes
+
 # Runs the tests beside Karpenter and the VPC resource controller, which Go builds once in about five minutes.
 karpenter *args:
     KUBEBUILDER_ASSETS="$(scripts/upstream)" KARPENTER_ASSETS="$(scripts/upstream-karpenter)" cargo test -p mullion --test real --locked karpenter:: {{ args }}

@@ -3,7 +3,7 @@
 //! kube's watcher is generic over the kind: its state machine, its lists and its events are some 60 kB of code for each. Of an object it
 //! needs the resourceVersion alone, so the informers let it watch [`Undecoded`] and decode the text themselves.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,7 +12,10 @@ use kube::{
     core::DynamicResourceScope,
     runtime::{WatchStreamExt, watcher},
 };
-use serde::{Deserialize, Deserializer};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 use super::Key;
@@ -86,22 +89,64 @@ impl<const METADATA_ALONE: bool> Undecoded<METADATA_ALONE> {
 
 impl<'de, const METADATA_ALONE: bool> Deserialize<'de> for Undecoded<METADATA_ALONE> {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Object {
-            metadata: Version,
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            #[serde(rename = "resourceVersion")]
-            version: Option<String>,
-        }
         let text = Box::<RawValue>::deserialize(input)?;
-        let object: Object = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
         let metadata = ObjectMeta {
-            resource_version: object.metadata.version,
+            resource_version: resource_version(&text),
             ..ObjectMeta::default()
         };
         Ok(Self { text, metadata })
+    }
+}
+
+/// Returns the resourceVersion of an object. The text after it, which is most of a pod, is not looked at.
+fn resource_version(text: &RawValue) -> Option<String> {
+    let mut version = None;
+    let within = Find {
+        path: &["metadata", "resourceVersion"],
+        found: &mut version,
+    };
+    // Whether it was found or not: its error only ends the reading.
+    let _ = within.deserialize(&mut serde_json::Deserializer::from_str(text.get()));
+    version
+}
+
+/// Looks for the string at a path of nested objects, and ends with an error as soon as it is found.
+struct Find<'a> {
+    path: &'a [&'static str],
+    found: &'a mut Option<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Find<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        match self.path.is_empty() {
+            true => *self.found = Some(String::deserialize(input)?),
+            false => input.deserialize_map(self)?,
+        }
+        Err(D::Error::custom("found"))
+    }
+}
+
+impl<'de> Visitor<'de> for Find<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((first, path)) = self.path.split_first() else {
+            return Ok(());
+        };
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            if key == *first {
+                let found = self.found;
+                return map.next_value_seed(Find { path, found });
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
     }
 }
 
@@ -140,5 +185,24 @@ impl<const METADATA_ALONE: bool> Resource for Undecoded<METADATA_ALONE> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_object_itself() {
+        let version = |text: &str| {
+            let object: Undecoded<false> = serde_json::from_str(text).expect("an object");
+            assert_eq!(object.text.get(), text);
+            object.metadata.resource_version
+        };
+        let of_another = r#"{"involvedObject":{"resourceVersion":"1"},"metadata":{"annotations":{"resourceVersion":"2"},"name":"a","resourceVersion":"3","uid":"u"},"spec":{}}"#;
+        assert_eq!(version(of_another), Some("3".to_owned()));
+        for without in ["{}", r#"{"metadata":{"name":"a"}}"#, r#"{"metadata":1}"#] {
+            assert_eq!(version(without), None);
+        }
     }
 }

@@ -232,12 +232,19 @@ async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Re
         return Ok(());
     };
     let version = object["apiVersion"].as_str().unwrap_or_default();
-    let group = if version == "v1" { "/api" } else { "/apis" };
-    let home = &owner.namespace;
-    let path = format!("{group}/{version}/namespaces/{home}/{plural}");
+    let (root, home) = (api_root(version), &owner.namespace);
+    let path = format!("{root}/{version}/namespaces/{home}/{plural}");
     let mut object = object.clone();
     put(&mut object["metadata"], "namespace", json!(home));
     source::would_create(&source.client, &path, &object).await
+}
+
+/// Returns the start of the paths of an API version.
+fn api_root(version: &str) -> &'static str {
+    match version {
+        "v1" => "/api",
+        _ => "/apis",
+    }
 }
 
 /// Stores a DaemonSet with its admitted pod as the template, because new nodes will get such a pod.
@@ -303,10 +310,10 @@ async fn add(
         return take_as_written(&mut source.state, object).map(|()| None);
     }
     let version = object["apiVersion"].as_str().unwrap_or_default();
-    let group = if version == "v1" { "/api" } else { "/apis" };
+    let root = api_root(version);
     let keeps = if source.offline { "" } else { "&dryRun=All" };
     let path = format!(
-        "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
+        "{root}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
     );
     let mut made = source::apply(&source.client, &path, &object).await?;
     // The server in this process has no status of the object, so it is taken from the state.

@@ -1,7 +1,6 @@
 //! How long a thousand simulated nodes and twenty thousand pods take beside kube-apiserver, etcd, kube-controller-manager and kube-scheduler.
 //!
-//! It measures, so it is run by hand on a machine that does nothing else, with a release build in the place of the tests' own program:
-//! `MULLION_PROGRAM=target/release/mullion cargo test -p mullion --test real -- --ignored --nocapture a_thousand_nodes`.
+//! It measures, so it is run by hand on a machine that does nothing else, with a release build in the place of the tests' own program: `just scale`.
 
 use std::time::{Duration, Instant};
 
