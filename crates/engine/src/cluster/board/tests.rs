@@ -131,6 +131,9 @@ fn node(name: u8, look: u16) -> NodeSpec {
         }
     }
     if bits.one_in(4) {
+        node.labels.insert(label::OS.into(), "windows".into());
+    }
+    if bits.one_in(4) {
         let effect = bits.pick(&[
             TaintEffect::NoSchedule,
             TaintEffect::PreferNoSchedule,

@@ -16,7 +16,7 @@ use crate::reason::Plugin;
 pub(super) const FOREIGN: &str = "example.com/thing";
 const CLAIMS: [&str; 5] = ["zonal", "labelled", "local", "waiting", "exclusive"];
 
-/// Returns the default profile, or one with some plugins off or in another order.
+/// Returns the default profile, or one with some plugins off, in another order, or with PullTime.
 pub(super) fn profile(choice: u64) -> Profile {
     let mut profile = Profile::default();
     let off: &[Plugin] = match choice % 10 {
@@ -27,6 +27,9 @@ pub(super) fn profile(choice: u64) -> Profile {
         _ => &[],
     };
     profile.filters.retain(|plugin| !off.contains(plugin));
+    if choice % 10 == 3 {
+        profile.scores.insert(Plugin::PullTime, 2);
+    }
     if choice % 30 == 4 {
         profile.filters.reverse();
     }
