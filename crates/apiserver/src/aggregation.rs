@@ -110,10 +110,7 @@ async fn settle(server: &Arc<ApiServer>) {
 
 fn object(table: &Table, name: &str, row: &Row) -> Value {
     let resource = &row.resource;
-    let managed = match row.is_defined() {
-        true => "true",
-        false => "onstart",
-    };
+    let managed = if row.is_defined() { "true" } else { "onstart" };
     let (group_priority, version_priority) = priorities(table, row);
     let mut object = json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",

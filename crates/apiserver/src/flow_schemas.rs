@@ -124,13 +124,14 @@ fn wanted(schema: &Value, exists: impl Fn(&str) -> bool) -> Option<Value> {
     let level = level.unwrap_or_default();
     let named =
         format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");
-    let wanted = match exists(level) {
-        true => json!({
+    let wanted = if exists(level) {
+        json!({
             "type": "Dangling", "status": "False", "reason": "Found", "message": format!("{named} and it exists"),
-        }),
-        false => json!({
+        })
+    } else {
+        json!({
             "type": "Dangling", "status": "True", "reason": "NotFound", "message": format!("{named} but there is no such object"),
-        }),
+        })
     };
     let given = schema["status"]["conditions"].as_array();
     let given = given.into_iter().flatten();

@@ -191,9 +191,10 @@ impl Listener {
         };
         // Answer the requests that have begun, accept no more, then close.
         connection.as_mut().graceful_shutdown();
-        match is_over {
-            true => tokio::time::timeout(LAST_WORDS, connection).await?,
-            false => connection.await,
+        if is_over {
+            tokio::time::timeout(LAST_WORDS, connection).await?
+        } else {
+            connection.await
         }
     }
 }

@@ -51,9 +51,10 @@ pub(crate) async fn send(
     let Ok(response) = router(server.clone()).oneshot(request).await;
     let (parts, body) = response.into_parts();
     let _ = body.collect().await;
-    match parts.status.is_success() {
-        true => Ok(()),
-        false => Err(parts.status),
+    if parts.status.is_success() {
+        Ok(())
+    } else {
+        Err(parts.status)
     }
 }
 

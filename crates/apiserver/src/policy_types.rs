@@ -50,9 +50,10 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
             // The server must not be kept alive while this loop waits.
             drop(server);
             let retry = async {
-                match settled {
-                    true => std::future::pending().await,
-                    false => tokio::time::sleep(RETRY).await,
+                if settled {
+                    std::future::pending().await
+                } else {
+                    tokio::time::sleep(RETRY).await
                 }
             };
             let followed = tokio::select! {

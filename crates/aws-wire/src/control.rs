@@ -57,9 +57,10 @@ pub(crate) fn answer(
     body: &[u8],
     request_id: &str,
 ) -> Response<Body> {
-    let done = match *method == Method::POST {
-        true => apply(endpoint, body),
-        false => Err(format!("{PATH} takes POST, not {method}")),
+    let done = if *method == Method::POST {
+        apply(endpoint, body)
+    } else {
+        Err(format!("{PATH} takes POST, not {method}"))
     };
     let (status, value) = match done {
         Ok(done) => (StatusCode::OK, json!({ "done": done })),

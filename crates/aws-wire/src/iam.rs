@@ -110,22 +110,24 @@ impl Call<'_> {
     fn name(&self) -> Result<String, Refusal> {
         let name = self.params.root().required("InstanceProfileName")?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "+=,.@_-".contains(c);
-        match name.len() <= 128 && name.chars().all(is_plain) {
-            true => Ok(name.to_owned()),
-            false => Err(Refusal::new(
+        if name.len() <= 128 && name.chars().all(is_plain) {
+            Ok(name.to_owned())
+        } else {
+            Err(Refusal::new(
                 "ValidationError",
                 "The specified value for instanceProfileName is invalid. It must contain only alphanumeric characters and/or the following: +=,.@_-, 128 at most",
-            )),
+            ))
         }
     }
 
     fn known_role(&self) -> Result<String, Refusal> {
         let name = self.params.root().required("RoleName")?;
-        match self.endpoint.has_role(name) {
-            true => Ok(name.to_owned()),
-            false => Err(no_entity(format!(
+        if self.endpoint.has_role(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(no_entity(format!(
                 "The role with name {name} cannot be found."
-            ))),
+            )))
         }
     }
 

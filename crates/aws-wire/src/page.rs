@@ -61,12 +61,13 @@ impl Page {
     /// # Errors
     /// `InvalidParameterCombination`.
     pub(crate) fn not_with(&self, named: bool, what: &str) -> Result<(), Refusal> {
-        match named && self.is_limited {
-            true => Err(Refusal::new(
+        if named && self.is_limited {
+            Err(Refusal::new(
                 "InvalidParameterCombination",
                 format!("The parameter {what} cannot be used with the parameter maxResults"),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

@@ -66,13 +66,14 @@ impl Params {
             ));
         }
         // EC2 answers a dry run with an error even if the request would have succeeded; clients look at the code.
-        match dry {
-            true => Err(Refusal::with(
+        if dry {
+            Err(Refusal::with(
                 StatusCode::PRECONDITION_FAILED,
                 "DryRunOperation",
                 "Request would have succeeded, but DryRun flag is set.",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -20,9 +20,12 @@ pub struct Parameter {
 pub fn parameters(family: AmiFamily, version: KubernetesVersion, release: &str) -> Vec<Parameter> {
     let own = |name: String, variant| Parameter { name, variant };
     let is_latest = release == LATEST;
-    let named = |name: String| match is_latest {
-        true => "recommended".to_owned(),
-        false => name,
+    let named = |name: String| {
+        if is_latest {
+            "recommended".to_owned()
+        } else {
+            name
+        }
     };
     use ImageVariant::{Any, Neuron, Nvidia, Standard};
     match family {

@@ -50,10 +50,11 @@ impl PriceBook {
             CapacityType::Reserved => Some(on_demand()?.as_reserved()),
             CapacityType::Spot => {
                 let known = self.spot.range((os, String::new())..).next();
-                match known.is_some_and(|((known_os, _), _)| *known_os == os) {
+                if known.is_some_and(|((known_os, _), _)| *known_os == os) {
                     // Once prices of the system are known, a type without one is not sold as spot.
-                    true => self.spot.get(&key)?.get(zone).copied(),
-                    false => price::of(instance_type, os, CapacityType::Spot),
+                    self.spot.get(&key)?.get(zone).copied()
+                } else {
+                    price::of(instance_type, os, CapacityType::Spot)
                 }
             }
         }
@@ -136,9 +137,10 @@ struct Dimension {
 pub fn read_item(text: &str, region: &str) -> Option<(String, Price)> {
     let item: Item = serde_json::from_str(text).ok()?;
     let name = item.product.attributes.instance_type;
-    let currency = match region.starts_with("cn-") {
-        true => "CNY",
-        false => "USD",
+    let currency = if region.starts_with("cn-") {
+        "CNY"
+    } else {
+        "USD"
     };
     let dimensions = item.terms.on_demand.into_values();
     let mut prices = dimensions

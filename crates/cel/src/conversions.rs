@@ -133,11 +133,12 @@ fn double(given: &str) -> Option<f64> {
     }
     let number: f64 = given.parse().ok()?;
     let is_word = digits.starts_with(|first: char| first.is_ascii_alphabetic());
-    let is_read = match is_word {
+    let is_read = if is_word {
         // Rust accepts `-NaN`, Go does not; infinities may have a sign in both.
-        true => number.is_infinite() || unsigned.is_none(),
+        number.is_infinite() || unsigned.is_none()
+    } else {
         // Digits that overflow are infinite in Rust, where Go has an error.
-        false => number.is_finite(),
+        number.is_finite()
     };
     is_read.then_some(number)
 }

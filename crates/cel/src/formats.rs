@@ -77,8 +77,9 @@ fn problems(format: &str, given: &str) -> Vec<String> {
         "byte" => "invalid base64".to_owned(),
         _ => format!("invalid {format}"),
     };
-    match formats::holds(format, given) {
-        true => Vec::new(),
-        false => vec![why],
+    if formats::holds(format, given) {
+        Vec::new()
+    } else {
+        vec![why]
     }
 }

@@ -136,9 +136,10 @@ const LEVEL_BYTES: usize = 64 << 10;
 
 /// Runs `work` with enough stack for an expression of that depth.
 fn with_stack<T>(depth: usize, work: impl FnOnce() -> T) -> T {
-    match depth <= SHALLOW {
-        true => work(),
-        false => stacker::grow(depth * LEVEL_BYTES, work),
+    if depth <= SHALLOW {
+        work()
+    } else {
+        stacker::grow(depth * LEVEL_BYTES, work)
     }
 }
 

@@ -116,12 +116,13 @@ impl Entries {
         let plain = Map {
             map: Arc::new(self.plain),
         };
-        match self.others.is_empty() {
-            true => Value::Map(plain),
-            false => Value::Opaque(Arc::new(MixedKeyMap {
+        if self.others.is_empty() {
+            Value::Map(plain)
+        } else {
+            Value::Opaque(Arc::new(MixedKeyMap {
                 plain,
                 others: self.others,
-            })),
+            }))
         }
     }
 }

@@ -67,9 +67,10 @@ impl Message {
     pub fn check_names(&self) -> Result<(), String> {
         let mut found = Vec::new();
         self.check(&self.name, &mut found);
-        match found.is_empty() {
-            true => Ok(()),
-            false => Err(found.join("\n")),
+        if found.is_empty() {
+            Ok(())
+        } else {
+            Err(found.join("\n"))
         }
     }
 

@@ -56,9 +56,10 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
     };
     let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
     // The sign is that of the minutes too, and the number loses it in `-00:30`.
-    let minutes = match zone.starts_with('-') {
-        true => hours.saturating_mul(60).saturating_sub(minutes),
-        false => hours.saturating_mul(60).saturating_add(minutes),
+    let minutes = if zone.starts_with('-') {
+        hours.saturating_mul(60).saturating_sub(minutes)
+    } else {
+        hours.saturating_mul(60).saturating_add(minutes)
     };
     // A huge offset can lead beyond the years that jiff represents; no real time zone has such an offset.
     let moved = time.checked_add(SignedDuration::from_secs(minutes.saturating_mul(60)));
@@ -148,9 +149,10 @@ pub(super) fn text(value: &Value) -> Option<String> {
             let at = text.len().checked_sub("+00:00".len())?;
             let (time, offset) = text.split_at(at);
             // Go leaves out the zeros at the end of a fraction, chrono does not.
-            let time = match time.contains('.') {
-                true => time.trim_end_matches('0').trim_end_matches('.'),
-                false => time,
+            let time = if time.contains('.') {
+                time.trim_end_matches('0').trim_end_matches('.')
+            } else {
+                time
             };
             let offset = if offset == "+00:00" { "Z" } else { offset };
             Some(format!("{time}{offset}"))

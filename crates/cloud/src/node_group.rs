@@ -147,9 +147,10 @@ fn values_of(
 }
 
 fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> LaunchRequest {
-    let capacity_type = match group.spot {
-        true => CapacityType::Spot,
-        false => CapacityType::OnDemand,
+    let capacity_type = if group.spot {
+        CapacityType::Spot
+    } else {
+        CapacityType::OnDemand
     };
     // The first zone of each node is the next one in turn; the others follow in case it has no capacity.
     let first = index as usize % zones.len();

@@ -21,11 +21,12 @@ impl Speed {
 
     /// Returns the duration of `work` at this speed.
     pub fn scale(self, work: Duration) -> Duration {
-        match self.0.is_infinite() {
-            true => Duration::ZERO,
+        if self.0.is_infinite() {
+            Duration::ZERO
+        } else {
             // Very small factors would overflow, so a delay is at most a century.
-            false => Duration::try_from_secs_f64(work.as_secs_f64() / self.0)
-                .unwrap_or(Duration::from_secs(3_155_760_000)),
+            Duration::try_from_secs_f64(work.as_secs_f64() / self.0)
+                .unwrap_or(Duration::from_secs(3_155_760_000))
         }
     }
 

@@ -205,17 +205,18 @@ impl Election {
         if !is_mine && !holder.is_empty() && !self.has_expired(&found) {
             return Ok(false);
         }
-        let spec = match is_mine {
+        let spec = if is_mine {
             // A renewal keeps the time and number of the acquisition.
-            true => LeaseSpec {
+            LeaseSpec {
                 acquire_time: found.acquire_time,
                 lease_transitions: Some(transitions),
                 ..mine
-            },
-            false => LeaseSpec {
+            }
+        } else {
+            LeaseSpec {
                 lease_transitions: Some(transitions + 1),
                 ..mine
-            },
+            }
         };
         self.write(lease, spec.clone()).await?;
         self.notice(spec);

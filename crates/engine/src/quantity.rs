@@ -84,9 +84,10 @@ impl Quantity {
 fn round_up(nanos: i128, unit: i64) -> i64 {
     // Dividing both by the same power of two changes nothing but the size of the numbers.
     let twos = unit.trailing_zeros();
-    let (nanos, unit) = match nanos.trailing_zeros() >= twos {
-        true => (nanos >> twos, unit >> twos),
-        false => (nanos, unit),
+    let (nanos, unit) = if nanos.trailing_zeros() >= twos {
+        (nanos >> twos, unit >> twos)
+    } else {
+        (nanos, unit)
     };
     match i64::try_from(nanos) {
         Ok(nanos) => nanos.div_euclid(unit) + i64::from(nanos.rem_euclid(unit) != 0),

@@ -305,9 +305,10 @@ impl Cluster {
     fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Veto> {
         let own = self.class(class);
         let preference = own.shape.preference_error;
-        let unasked = match self.is_about_devices(own) {
-            true => self.device_error(class, filtered.refusing(Reason::DevicesFailed)),
-            false => None,
+        let unasked = if self.is_about_devices(own) {
+            self.device_error(class, filtered.refusing(Reason::DevicesFailed))
+        } else {
+            None
         };
         let unasked = unasked.map(|conflict| Veto {
             plugin: Plugin::DynamicResources,
@@ -329,10 +330,10 @@ impl Cluster {
         let own = self.class(class);
         let rules = self.rules(own.shape.profile);
         let is_own = conflict.plugin == Plugin::DynamicResources;
-        match is_own || !self.is_about_devices(own) || !rules.post_filters(Plugin::DynamicResources)
-        {
-            true => Claims::None,
-            false => Claims::Kept,
+        if is_own || !self.is_about_devices(own) || !rules.post_filters(Plugin::DynamicResources) {
+            Claims::None
+        } else {
+            Claims::Kept
         }
     }
 

@@ -126,9 +126,10 @@ impl<'a> Exchange<'a> {
 
     fn next(&self, at: &Origin, location: &HeaderValue) -> Result<(Origin, String), AskError> {
         let location = location.to_str().unwrap_or_default();
-        match location.starts_with('/') && !location.starts_with("//") {
-            true => Ok((at.clone(), location.to_owned())),
-            false => self.place(at, location),
+        if location.starts_with('/') && !location.starts_with("//") {
+            Ok((at.clone(), location.to_owned()))
+        } else {
+            self.place(at, location)
         }
     }
 
@@ -151,12 +152,15 @@ impl<'a> Exchange<'a> {
             .map_err(|error| broken(error.to_string()))?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MOST_BYTES).collect().await;
-        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-            true => AskError::TooLong {
-                host: at.host.clone(),
-                limit: MOST_BYTES,
-            },
-            false => broken(error.to_string()),
+        let body = body.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                AskError::TooLong {
+                    host: at.host.clone(),
+                    limit: MOST_BYTES,
+                }
+            } else {
+                broken(error.to_string())
+            }
         })?;
         // Only after the whole body was read; an unread body would be taken for the next response.
         self.open.insert(at.clone(), sender);

@@ -131,9 +131,10 @@ fn bare(key: &str) -> String {
         "v1" | "v2" => "",
         path => path.trim_end_matches('/'),
     };
-    match path.is_empty() {
-        true => host.to_owned(),
-        false => format!("{host}/{path}"),
+    if path.is_empty() {
+        host.to_owned()
+    } else {
+        format!("{host}/{path}")
     }
 }
 

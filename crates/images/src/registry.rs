@@ -69,9 +69,10 @@ pub(crate) async fn ask(
             continue;
         }
         // Credentials for a registry must not be sent to its mirrors.
-        let fitting = match is_mirror {
-            true => keyring.at(&endpoint.host, image.path()),
-            false => keyring.fitting(image),
+        let fitting = if is_mirror {
+            keyring.at(&endpoint.host, image.path())
+        } else {
+            keyring.fitting(image)
         };
         let mut tries: Vec<_> = fitting.into_iter().take(MOST_TRIES).map(Some).collect();
         if tries.is_empty() {
@@ -97,9 +98,10 @@ pub(crate) async fn ask(
                 Ok(content) => return Ok(content),
                 Err(error) => failure = error,
             }
-            let host = match is_mirror {
-                true => &endpoint.host,
-                false => image.registry(),
+            let host = if is_mirror {
+                &endpoint.host
+            } else {
+                image.registry()
             };
             resting.heed(host, &failure);
             // Other credentials can help only if these were refused.
@@ -285,12 +287,13 @@ impl RepositoryClient<'_> {
             Some(("sha512", _)) => format!("sha512:{}", hex(&Sha512::digest(body))),
             _ => String::new(),
         };
-        match actual.eq_ignore_ascii_case(digest) {
-            true => Ok(()),
-            false => Err(AskError::Unexpected {
+        if actual.eq_ignore_ascii_case(digest) {
+            Ok(())
+        } else {
+            Err(AskError::Unexpected {
                 host: self.origin.host.clone(),
                 what: format!("with something else than {digest}"),
-            }),
+            })
         }
     }
 }

@@ -69,14 +69,16 @@ impl FromStr for Settings {
             }
         }
         // `none` contradicts every other word, and which of them was meant cannot be known.
-        match settings.none
+        if settings.none
             && settings
                 != (Settings {
                     none: true,
                     ..Settings::default()
-                }) {
-            true => Err(SettingsError(text.to_owned())),
-            false => Ok(settings),
+                })
+        {
+            Err(SettingsError(text.to_owned()))
+        } else {
+            Ok(settings)
         }
     }
 }

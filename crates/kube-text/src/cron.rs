@@ -182,9 +182,10 @@ impl Fields {
     fn has_day(&self, at: Date) -> bool {
         let day = has(self.days, at.day());
         let weekday = has(self.weekdays, at.weekday().to_sunday_zero_offset());
-        let on_this_day = match self.any_day {
-            true => day && weekday,
-            false => day || weekday,
+        let on_this_day = if self.any_day {
+            day && weekday
+        } else {
+            day || weekday
         };
         has(self.months, at.month()) && on_this_day
     }

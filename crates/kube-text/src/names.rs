@@ -291,9 +291,10 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
         NameRule::GeneratedSubdomain if prefix => return Sentences::new(),
         NameRule::GeneratedSubdomain | NameRule::DnsSubdomain | NameRule::DnsLabel => {}
     }
-    let value = match prefix {
-        true => masked(value),
-        false => Cow::Borrowed(value),
+    let value = if prefix {
+        masked(value)
+    } else {
+        Cow::Borrowed(value)
     };
     match rule {
         NameRule::DnsLabel => dns_label(&value),
@@ -303,10 +304,11 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
 
 /// Returns a name prefix in the form in which it is checked as a name: a dash at its end is allowed.
 pub fn masked(value: &str) -> Cow<'_, str> {
-    match value.len() > 1 && value.ends_with('-') {
+    if value.len() > 1 && value.ends_with('-') {
         // apimachinery replaces the last two bytes; a name that is not ASCII there is invalid anyway.
-        true => format!("{}a", value.get(..value.len() - 2).unwrap_or(value)).into(),
-        false => value.into(),
+        format!("{}a", value.get(..value.len() - 2).unwrap_or(value)).into()
+    } else {
+        value.into()
     }
 }
 

@@ -153,10 +153,10 @@ pub(crate) fn parse() -> Result<Cli, Failure> {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
-    match error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    {
-        true => Err(refusal::refusal(&error, &args)),
-        false => error.exit(),
+    if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        Err(refusal::refusal(&error, &args))
+    } else {
+        error.exit()
     }
 }
 

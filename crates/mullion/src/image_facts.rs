@@ -142,9 +142,10 @@ mod tests {
                 "taints": [{"key": "team", "value": "win", "effect": "NoSchedule"}],
                 "requirements": [{"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]}],
             }}}});
-            match self.is_read && plural == "nodepools" {
-                true => vec![Arc::new(pool)],
-                false => Vec::new(),
+            if self.is_read && plural == "nodepools" {
+                vec![Arc::new(pool)]
+            } else {
+                Vec::new()
             }
         }
 

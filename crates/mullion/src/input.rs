@@ -9,9 +9,10 @@ use crate::failure::{Failure, file_error, first_line};
 
 /// Returns the name of a file for messages.
 pub(crate) fn named(path: &Path) -> String {
-    match is_stdin(path) {
-        true => "stdin".to_owned(),
-        false => path.display().to_string(),
+    if is_stdin(path) {
+        "stdin".to_owned()
+    } else {
+        path.display().to_string()
     }
 }
 
@@ -26,9 +27,10 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 /// It cannot be read, or is not text.
 pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
-    let read = match is_stdin(path) {
-        true => std::io::stdin().read_to_string(&mut text).map(drop),
-        false => std::fs::read_to_string(path).map(|read| text = read),
+    let read = if is_stdin(path) {
+        std::io::stdin().read_to_string(&mut text).map(drop)
+    } else {
+        std::fs::read_to_string(path).map(|read| text = read)
     };
     let refuse = |error| {
         let why = file_error(&error);

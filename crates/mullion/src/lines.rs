@@ -56,9 +56,10 @@ where
         ))
         .hint(form)
     };
-    let input: Box<dyn Read> = match input::is_stdin(path) {
-        true => Box::new(io::stdin()),
-        false => Box::new(File::open(path).map_err(|error| refuse(&error))?),
+    let input: Box<dyn Read> = if input::is_stdin(path) {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(|error| refuse(&error))?)
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let ends = pass_through(input, io::stdout(), workers, &worker);

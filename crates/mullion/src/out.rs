@@ -24,11 +24,11 @@ pub(crate) fn aside(text: &str) {
 /// Prints the reason why the program ends, in red on a terminal.
 pub(crate) fn error(failure: &Failure) {
     let text = failure.to_string();
-    let text = match colours_on(&std::io::stderr()) {
-        true => text
-            .replacen("error:", "\x1b[1;31merror:\x1b[0m", 1)
-            .replacen("\nhint:", "\n\x1b[1;36mhint:\x1b[0m", 1),
-        false => text,
+    let text = if colours_on(&std::io::stderr()) {
+        text.replacen("error:", "\x1b[1;31merror:\x1b[0m", 1)
+            .replacen("\nhint:", "\n\x1b[1;36mhint:\x1b[0m", 1)
+    } else {
+        text
     };
     let _ = writeln!(std::io::stderr(), "{text}");
 }

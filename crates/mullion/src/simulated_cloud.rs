@@ -137,9 +137,10 @@ impl Wire for Http {
                 let status = answer.status();
                 let body = to_bytes(Body::new(answer.into_body()), MOST_BYTES).await;
                 let body = body.map_err(|error| error.to_string())?;
-                match status.is_success() {
-                    true => Ok(body.to_vec()),
-                    false => Err(String::from_utf8_lossy(&body).into_owned()),
+                if status.is_success() {
+                    Ok(body.to_vec())
+                } else {
+                    Err(String::from_utf8_lossy(&body).into_owned())
                 }
             };
             let answer = timeout(PATIENCE, asked).await;

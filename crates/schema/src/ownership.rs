@@ -278,9 +278,10 @@ fn closed(arena: &Arena, id: TypeId, set: &FieldSet) -> FieldSet {
             Node::List(list) => list.kind == ListKind::Atomic,
             Node::Scalar(_) => false,
         };
-        match is_one {
-            true => (true, FieldSet::default()),
-            false => (false, closed(arena, id, below)),
+        if is_one {
+            (true, FieldSet::default())
+        } else {
+            (false, closed(arena, id, below))
         }
     })
 }

@@ -167,11 +167,12 @@ impl NodeGroup {
 
 fn group_name(field: &Field<'_>) -> Result<String, ConfigError> {
     let name = field.string()?;
-    match taints::is_name(&name) {
-        true => Ok(name),
-        false => Err(field.error(format!(
+    if taints::is_name(&name) {
+        Ok(name)
+    } else {
+        Err(field.error(format!(
             "{name:?} is not a name of letters, digits, '-', '_' and '.', at most 63 long"
-        ))),
+        )))
     }
 }
 

@@ -226,9 +226,10 @@ impl<'a> Field<'a> {
         let part = text.split('-').next();
         let near = REGIONS.iter().filter(|name| name.split('-').next() == part);
         let near: Vec<_> = near.copied().collect();
-        let hint = match near.is_empty() {
-            true => "region: us-west-2".to_owned(),
-            false => format!("one of {}", near.join(", ")),
+        let hint = if near.is_empty() {
+            "region: us-west-2".to_owned()
+        } else {
+            format!("one of {}", near.join(", "))
         };
         Err(self
             .error(format!("{text:?} is not a region of EC2"))
@@ -241,11 +242,12 @@ impl<'a> Field<'a> {
         let well_formed = text.len() <= 100
             && text.starts_with(|c: char| c.is_ascii_alphabetic())
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        match well_formed {
-            true => Ok(text),
-            false => Err(self.error(format!(
+        if well_formed {
+            Ok(text)
+        } else {
+            Err(self.error(format!(
                 "{text:?} is not a name of letters, digits and dashes that starts with a letter and is at most 100 long"
-            ))),
+            )))
         }
     }
 

@@ -134,20 +134,22 @@ fn check_key(field: &Field<'_>, key: &str) -> Result<(), ConfigError> {
         && prefix
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.');
-    match prefix_fits && !name.is_empty() && is_name(name) {
-        true => Ok(()),
-        false => Err(field.error(format!(
+    if prefix_fits && !name.is_empty() && is_name(name) {
+        Ok(())
+    } else {
+        Err(field.error(format!(
             "{key:?} is not a taint key: [prefix/]name of letters, digits, '-', '_' and '.', at most 63 long"
-        ))),
+        )))
     }
 }
 
 fn check_value(field: &Field<'_>, value: &str) -> Result<(), ConfigError> {
-    match value.is_empty() || is_name(value) {
-        true => Ok(()),
-        false => Err(field.error(format!(
+    if value.is_empty() || is_name(value) {
+        Ok(())
+    } else {
+        Err(field.error(format!(
             "{value:?} is not a taint value: letters, digits, '-', '_' and '.', at most 63 long"
-        ))),
+        )))
     }
 }
 

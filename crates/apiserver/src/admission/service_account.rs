@@ -73,9 +73,10 @@ impl Plugin for ServiceAccount {
             return Ok(());
         }
         let spec = &request.object["spec"];
-        let refusal = match added {
-            true => foreign_variable(spec, &account, "ephemeralContainers", "ephemeral container"),
-            false => foreign_secret(spec, &account),
+        let refusal = if added {
+            foreign_variable(spec, &account, "ephemeralContainers", "ephemeral container")
+        } else {
+            foreign_secret(spec, &account)
         };
         refusal.map_or(Ok(()), |why| Err(request.forbidden(&why)))
     }

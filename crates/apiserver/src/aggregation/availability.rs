@@ -138,9 +138,10 @@ fn changed(service: &Value, mut wanted: Value, now: &str) -> Option<Vec<Value>> 
     if is_same("status") && is_same("reason") && is_same("message") {
         return None;
     }
-    wanted["lastTransitionTime"] = match is_same("status") {
-        true => given["lastTransitionTime"].take(),
-        false => now.into(),
+    wanted["lastTransitionTime"] = if is_same("status") {
+        given["lastTransitionTime"].take()
+    } else {
+        now.into()
     };
     *given = wanted;
     Some(conditions)

@@ -49,9 +49,10 @@ impl TokenKeys {
             self.0.extend(of_block(kind, &block));
             rest = after;
         }
-        match self.0.len() > before {
-            true => Ok(()),
-            false => Err(KeyFileError),
+        if self.0.len() > before {
+            Ok(())
+        } else {
+            Err(KeyFileError)
         }
     }
 }

@@ -258,9 +258,10 @@ fn verified(
     }
     let is_of_secret = claims.text("iss") == secret_token::ISSUER;
     // A token that one of the keys has signed is well-formed, so decoding it does not fail.
-    let claims = match is_of_secret {
-        true => serde_json::from_value(claims).map(VerifiedClaims::Secret),
-        false => serde_json::from_value(claims).map(VerifiedClaims::Bound),
+    let claims = if is_of_secret {
+        serde_json::from_value(claims).map(VerifiedClaims::Secret)
+    } else {
+        serde_json::from_value(claims).map(VerifiedClaims::Bound)
     };
     Ok(claims.ok().map(Arc::new))
 }

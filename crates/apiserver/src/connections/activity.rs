@@ -106,10 +106,7 @@ impl ActivityGuard {
 impl Clone for ActivityGuard {
     fn clone(&self) -> Self {
         let clone = ActivityGuard::new(&self.place);
-        match self.is_long {
-            true => clone.goes_on(),
-            false => clone,
-        }
+        if self.is_long { clone.goes_on() } else { clone }
     }
 }
 

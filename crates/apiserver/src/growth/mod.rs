@@ -127,9 +127,10 @@ impl World {
             "" => format!("/api/{}", resource.version),
             group => format!("/apis/{group}/{}", resource.version),
         };
-        let namespace = match resource.namespaced {
-            true => "/namespaces/default",
-            false => "",
+        let namespace = if resource.namespaced {
+            "/namespaces/default"
+        } else {
+            ""
         };
         let writes = WRITES.map(|(method, below, media)| {
             let uri = format!(

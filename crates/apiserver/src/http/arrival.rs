@@ -61,9 +61,10 @@ impl Patience {
     pub(crate) fn check(&self) -> Result<(), Status> {
         let has_left = self.left.as_ref().is_some_and(|left| left.load(Relaxed));
         let is_late = self.deadline.is_some_and(|until| until <= Instant::now());
-        match has_left || is_late {
-            true => Err(timed_out()),
-            false => Ok(()),
+        if has_left || is_late {
+            Err(timed_out())
+        } else {
+            Ok(())
         }
     }
 

@@ -81,9 +81,10 @@ fn precondition(content: &Content, headers: &HeaderMap, reads: bool) -> Precondi
         return Precondition::Failed;
     }
     if let Some(list) = headers.get(IF_NONE_MATCH) {
-        return match names(list, true) {
-            true => Precondition::NotModified,
-            false => Precondition::Passed,
+        return if names(list, true) {
+            Precondition::NotModified
+        } else {
+            Precondition::Passed
         };
     }
     // RFC 9110, 13.2.2: the date counts only where there is no If-None-Match.

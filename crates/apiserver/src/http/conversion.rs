@@ -22,9 +22,10 @@ pub(super) fn check(call: &Call, method: &Method, watched: bool) -> Result<(), S
     if reads && (shows_metadata_alone(call) || (!watched && finds_nothing(call))) {
         return Ok(());
     }
-    let from = match reads {
-        true => &*row.stored_version,
-        false => row.api_version(),
+    let from = if reads {
+        &*row.stored_version
+    } else {
+        row.api_version()
     };
     Err(Status::internal(format!(
         "conversion webhook for {from}, Kind={} failed: this API server calls no conversion webhooks: use the stored version, {}",

@@ -67,9 +67,10 @@ async fn delete_once(
     let old = call.row.served_folded(stored);
     admit(call, options, name, &old).await?;
     let effect = effect(call, options, old);
-    match options.dry_run {
-        true => Ok(Some(dry_answer(call, options, stored, effect))),
-        false => store(call, options, stored.clone(), effect).await,
+    if options.dry_run {
+        Ok(Some(dry_answer(call, options, stored, effect)))
+    } else {
+        store(call, options, stored.clone(), effect).await
     }
 }
 
@@ -120,9 +121,10 @@ async fn store(
         return Ok(None);
     };
     write::release(call, &object).await;
-    let outcome = match call.resource().rules.delete_returns_object {
-        true => Outcome::Stored(last),
-        false => success(call, &last),
+    let outcome = if call.resource().rules.delete_returns_object {
+        Outcome::Stored(last)
+    } else {
+        success(call, &last)
     };
     Ok(Some((200, outcome)))
 }

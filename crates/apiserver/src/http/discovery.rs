@@ -207,9 +207,10 @@ fn aggregated(
     document: &'static str,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let names = match core {
-        true => vec![""],
-        false => groups(table, Order::Names),
+    let names = if core {
+        vec![""]
+    } else {
+        groups(table, Order::Names)
     };
     let items: Vec<Value> = names
         .into_iter()

@@ -349,17 +349,15 @@ pub(crate) async fn answer(
         return made(call, &page, selector);
     }
     let is_sent_as_made = call.form.media == Media::Json;
-    let room = match is_sent_as_made {
-        true => PIECES,
-        false => bytes,
-    };
+    let room = if is_sent_as_made { PIECES } else { bytes };
     // Without this wait a few clients that list all pods at once could exhaust the memory.
     let room = call.answer_room(room).await;
     // The wait may have outlasted the client's patience; then the response need not be made.
     call.go_on()?;
-    let answer = match is_sent_as_made {
-        true => streamed(call, page, selector)?,
-        false => made(call, &page, selector)?,
+    let answer = if is_sent_as_made {
+        streamed(call, page, selector)?
+    } else {
+        made(call, &page, selector)?
     };
     Ok(answer.map(|body| Body::new(GuardedBody { body, held: room })))
 }

@@ -107,9 +107,10 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         let (parts, _) = response.into_parts();
         return Response::from_parts(parts, Body::empty());
     }
-    match takes_gzip {
-        true => reply::compress(response),
-        false => response,
+    if takes_gzip {
+        reply::compress(response)
+    } else {
+        response
     }
 }
 
@@ -139,9 +140,10 @@ async fn route(
     }
     let uri = std::mem::take(&mut parts.uri);
     // Clients escape characters that RBAC names may contain, above all colons.
-    let path = match uri.path().contains('%') {
-        true => Cow::Owned(query::unescape(uri.path())),
-        false => Cow::Borrowed(uri.path()),
+    let path = if uri.path().contains('%') {
+        Cow::Owned(query::unescape(uri.path()))
+    } else {
+        Cow::Borrowed(uri.path())
     };
     let route = match path::parse(&path) {
         known @ Route::Other("" | "/version") => known,

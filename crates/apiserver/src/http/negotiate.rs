@@ -173,9 +173,10 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: RequestProperties) -> Result
     if known {
         return Err(not_acceptable(SUPPORTED));
     }
-    let streams = match asked.collection {
-        true => format!(", {STREAMED}"),
-        false => String::new(),
+    let streams = if asked.collection {
+        format!(", {STREAMED}")
+    } else {
+        String::new()
     };
     let text = if asked.log { "text/plain, " } else { "" };
     let mut status = Status::new(

@@ -30,12 +30,13 @@ pub(super) async fn serve(
         return answer;
     }
     // kube-apiserver's flow schema `exempt`: requests of `system:masters` never queue.
-    let _turn = match !on_network || user.is_master() {
-        true => None,
-        false => match server.gate().turn().await {
+    let _turn = if !on_network || user.is_master() {
+        None
+    } else {
+        match server.gate().turn().await {
             Ok(turn) => Some(turn),
             Err(TooMany) => return Ok(reply::too_many_requests()),
-        },
+        }
     };
     let table = server.registry().table();
     match route {

@@ -215,9 +215,10 @@ fn unsupported(custom: bool) -> Status {
 
 /// Returns 415 unless the Content-Type is that of a patch.
 pub(crate) fn is_supported(headers: &HeaderMap, custom: bool) -> Result<(), Status> {
-    match apply::is_apply(headers) {
-        true => Ok(()),
-        false => PatchKind::of(headers, custom).map(|_| ()),
+    if apply::is_apply(headers) {
+        Ok(())
+    } else {
+        PatchKind::of(headers, custom).map(|_| ())
     }
 }
 

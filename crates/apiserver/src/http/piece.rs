@@ -63,14 +63,14 @@ impl PieceBuilder {
 
     /// Takes out the collected lines, or `None` if there are none.
     pub(super) fn take(&mut self) -> Option<Bytes> {
-        let piece = match self.all.is_empty() {
-            true => std::mem::take(&mut self.first),
-            false => {
-                let buffer = PooledBuffer(std::mem::take(&mut self.all));
-                match buffer.0.len() < SHORT {
-                    true => Bytes::copy_from_slice(&buffer.0),
-                    false => Bytes::from_owner(buffer),
-                }
+        let piece = if self.all.is_empty() {
+            std::mem::take(&mut self.first)
+        } else {
+            let buffer = PooledBuffer(std::mem::take(&mut self.all));
+            if buffer.0.len() < SHORT {
+                Bytes::copy_from_slice(&buffer.0)
+            } else {
+                Bytes::from_owner(buffer)
             }
         };
         (!piece.is_empty()).then_some(piece)

@@ -89,9 +89,10 @@ fn verbose_text(
         text.push('\n');
     }
     text.push_str(probe);
-    text.push_str(match failed {
-        true => " check failed\n",
-        false => " check passed\n",
+    text.push_str(if failed {
+        " check failed\n"
+    } else {
+        " check passed\n"
     });
     text
 }

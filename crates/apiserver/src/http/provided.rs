@@ -37,9 +37,10 @@ pub(crate) fn serve(call: &Call, watched: bool) -> Result<Response<Body>, Status
         );
         return Err(Status::new(405, "MethodNotAllowed", why));
     }
-    match call.name.is_empty() {
-        true => list(call, source),
-        false => get(call, source),
+    if call.name.is_empty() {
+        list(call, source)
+    } else {
+        get(call, source)
     }
 }
 

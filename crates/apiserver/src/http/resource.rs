@@ -50,10 +50,11 @@ pub(super) async fn serve(
     }
     let mut call = call(server, row, path, user, uri, parts, &method)?;
     let is_long = is_long_running(&call, path, &method);
-    let timeout = match is_long {
+    let timeout = if is_long {
         // kube-apiserver ignores `timeout` for long-running requests; watches have `timeoutSeconds` of their own.
-        true => None,
-        false => call.query.timeout()?,
+        None
+    } else {
+        call.query.timeout()?
     };
     let Some(network) = network else {
         let answer = running::to_its_end(call, path.watch, method, body, false);

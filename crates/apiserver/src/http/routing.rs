@@ -45,12 +45,13 @@ pub(super) fn endpoint<'a>(
     if let Some(name) = path.subresource {
         let mut known = resource.subresources.iter();
         let known = known.find(|known| known.name == name).filter(|_| in_place);
-        return known
-            .map(Endpoint::Subresource)
-            .ok_or_else(|| match row.is_defined() {
-                true => Status::not_found(resource, path.name.unwrap_or_default()),
-                false => Status::no_such_path(),
-            });
+        return known.map(Endpoint::Subresource).ok_or_else(|| {
+            if row.is_defined() {
+                Status::not_found(resource, path.name.unwrap_or_default())
+            } else {
+                Status::no_such_path()
+            }
+        });
     }
     if row.is_defined() && is_unknown(method) {
         return Err(Status::not_supported(&**resource, ""));
@@ -74,9 +75,10 @@ fn endpoint_without_subresource<'a>(
     let on_collection = path.name.is_none();
     let reads = *method == Method::GET || (*method == Method::HEAD && row.is_defined());
     if rules.transient {
-        return match *method == Method::POST && on_collection && !all_namespaces {
-            true => Ok(Endpoint::Transient),
-            false => Err(method_not_allowed()),
+        return if *method == Method::POST && on_collection && !all_namespaces {
+            Ok(Endpoint::Transient)
+        } else {
+            Err(method_not_allowed())
         };
     }
     if (path.watch || rules.read_only) && !reads {
@@ -117,9 +119,10 @@ pub(super) fn refusal(row: &Row, path: &ObjectPath<'_>, method: &Method) -> Opti
 /// Returns whether custom resources of that scope exist at a path; only lists and watches span namespaces.
 pub(super) fn is_in_scope(row: &Row, path: &ObjectPath<'_>, method: &Method) -> bool {
     let across = path.name.is_none() && matches!(*method, Method::GET | Method::HEAD);
-    match row.resource.namespaced {
-        true => path.namespace.is_some() || across || path.watch,
-        false => path.namespace.is_none(),
+    if row.resource.namespaced {
+        path.namespace.is_some() || across || path.watch
+    } else {
+        path.namespace.is_none()
     }
 }
 

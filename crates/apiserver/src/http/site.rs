@@ -53,11 +53,12 @@ pub(crate) fn check(
         let on_loopback = address(site).is_some_and(|address| address.is_loopback());
         on_loopback || is_ours(site, names) || host == Some(site)
     });
-    match is_known {
-        true => Ok(()),
-        false => Err(forbidden(format!(
+    if is_known {
+        Ok(())
+    } else {
+        Err(forbidden(format!(
             "pages of {origin:?} may not send requests to this server"
-        ))),
+        )))
     }
 }
 

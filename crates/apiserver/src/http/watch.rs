@@ -141,9 +141,10 @@ struct Plan {
 impl Plan {
     /// Returns the time of the next bookmark, or of the end of the watch if that is sooner.
     fn due(&self, now: Instant) -> Instant {
-        match self.bookmarks {
-            true => bookmark_time(now, self.ends).min(self.ends),
-            false => self.ends,
+        if self.bookmarks {
+            bookmark_time(now, self.ends).min(self.ends)
+        } else {
+            self.ends
         }
     }
 }

@@ -123,9 +123,10 @@ pub(crate) async fn update(
 
 /// Returns the object that an update creates where none exists, or `None` if the endpoint or the source creates none.
 fn new_object(call: &Call, part: Part, source: &dyn Source) -> Result<Option<Value>, Status> {
-    match may_create(call, part) {
-        true => source.make_new(call),
-        false => Ok(None),
+    if may_create(call, part) {
+        source.make_new(call)
+    } else {
+        Ok(None)
     }
 }
 

@@ -85,12 +85,13 @@ pub(crate) fn v3_non_resource(table: &Table, lookup: &dyn Lookup) -> Vec<(String
 }
 
 fn v3_text(paths: Entries, components: &Map<String, Value>, is_defined: bool) -> String {
-    let (info, security) = match is_defined {
-        true => (
+    let (info, security) = if is_defined {
+        (
             json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}),
             String::new(),
-        ),
-        false => (info(), format!(r#","securitySchemes":{}"#, security())),
+        )
+    } else {
+        (info(), format!(r#","securitySchemes":{}"#, security()))
     };
     let mut schemas = Entries::default();
     for (name, schema) in components {

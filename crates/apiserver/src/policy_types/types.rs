@@ -18,9 +18,10 @@ const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Returns the CEL type of a row's objects, or `None` if it is not known.
 pub(super) fn of_kind(registry: &Registry, row: &Row, name: &str) -> Option<Type> {
-    match row.custom {
-        true => of_custom(registry, row, name),
-        false => of_table(&row.resource.schema, name, &mut Vec::new()),
+    if row.custom {
+        of_custom(registry, row, name)
+    } else {
+        of_table(&row.resource.schema, name, &mut Vec::new())
     }
 }
 

@@ -281,9 +281,10 @@ async fn foreign_names_and_pages_are_refused() {
     let served = Served::new(&server).await;
     for protocol in [OVER_1, OVER_2] {
         let rebound = http::Request::get(format!("https://evil.test{MAPS}"));
-        let rebound = match protocol == OVER_1 {
-            true => http::Request::get(MAPS).header("host", "evil.test"),
-            false => rebound,
+        let rebound = if protocol == OVER_1 {
+            http::Request::get(MAPS).header("host", "evil.test")
+        } else {
+            rebound
         };
         let (status, _, message) = send(&served, protocol, empty(rebound)).await;
         assert_eq!(status, 403);

@@ -112,9 +112,10 @@ async fn each_system_refuses_the_other_one_s_fields_in_pods_and_in_all_templates
     for line in FIELDS.lines() {
         let scenario: Value = serde_json::from_str(line).expect("a scenario is JSON");
         let (spec, path) = spec_of(&scenario);
-        let why = match scenario["os"] == "windows" {
-            true => "Forbidden: cannot be set for a windows pod",
-            false => "Forbidden: windows options cannot be set for a linux pod",
+        let why = if scenario["os"] == "windows" {
+            "Forbidden: cannot be set for a windows pod"
+        } else {
+            "Forbidden: windows options cannot be set for a linux pod"
         };
         for (collection, at) in KINDS {
             let url = format!("{collection}?dryRun=All");

@@ -78,9 +78,10 @@ fn matches(filters: &Filters, own: &InstanceType) -> Result<bool, Refusal> {
 }
 
 fn usage_classes(own: &InstanceType) -> &'static [&'static str] {
-    match own.supports_spot {
-        true => &["on-demand", "spot"],
-        false => &["on-demand"],
+    if own.supports_spot {
+        &["on-demand", "spot"]
+    } else {
+        &["on-demand"]
     }
 }
 

@@ -30,9 +30,10 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     page.not_with(!ids.is_empty(), "instancesSet")?;
     root.accept(&["IncludeManagedResources"]);
     call.complete()?;
-    let candidates = match ids.is_empty() {
-        true => call.seen(),
-        false => call.named(&ids)?,
+    let candidates = if ids.is_empty() {
+        call.seen()
+    } else {
+        call.named(&ids)?
     };
     let mut found = Vec::new();
     for instance in candidates {
@@ -74,9 +75,10 @@ pub(super) async fn terminate(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             Err(other) => return Err(other.into()),
         };
         // What is shutting down is not at once described as terminated, however fast it goes.
-        let after = match gone || before.state == InstanceState::Terminated {
-            true => InstanceState::Terminated,
-            false => InstanceState::ShuttingDown,
+        let after = if gone || before.state == InstanceState::Terminated {
+            InstanceState::Terminated
+        } else {
+            InstanceState::ShuttingDown
         };
         changes.push((before, after));
     }
@@ -157,12 +159,13 @@ impl Call<'_> {
 
     /// Returns the ARN of an instance profile that a launch gives by name or by ARN.
     pub(super) fn profile_arn(&self, profile: &str) -> String {
-        match profile.starts_with("arn:") {
-            true => profile.to_owned(),
-            false => format!(
+        if profile.starts_with("arn:") {
+            profile.to_owned()
+        } else {
+            format!(
                 "arn:aws:iam::{}:instance-profile/{profile}",
                 self.account_id()
-            ),
+            )
         }
     }
 }

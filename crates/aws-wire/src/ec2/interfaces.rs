@@ -230,11 +230,12 @@ fn block(kind: Kind, text: &str) -> Result<Cidr, Refusal> {
 fn interface(root: &ParamScope<'_>) -> Result<InterfaceId, Refusal> {
     let id = root.required("NetworkInterfaceId")?;
     let digits = id.strip_prefix("eni-").unwrap_or_default();
-    match digits.len() == 17 && digits.bytes().all(|c| c.is_ascii_hexdigit()) {
-        true => Ok(InterfaceId(id.into())),
-        false => Err(Refusal::new(
+    if digits.len() == 17 && digits.bytes().all(|c| c.is_ascii_hexdigit()) {
+        Ok(InterfaceId(id.into()))
+    } else {
+        Err(Refusal::new(
             "InvalidNetworkInterfaceId.Malformed",
             format!("Invalid id: \"{id}\""),
-        )),
+        ))
     }
 }

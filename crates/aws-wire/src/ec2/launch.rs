@@ -182,14 +182,16 @@ impl LaunchSpec {
             instance_type: either(self.instance_type, &template.instance_type),
             subnet: either(self.subnet, &template.subnet),
             zone: either(self.zone, &template.zone),
-            security_groups: match self.security_groups.is_empty() {
-                true => template.security_groups.clone(),
-                false => self.security_groups,
+            security_groups: if self.security_groups.is_empty() {
+                template.security_groups.clone()
+            } else {
+                self.security_groups
             },
             profile: either(self.profile, &template.profile),
-            volumes: match self.volumes.is_empty() {
-                true => template.volumes.clone(),
-                false => self.volumes,
+            volumes: if self.volumes.is_empty() {
+                template.volumes.clone()
+            } else {
+                self.volumes
             },
             user_data: either(self.user_data, &template.user_data),
             is_spot: self.is_spot || template.is_spot,
@@ -333,13 +335,14 @@ pub(super) fn check_architecture(
     instance_type: &InstanceType,
     image: &NodeImage,
 ) -> Result<(), Refusal> {
-    match instance_type.arch == image.arch {
-        true => Ok(()),
-        false => Err(Refusal::value(format!(
+    if instance_type.arch == image.arch {
+        Ok(())
+    } else {
+        Err(Refusal::value(format!(
             "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. Specify an instance type and an AMI that have matching architectures, and try again.",
             architecture(instance_type.arch),
             architecture(image.arch)
-        ))),
+        )))
     }
 }
 

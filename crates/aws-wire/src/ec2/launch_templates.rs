@@ -50,9 +50,10 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             .token
             .as_ref()
             .is_some_and(|(_, own)| *own == fingerprint);
-        return match is_same {
-            true => Ok(call.answer(|xml| xml.node("launchTemplate", |xml| write(xml, call, own)))),
-            false => Err(super::launch::mismatch()),
+        return if is_same {
+            Ok(call.answer(|xml| xml.node("launchTemplate", |xml| write(xml, call, own))))
+        } else {
+            Err(super::launch::mismatch())
         };
     }
     if state.templates.iter().any(|own| own.name == name) {
@@ -76,12 +77,13 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
 
 fn check_name(name: &str) -> Result<(), Refusal> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "().-/_".contains(c);
-    match (3..=128).contains(&name.len()) && name.chars().all(is_plain) {
-        true => Ok(()),
-        false => Err(Refusal::new(
+    if (3..=128).contains(&name.len()) && name.chars().all(is_plain) {
+        Ok(())
+    } else {
+        Err(Refusal::new(
             "InvalidLaunchTemplateName.MalformedException",
             "Launch template name is invalid. Names must have 3 to 128 characters: letters, digits and ( ) . - / _",
-        )),
+        ))
     }
 }
 

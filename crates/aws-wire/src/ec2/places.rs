@@ -169,9 +169,10 @@ pub(super) async fn describe_status(call: &Call<'_>) -> Result<Vec<u8>, Refusal>
     let all = root.flag("IncludeAllInstances")?.unwrap_or_default();
     root.accept(&["IncludeManagedResources"]);
     call.complete()?;
-    let candidates = match ids.is_empty() {
-        true => call.seen(),
-        false => call.named(&ids)?,
+    let candidates = if ids.is_empty() {
+        call.seen()
+    } else {
+        call.named(&ids)?
     };
     let failing = call.ec2().impairments().await?;
     let mut found = Vec::new();

@@ -98,9 +98,10 @@ pub(super) fn run_action(endpoint: &Endpoint, action: &str, body: &[u8]) -> Resu
 
 /// Returns the attributes by which filters find a product.
 fn attributes(own: &InstanceType, os: Os, region: &str) -> Vec<(&'static str, String)> {
-    let (family, tenancy) = match own.bare_metal {
-        true => ("Compute Instance (bare metal)", "Dedicated"),
-        false => ("Compute Instance", "Shared"),
+    let (family, tenancy) = if own.bare_metal {
+        ("Compute Instance (bare metal)", "Dedicated")
+    } else {
+        ("Compute Instance", "Shared")
     };
     let os = match os {
         Os::Linux => "Linux",

@@ -61,15 +61,14 @@ pub(super) async fn run_action(
 
 fn queue_url(endpoint: &Endpoint, request: &GetQueueUrl) -> Result<Value, Refusal> {
     let name = endpoint.queue();
-    match request.queue_name == name {
-        true => {
-            let account = &endpoint.settings().account_id;
-            let region = &endpoint.ec2().config().region;
-            // Clients with AWS_ENDPOINT_URL send requests there, whatever the host of this URL.
-            let url = format!("https://sqs.{region}.amazonaws.com/{account}/{name}");
-            Ok(json!({ "QueueUrl": url }))
-        }
-        false => Err(no_queue()),
+    if request.queue_name == name {
+        let account = &endpoint.settings().account_id;
+        let region = &endpoint.ec2().config().region;
+        // Clients with AWS_ENDPOINT_URL send requests there, whatever the host of this URL.
+        let url = format!("https://sqs.{region}.amazonaws.com/{account}/{name}");
+        Ok(json!({ "QueueUrl": url }))
+    } else {
+        Err(no_queue())
     }
 }
 
@@ -82,9 +81,10 @@ fn no_queue() -> Refusal {
 
 fn check(endpoint: &Endpoint, url: &str) -> Result<(), Refusal> {
     let name = url.rsplit('/').next().unwrap_or_default();
-    match name == endpoint.queue() {
-        true => Ok(()),
-        false => Err(no_queue()),
+    if name == endpoint.queue() {
+        Ok(())
+    } else {
+        Err(no_queue())
     }
 }
 
@@ -121,9 +121,10 @@ async fn receive(endpoint: &Endpoint, request: ReceiveMessage) -> Result<Value, 
     };
     let all: Vec<_> = received.iter().map(|own| message(endpoint, own)).collect();
     // SQS leaves `Messages` out if there are none.
-    Ok(match all.is_empty() {
-        true => json!({}),
-        false => json!({ "Messages": all }),
+    Ok(if all.is_empty() {
+        json!({})
+    } else {
+        json!({ "Messages": all })
     })
 }
 

@@ -75,8 +75,9 @@ impl Input<'_> {
 /// Formats a taint like kubectl and the kubelet.
 fn written(taint: &Taint) -> String {
     let Taint { key, value, effect } = taint;
-    match value.is_empty() {
-        true => format!("{key}:{}", effect.as_str()),
-        false => format!("{key}={value}:{}", effect.as_str()),
+    if value.is_empty() {
+        format!("{key}:{}", effect.as_str())
+    } else {
+        format!("{key}={value}:{}", effect.as_str())
     }
 }

@@ -25,13 +25,12 @@ fn block(value: &Value, indent: usize, text: &mut String) {
         Value::Array(list) => {
             for one in list {
                 text.push_str(&format!("{pad}-"));
-                match is_block(one) {
-                    false => text.push_str(&format!(" {}\n", scalar(one))),
-                    true => {
-                        let mut inner = String::new();
-                        block(one, indent + 2, &mut inner);
-                        text.push_str(&format!(" {}", inner.trim_start_matches(' ')));
-                    }
+                if is_block(one) {
+                    let mut inner = String::new();
+                    block(one, indent + 2, &mut inner);
+                    text.push_str(&format!(" {}", inner.trim_start_matches(' ')));
+                } else {
+                    text.push_str(&format!(" {}\n", scalar(one)))
                 }
             }
         }
@@ -40,12 +39,11 @@ fn block(value: &Value, indent: usize, text: &mut String) {
 }
 
 fn entry(value: &Value, indent: usize, text: &mut String) {
-    match is_block(value) {
-        true => {
-            text.push('\n');
-            block(value, indent, text);
-        }
-        false => text.push_str(&format!(" {}\n", scalar(value))),
+    if is_block(value) {
+        text.push('\n');
+        block(value, indent, text);
+    } else {
+        text.push_str(&format!(" {}\n", scalar(value)))
     }
 }
 

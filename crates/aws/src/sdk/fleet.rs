@@ -77,10 +77,11 @@ impl Inner {
                 (None, more) => refused.extend(more),
             }
         }
-        match refused.is_empty() {
-            false => Err(CloudError::InsufficientCapacity(refused)),
+        if refused.is_empty() {
             // Nothing was requested at all.
-            true => Err(no_candidate()),
+            Err(no_candidate())
+        } else {
+            Err(CloudError::InsufficientCapacity(refused))
         }
     }
 

@@ -328,9 +328,10 @@ impl Inner {
             if let (Some(id), true) = (change.instance_id(), is_ending) {
                 let id = InstanceId(id.into());
                 let was_gone = state(change.previous_state()) == Some(InstanceState::Terminated);
-                let own = match was_gone {
-                    true => Err(CloudError::NotFound(id.clone())),
-                    false => Ok(()),
+                let own = if was_gone {
+                    Err(CloudError::NotFound(id.clone()))
+                } else {
+                    Ok(())
                 };
                 ended.insert(id, own);
             }
@@ -369,9 +370,10 @@ impl Inner {
 }
 
 fn gone(failed: Failed, id: &InstanceId) -> Ended {
-    match failed.is_not_found() {
-        true => Err(CloudError::NotFound(id.clone())),
-        false => Err(failed.into()),
+    if failed.is_not_found() {
+        Err(CloudError::NotFound(id.clone()))
+    } else {
+        Err(failed.into())
     }
 }
 

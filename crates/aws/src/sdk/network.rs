@@ -172,25 +172,22 @@ impl Inner {
         named: &[Arc<str>],
     ) -> Result<BTreeMap<Arc<str>, Subnet>, CloudError> {
         let found: Vec<Arc<str>>;
-        let ids = match named.is_empty() {
-            false => {
-                // In a block, so that the lock is released before the call.
-                let unknown: Vec<String> = {
-                    let network = lock(&self.network);
-                    let unknown = named.iter().filter(|id| !network.fresh(id));
-                    unknown.map(|id| id.to_string()).collect()
-                };
-                if !unknown.is_empty() {
-                    self.describe_subnets(vec![filter("subnet-id", unknown)])
-                        .await?;
-                }
-                named
+        let ids = if named.is_empty() {
+            let subnets = self.subnets(&[self.of_cluster()]).await?;
+            found = subnets.into_iter().map(|subnet| subnet.id).collect();
+            &found
+        } else {
+            // In a block, so that the lock is released before the call.
+            let unknown: Vec<String> = {
+                let network = lock(&self.network);
+                let unknown = named.iter().filter(|id| !network.fresh(id));
+                unknown.map(|id| id.to_string()).collect()
+            };
+            if !unknown.is_empty() {
+                self.describe_subnets(vec![filter("subnet-id", unknown)])
+                    .await?;
             }
-            true => {
-                let subnets = self.subnets(&[self.of_cluster()]).await?;
-                found = subnets.into_iter().map(|subnet| subnet.id).collect();
-                &found
-            }
+            named
         };
         Ok(lock(&self.network).best(ids))
     }

@@ -152,12 +152,11 @@ impl Parts<'_> {
     fn volumes(&self) -> Vec<LaunchTemplateBlockDeviceMappingRequest> {
         let own = &self.class.block_device_mappings;
         let usual;
-        let mappings = match own.is_empty() {
-            false => own,
-            true => {
-                usual = default_volumes(self.family, self.root_volume_gib);
-                &usual
-            }
+        let mappings = if own.is_empty() {
+            usual = default_volumes(self.family, self.root_volume_gib);
+            &usual
+        } else {
+            own
         };
         let mappings = mappings.iter();
         mappings
@@ -183,15 +182,15 @@ impl Parts<'_> {
         let interface = |takes_addresses: bool| {
             let groups = Some(self.security_groups.to_vec());
             let own = InterfaceRequest::builder().set_groups(groups);
-            match takes_addresses {
-                false => own,
-                true => own
-                    .set_associate_public_ip_address(class.associate_public_ip_address)
+            if takes_addresses {
+                own.set_associate_public_ip_address(class.associate_public_ip_address)
                     .set_connection_tracking_specification(tracking.clone())
                     .set_ipv4_prefix_count(prefixes.filter(|_| !self.ipv6))
                     .set_ipv6_prefix_count(prefixes.filter(|_| self.ipv6))
                     .set_primary_ipv6(self.ipv6.then_some(true))
-                    .set_ipv6_address_count(self.ipv6.then_some(1)),
+                    .set_ipv6_address_count(self.ipv6.then_some(1))
+            } else {
+                own
             }
         };
         if class.network_interfaces.is_empty() {

@@ -46,9 +46,10 @@ impl Run<'_> {
                     let is_number = |value: &Value| {
                         matches!(value, Value::Float(_) | Value::Int(_) | Value::UInt(_))
                     };
-                    return failed(match is_number(left) && is_number(right) {
-                        true => "NaN values cannot be ordered".to_owned(),
-                        false => missing::message(function, None, &values),
+                    return failed(if is_number(left) && is_number(right) {
+                        "NaN values cannot be ordered".to_owned()
+                    } else {
+                        missing::message(function, None, &values)
                     });
                 };
                 bool(match function {

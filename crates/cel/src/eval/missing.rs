@@ -78,8 +78,9 @@ pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) 
             return format!("no such overload: {function}({})", types.join(", "));
         }
     };
-    match has_trait || RECEIVERS.contains(&first) {
-        true => "no such overload".to_owned(),
-        false => format!("no such overload: {function}"),
+    if has_trait || RECEIVERS.contains(&first) {
+        "no such overload".to_owned()
+    } else {
+        format!("no such overload: {function}")
     }
 }

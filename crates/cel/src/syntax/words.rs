@@ -16,9 +16,10 @@ pub(super) fn accept(source: &str, plain: &str, most_depth: u16) -> Result<(), I
         Err(mut errors) => {
             // Macros are checked by this module's parser, which also reports their errors.
             errors.errors.retain(|error| error.msg != SIMPLE);
-            match errors.errors.is_empty() {
-                true => Ok(()),
-                false => Err(syntax_errors(source, &errors)),
+            if errors.errors.is_empty() {
+                Ok(())
+            } else {
+                Err(syntax_errors(source, &errors))
             }
         }
     }

@@ -67,9 +67,10 @@ fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources 
     let memory_mib = instance_type.memory_mib;
     let overhead_mib = template.memory_overhead.of_mib(memory_mib);
     // A RAID 0 of the local disks holds the ephemeral storage instead of the root volume.
-    let ephemeral_bytes = match template.raid0 && instance_type.local_nvme_gb > 0 {
-        true => instance_type.local_nvme_gb * 1_000_000_000,
-        false => template.root_volume_gib * GIB,
+    let ephemeral_bytes = if template.raid0 && instance_type.local_nvme_gb > 0 {
+        instance_type.local_nvme_gb * 1_000_000_000
+    } else {
+        template.root_volume_gib * GIB
     };
     let mut resources = Resources {
         cpu_milli: instance_type.vcpus * 1000,

@@ -185,9 +185,10 @@ impl FaultyCalls {
 
     /// Returns the number of blocks, out of `count`, that are assigned.
     pub(super) fn part_of(&mut self, count: u32) -> u32 {
-        match count > 1 && self.happens(self.faults.partial) {
-            true => 1 + self.random.below(u64::from(count) - 1) as u32,
-            false => count,
+        if count > 1 && self.happens(self.faults.partial) {
+            1 + self.random.below(u64::from(count) - 1) as u32
+        } else {
+            count
         }
     }
 

@@ -260,9 +260,10 @@ fn slots(instance: &Instance) -> usize {
 
 impl State {
     fn outcome(&mut self, changes: bool) -> CallOutcome {
-        match self.faults.is_throttled() {
-            true => CallOutcome::Throttled,
-            false => self.address_calls.outcome(changes),
+        if self.faults.is_throttled() {
+            CallOutcome::Throttled
+        } else {
+            self.address_calls.outcome(changes)
         }
     }
 

@@ -180,16 +180,20 @@ impl SimulatedEc2 {
     /// Ends a fault. Returns a sentence about the result.
     pub fn heal(&self, fault: &Fault) -> String {
         match fault {
-            Fault::SpotInterruption(id) => match self.call_off_interruption(id) {
-                true => format!("{} is not taken back.", self.named(id)),
-                false => format!("{} has been taken back.", self.named(id)),
-            },
+            Fault::SpotInterruption(id) => {
+                if self.call_off_interruption(id) {
+                    format!("{} is not taken back.", self.named(id))
+                } else {
+                    format!("{} has been taken back.", self.named(id))
+                }
+            }
             Fault::Rebalance(id) => format!("{} is no longer at risk.", self.named(id)),
             Fault::Crash(id) => {
                 self.state().in_force.crashed.remove(id);
-                match self.start_unless_held(id) {
-                    true => format!("{} starts again.", self.named(id)),
-                    false => format!("{} cannot start again.", self.named(id)),
+                if self.start_unless_held(id) {
+                    format!("{} starts again.", self.named(id))
+                } else {
+                    format!("{} cannot start again.", self.named(id))
                 }
             }
             Fault::ZoneOutage(zone) => {

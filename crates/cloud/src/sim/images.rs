@@ -88,9 +88,10 @@ impl SimulatedEc2 {
         };
         let selected = newest_of_each(&releases, family, version, &variant);
         let is_fallback = selected.is_empty();
-        let images = match is_fallback {
-            true => newest_of_each(&releases, family, version, &|image| Some(image.variant)),
-            false => selected,
+        let images = if is_fallback {
+            newest_of_each(&releases, family, version, &|image| Some(image.variant))
+        } else {
+            selected
         };
         SelectedImages {
             images,

@@ -27,9 +27,10 @@ impl SimulatedEc2 {
     /// The call is throttled.
     pub(super) fn dry_run(&self) -> Result<Option<DeniedCall>, CloudError> {
         let mut state = self.state();
-        match state.faults.is_throttled() {
-            true => Err(CloudError::Throttled),
-            false => Ok(first_denied(&state.denied)),
+        if state.faults.is_throttled() {
+            Err(CloudError::Throttled)
+        } else {
+            Ok(first_denied(&state.denied))
         }
     }
 }

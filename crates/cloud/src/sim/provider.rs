@@ -43,9 +43,10 @@ impl CloudProvider for SimulatedEc2 {
     ) -> BoxFuture<'a, Result<Vec<Subnet>, CloudError>> {
         Box::pin(async move {
             let mut state = self.state();
-            match state.faults.is_throttled() {
-                true => Err(CloudError::Throttled),
-                false => Ok(state.network.select(selectors)),
+            if state.faults.is_throttled() {
+                Err(CloudError::Throttled)
+            } else {
+                Ok(state.network.select(selectors))
             }
         })
     }
@@ -84,9 +85,10 @@ impl CloudProvider for SimulatedEc2 {
     ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
         Box::pin(async move {
             let throttled = self.state().faults.is_throttled();
-            match throttled {
-                true => Err(CloudError::Throttled),
-                false => Ok(self.selected_group(selector)),
+            if throttled {
+                Err(CloudError::Throttled)
+            } else {
+                Ok(self.selected_group(selector))
             }
         })
     }
@@ -230,9 +232,10 @@ impl CloudProvider for SimulatedEc2 {
     fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>> {
         Box::pin(async {
             let throttled = self.state().faults.is_throttled();
-            match throttled {
-                true => Err(CloudError::Throttled),
-                false => Ok(self.impaired()),
+            if throttled {
+                Err(CloudError::Throttled)
+            } else {
+                Ok(self.impaired())
             }
         })
     }

@@ -205,9 +205,10 @@ impl State {
             reservation: Some(own.reservation.id.to_string()),
             placement: None,
         };
-        match self.faults.is_unavailable(&option) {
-            true => 0,
-            false => self.free_of(own, now),
+        if self.faults.is_unavailable(&option) {
+            0
+        } else {
+            self.free_of(own, now)
         }
     }
 }

@@ -35,9 +35,10 @@ fn ec2() -> SimulatedEc2 {
 async fn selected(ec2: &SimulatedEc2, family: AmiFamily, term: Value) -> Vec<String> {
     let term: AmiSelectorTerm = serde_json::from_value(term).unwrap();
     let found = ec2.images(&[term], family, version()).await.unwrap();
-    match found.is_fallback {
-        true => Vec::new(),
-        false => found.images.into_iter().map(|own| own.id).collect(),
+    if found.is_fallback {
+        Vec::new()
+    } else {
+        found.images.into_iter().map(|own| own.id).collect()
     }
 }
 

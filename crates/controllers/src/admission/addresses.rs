@@ -55,9 +55,10 @@ impl Rule for WindowsAddresses {
             _ => return Verdict::default(),
         };
         // Looked up last, because most writes need no ConfigMap.
-        match is_switched_on(cluster) {
-            true => Verdict::forbidden(why),
-            false => Verdict::default(),
+        if is_switched_on(cluster) {
+            Verdict::forbidden(why)
+        } else {
+            Verdict::default()
         }
     }
 }

@@ -122,9 +122,10 @@ impl History {
         let Some(behavior) = behavior else {
             return;
         };
-        let (events, rules) = match to > from {
-            true => (&mut self.scale_ups, &behavior.scale_up),
-            false => (&mut self.scale_downs, &behavior.scale_down),
+        let (events, rules) = if to > from {
+            (&mut self.scale_ups, &behavior.scale_up)
+        } else {
+            (&mut self.scale_downs, &behavior.scale_down)
         };
         // Events older than the longest policy period can no longer count.
         let longest = policies(rules.as_ref())
@@ -190,9 +191,10 @@ impl History {
         // Only recommendations within the longer of the two windows can still count.
         self.recommendations.retain(|(at, _)| *at >= up.min(down));
         self.recommendations.push((now, recommended));
-        let why = match recommended >= current {
-            true => UP_STABILIZED,
-            false => DOWN_STABILIZED,
+        let why = if recommended >= current {
+            UP_STABILIZED
+        } else {
+            DOWN_STABILIZED
         };
         (stable, why)
     }
@@ -210,9 +212,10 @@ impl History {
             let limit = self
                 .highest(behavior.scale_up.as_ref(), current, now)
                 .max(current);
-            let (most, why) = match bounds.max > limit {
-                true => (limit, TOO_FAST_UP),
-                false => (bounds.max, TOO_MANY),
+            let (most, why) = if bounds.max > limit {
+                (limit, TOO_FAST_UP)
+            } else {
+                (bounds.max, TOO_MANY)
             };
             if recommended > most {
                 return (most, why);
@@ -221,9 +224,10 @@ impl History {
             let limit = self
                 .lowest(behavior.scale_down.as_ref(), current, now)
                 .min(current);
-            let (fewest, why) = match bounds.min < limit {
-                true => (limit, TOO_FAST_DOWN),
-                false => (bounds.min, TOO_FEW),
+            let (fewest, why) = if bounds.min < limit {
+                (limit, TOO_FAST_DOWN)
+            } else {
+                (bounds.min, TOO_FEW)
             };
             if recommended < fewest {
                 return (fewest, why);
@@ -286,9 +290,10 @@ impl History {
 /// more.
 fn within(bounds: &Bounds<'_>, current: i32, recommended: i32) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
-    let (most, why) = match bounds.max > limit {
-        true => (limit, TOO_FAST_UP),
-        false => (bounds.max, TOO_MANY),
+    let (most, why) = if bounds.max > limit {
+        (limit, TOO_FAST_UP)
+    } else {
+        (bounds.max, TOO_MANY)
     };
     if recommended < bounds.min {
         (bounds.min, TOO_FEW)

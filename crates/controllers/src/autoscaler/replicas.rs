@@ -167,9 +167,10 @@ impl MetricInputs<'_> {
         let grows = direction(first.ratio) == Ordering::Greater;
         let unready_counts = !groups.unready.is_empty() && grows;
         if !unready_counts && groups.missing.is_empty() {
-            return Ok(proposal(match self.tolerances.take(first.ratio) {
-                true => self.current,
-                false => times(first.ratio, groups.ready),
+            return Ok(proposal(if self.tolerances.take(first.ratio) {
+                self.current
+            } else {
+                times(first.ratio, groups.ready)
             }));
         }
         let mut assume = |pods: &[String], milli: &dyn Fn(&str) -> i64| {
@@ -204,10 +205,7 @@ impl MetricInputs<'_> {
             Ordering::Greater => replicas < self.current,
             Ordering::Equal => false,
         };
-        Ok(proposal(match overshoots {
-            true => self.current,
-            false => replicas,
-        }))
+        Ok(proposal(if overshoots { self.current } else { replicas }))
     }
 
     /// Returns the request of each pod, in thousandths.

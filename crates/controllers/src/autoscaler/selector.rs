@@ -40,9 +40,10 @@ fn requirement(part: &str) -> Option<Expression> {
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = part.split_once(operator) {
             let (key, value) = (name(key)?, token(value)?);
-            return Some(match equal {
-                true => Expression::Equal(key, value),
-                false => Expression::NotEqual(key, value),
+            return Some(if equal {
+                Expression::Equal(key, value)
+            } else {
+                Expression::NotEqual(key, value)
             });
         }
     }

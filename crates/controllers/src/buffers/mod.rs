@@ -76,9 +76,10 @@ impl Buffers {
     /// Replaces the chunks of a buffer. Returns whether they differ from those before.
     fn set(&self, key: Key, chunks: Vec<Arc<Pod>>) -> bool {
         let mut state = self.state();
-        let before = match chunks.is_empty() {
-            true => state.chunks.remove(&key),
-            false => state.chunks.insert(key.clone(), chunks),
+        let before = if chunks.is_empty() {
+            state.chunks.remove(&key)
+        } else {
+            state.chunks.insert(key.clone(), chunks)
         };
         before.as_ref() != state.chunks.get(&key)
     }
@@ -192,9 +193,12 @@ async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
         return Ok(());
     }
     let buffer = karpenter.buffers.get(&key.0, &key.1);
-    let origin = buffer.as_ref().map(|own| match is_open {
-        true => Some(Origin::of(own, karpenter)),
-        false => None,
+    let origin = buffer.as_ref().map(|own| {
+        if is_open {
+            Some(Origin::of(own, karpenter))
+        } else {
+            None
+        }
     });
     let now = karpenter.base.clock.now();
     let (chunks, status) = match (&buffer, origin) {

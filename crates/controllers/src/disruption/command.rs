@@ -54,9 +54,10 @@ pub(super) struct Command {
 
 impl Command {
     fn decision(&self) -> &'static str {
-        match self.replacements.is_empty() {
-            true => "delete",
-            false => "replace",
+        if self.replacements.is_empty() {
+            "delete"
+        } else {
+            "replace"
         }
     }
 
@@ -475,9 +476,10 @@ async fn taint(karpenter: &KarpenterContext, name: &str, wanted: bool) -> kube::
     if is_there == wanted {
         return Ok(());
     }
-    match wanted {
-        true => taints.push(taint),
-        false => taints.retain(|own| own.key != taint.key),
+    if wanted {
+        taints.push(taint)
+    } else {
+        taints.retain(|own| own.key != taint.key)
     }
     // A merge patch replaces the whole list of taints, so the resource version keeps taints that others added
     // meanwhile.

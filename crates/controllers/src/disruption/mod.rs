@@ -134,9 +134,10 @@ impl Disruption {
     async fn count_costs(&self) {
         let karpenter = &self.karpenter;
         let pools = karpenter.pools.list();
-        let markets = match pools.is_empty() {
-            true => Markets::default(),
-            false => Markets::now(karpenter).await,
+        let markets = if pools.is_empty() {
+            Markets::default()
+        } else {
+            Markets::now(karpenter).await
         };
         karpenter.metrics.clear(Metric::Cost);
         for pool in pools {
@@ -182,11 +183,10 @@ impl Disruption {
                     self.events.unconsolidatable(&node, claim, &why);
                     continue;
                 }
-                match wait.is_zero() {
-                    true => {
-                        candidates.extend(checker.candidate(claim, &pool, false, &mut self.events))
-                    }
-                    false => next = next.min(wait.unsigned_abs()),
+                if wait.is_zero() {
+                    candidates.extend(checker.candidate(claim, &pool, false, &mut self.events))
+                } else {
+                    next = next.min(wait.unsigned_abs())
                 }
             }
             eligible += candidates.len();
@@ -423,9 +423,12 @@ async fn mark_consolidatable(
     if marked == due {
         return Ok(());
     }
-    edit(karpenter, &claim.name_any(), |conditions| match due {
-        true => conditions.set_true(condition::CONSOLIDATABLE),
-        false => conditions.clear(condition::CONSOLIDATABLE),
+    edit(karpenter, &claim.name_any(), |conditions| {
+        if due {
+            conditions.set_true(condition::CONSOLIDATABLE)
+        } else {
+            conditions.clear(condition::CONSOLIDATABLE)
+        }
     })
     .await
 }

@@ -120,9 +120,10 @@ impl<'de> DeserializeSeed<'de> for Find<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
-        match self.path.is_empty() {
-            true => *self.found = Some(String::deserialize(input)?),
-            false => input.deserialize_map(self)?,
+        if self.path.is_empty() {
+            *self.found = Some(String::deserialize(input)?)
+        } else {
+            input.deserialize_map(self)?
         }
         Err(D::Error::custom("found"))
     }

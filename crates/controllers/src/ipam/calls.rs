@@ -291,9 +291,10 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> An
                     && ![409, 429].contains(&status.code)
                 {
                     tracing::debug!(%error, pod = name, "annotation refused");
-                    return match api_error::is_not_found(&error) {
-                        true => AnnotationResult::Gone,
-                        false => AnnotationResult::Refused,
+                    return if api_error::is_not_found(&error) {
+                        AnnotationResult::Gone
+                    } else {
+                        AnnotationResult::Refused
                     };
                 }
                 tracing::debug!(%error, pod = name, "whether the annotation was written is not known");

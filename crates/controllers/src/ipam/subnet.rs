@@ -59,9 +59,10 @@ impl Subnet {
     pub(super) fn free(&self, now: u64) -> usize {
         let under_way = self.under_way.iter();
         let counted = under_way.filter(|begun| **begun + SLOW_MS > now).count();
-        match self.until <= now {
-            true => self.window.saturating_sub(counted),
-            false => 0,
+        if self.until <= now {
+            self.window.saturating_sub(counted)
+        } else {
+            0
         }
     }
 

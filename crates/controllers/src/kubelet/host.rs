@@ -284,9 +284,10 @@ impl Host {
             images: &mut self.images,
             addresses: &mut self.addresses,
             pace: self.pace,
-            delays: match self.is_paging {
-                true => self.delays.while_paging(),
-                false => self.delays,
+            delays: if self.is_paging {
+                self.delays.while_paging()
+            } else {
+                self.delays
             },
         };
         (parts, &mut self.pods)

@@ -117,12 +117,11 @@ impl NodeImages {
         let known = self.known.get(&image.full_name());
         let available_at = known.map(|stored| stored.available_at);
         let work = match &found {
-            Some(found) if available_at.is_none() => {
-                self.delays.pull(match self.has_base_of(found) {
-                    true => found.sizes.download_bytes,
-                    false => found.sizes.bytes,
-                })
-            }
+            Some(found) if available_at.is_none() => self.delays.pull(if self.has_base_of(found) {
+                found.sizes.download_bytes
+            } else {
+                found.sizes.bytes
+            }),
             _ => self.delays.pull_check,
         };
         let (mut done_at, mut work) = self.queue(work, now);

@@ -244,9 +244,12 @@ impl UsageReading<'_> {
             .unwrap_or_default();
         // A shared amount models load behind a Service: more replicas leave less for each, so an autoscaler
         // settles.
-        let share = |amount: Amount| match amount.shared {
-            true => self.share(pod, workload, amount.quantity),
-            false => amount.quantity,
+        let share = |amount: Amount| {
+            if amount.shared {
+                self.share(pod, workload, amount.quantity)
+            } else {
+                amount.quantity
+            }
         };
         let usual = usual(container);
         let resources = container.resources.as_ref();

@@ -60,16 +60,17 @@ fn disruption(spec: &ProvisionerSpec) -> Disruption {
         .consolidation
         .as_ref()
         .is_some_and(|consolidation| consolidation.enabled == Some(true));
-    let (consolidation_policy, consolidate_after) = match consolidates {
+    let (consolidation_policy, consolidate_after) = if consolidates {
         // v1alpha5 consolidated without waiting.
-        true => (
+        (
             ConsolidationPolicy::WhenEmptyOrUnderutilized,
             NillableDuration::seconds(0),
-        ),
-        false => (
+        )
+    } else {
+        (
             ConsolidationPolicy::WhenEmpty,
             seconds(spec.ttl_seconds_after_empty),
-        ),
+        )
     };
     Disruption {
         consolidate_after,
@@ -187,9 +188,10 @@ fn selectors(map: &BTreeMap<String, String>) -> Vec<(Option<String>, BTreeMap<St
             (key.clone(), value.to_owned())
         })
         .collect();
-    match tags.is_empty() {
-        true => Vec::new(),
-        false => vec![(None, tags)],
+    if tags.is_empty() {
+        Vec::new()
+    } else {
+        vec![(None, tags)]
     }
 }
 

@@ -35,9 +35,10 @@ pub(super) fn start(karpenter: &KarpenterContext) {
                 Ok(()) => passes += 1,
                 Err(error) => tracing::debug!(%error, "garbage collection failed, will retry"),
             }
-            let period = match passes <= FIRST_PASSES {
-                true => FIRST_PERIOD,
-                false => PERIOD,
+            let period = if passes <= FIRST_PASSES {
+                FIRST_PERIOD
+            } else {
+                PERIOD
             };
             tokio::time::sleep(period).await;
         }

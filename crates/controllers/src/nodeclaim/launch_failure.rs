@@ -34,15 +34,16 @@ fn unauthorized(message: &str) -> (&'static str, &'static str) {
     if let Some((_, text)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
         return ("Unauthorized", text);
     }
-    match message.contains("Not authorized for images") {
-        true => (
+    if message.contains("Not authorized for images") {
+        (
             "AMIAuthorizationFailure",
             "User is not authorized for AMI used in instance launch",
-        ),
-        false => (
+        )
+    } else {
+        (
             "Unauthorized",
             "User is not authorized to perform this operation because no identity-based policy allows it",
-        ),
+        )
     }
 }
 

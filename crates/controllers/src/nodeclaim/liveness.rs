@@ -68,9 +68,10 @@ fn deadline(claim: &NodeClaim, now: Timestamp) -> Option<Deadline> {
         return None;
     }
     // An instance takes minutes to boot and join, so registration has longer than the launch.
-    let (kind, timeout, reason) = match claim.is(condition::LAUNCHED) {
-        false => (condition::LAUNCHED, LAUNCH, "launch_timeout"),
-        true => (condition::REGISTERED, REGISTRATION, "registration_timeout"),
+    let (kind, timeout, reason) = if claim.is(condition::LAUNCHED) {
+        (condition::REGISTERED, REGISTRATION, "registration_timeout")
+    } else {
+        (condition::LAUNCHED, LAUNCH, "launch_timeout")
     };
     let since = claim.condition(kind)?.last_transition_time.0;
     Some(Deadline {

@@ -148,9 +148,10 @@ async fn reconcile(
         Ok(launch::Outcome::Done | launch::Outcome::Waits) => Ok(()),
         Err(error) => Err(error),
     };
-    let registered = match claim.is(condition::LAUNCHED) {
-        true => registration::step(karpenter, &mut claim).await,
-        false => Ok(()),
+    let registered = if claim.is(condition::LAUNCHED) {
+        registration::step(karpenter, &mut claim).await
+    } else {
+        Ok(())
     };
     // A failed registration left the node half known; initialization would judge it by old data.
     let initialized = match &registered {

@@ -113,9 +113,10 @@ impl Terminator {
             && let Some(id) = &instance
             && let Err(error) = karpenter.cloud.get(id.clone()).await
         {
-            return match error.is_not_found() {
-                true => remove_finalizer(karpenter, &node, &log).await,
-                false => Err(error.into()),
+            return if error.is_not_found() {
+                remove_finalizer(karpenter, &node, &log).await
+            } else {
+                Err(error.into())
             };
         }
         // An unreadable deadline is an error, because guessing could delete protected pods.
@@ -297,9 +298,10 @@ impl<'a> Ending<'a> {
                 conditions.set(kind, status, reason, reason);
             }
         });
-        match stored.status == marked.status {
-            true => Ok(()),
-            false => write_back(karpenter, &stored, &marked).await,
+        if stored.status == marked.status {
+            Ok(())
+        } else {
+            write_back(karpenter, &stored, &marked).await
         }
     }
 }

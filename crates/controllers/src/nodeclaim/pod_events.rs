@@ -95,11 +95,10 @@ mod tests {
     use super::*;
 
     fn pod(phase: &str, daemon: bool) -> Arc<Pod> {
-        let owners = match daemon {
-            true => {
-                json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true }])
-            }
-            false => json!([]),
+        let owners = if daemon {
+            json!([{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true }])
+        } else {
+            json!([])
         };
         let pod = json!({
             "metadata": { "name": "p", "ownerReferences": owners },

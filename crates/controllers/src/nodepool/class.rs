@@ -119,12 +119,11 @@ async fn reconcile(
         is_fallback,
     } = images(karpenter, &class.spec).await?;
     let gates = karpenter.options.gates;
-    let ignored = match karpenter.cloud.heeds_machine_settings() {
-        true => {
-            let reservations = ignored_fields::of_reservations(&class.spec, gates);
-            reservations.into_iter().collect()
-        }
-        false => ignored_fields::of_node_class(&class.spec, is_fallback, gates),
+    let ignored = if karpenter.cloud.heeds_machine_settings() {
+        let reservations = ignored_fields::of_reservations(&class.spec, gates);
+        reservations.into_iter().collect()
+    } else {
+        ignored_fields::of_node_class(&class.spec, is_fallback, gates)
     };
     let found = SelectedResources {
         subnets: karpenter
@@ -359,9 +358,10 @@ fn conclude(
 
 /// Returns a capacity reservation in the form of a class's status.
 pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> ReservationStatus {
-    let state = match own.is_expiring(now) {
-        true => EXPIRING,
-        false => "active",
+    let state = if own.is_expiring(now) {
+        EXPIRING
+    } else {
+        "active"
     };
     ReservationStatus {
         availability_zone: own.zone,

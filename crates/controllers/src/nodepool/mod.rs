@@ -204,12 +204,11 @@ fn status_of(
     let mut errors: Vec<String> = validation::error(&pool.spec).into_iter().collect();
     errors.extend(terms::errors(pool));
     let valid = condition::VALIDATION_SUCCEEDED;
-    match errors.is_empty() {
-        true => conditions.set_true(valid),
-        false => {
-            let (reason, message) = ("NodePoolValidationFailed", errors.join("; "));
-            conditions.set(valid, Status::False, reason, &message);
-        }
+    if errors.is_empty() {
+        conditions.set_true(valid)
+    } else {
+        let (reason, message) = ("NodePoolValidationFailed", errors.join("; "));
+        conditions.set(valid, Status::False, reason, &message);
     }
     let healthy = condition::NODE_REGISTRATION_HEALTHY;
     match health {
@@ -238,13 +237,14 @@ fn class_readiness(
     let not_ready = |reason: &str, message: String| (Status::False, reason.to_owned(), message);
     let Some(class) = class else {
         let (kind, name) = (&reference.kind, &reference.name);
-        let message = match is_ec2(reference) {
-            true => format!("NodeClass not found on cluster: there is no {kind} {name:?}"),
-            false => format!(
+        let message = if is_ec2(reference) {
+            format!("NodeClass not found on cluster: there is no {kind} {name:?}")
+        } else {
+            format!(
                 "NodeClass not found on cluster: {kind} of group {:?} is no kind of NodeClass, EC2NodeClass of group {:?} is",
                 reference.group,
                 EC2NodeClass::group(&())
-            ),
+            )
         };
         return not_ready("NodeClassNotFound", message);
     };

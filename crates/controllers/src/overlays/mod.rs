@@ -159,18 +159,17 @@ async fn reconcile(karpenter: &KarpenterContext) -> kube::Result<()> {
         return Ok(());
     }
     let overlays = karpenter.overlays.list();
-    let judgement = match karpenter.options.gates.node_overlay {
-        false => None,
-        true => {
-            // Judged on machines without overlays, or an overlay would conflict with its own earlier effect.
-            let (markets, pools) = (Markets::of_classes(karpenter).await, karpenter.pools.list());
-            let pools = pools.iter().filter_map(|pool| {
-                let class = &pool.spec.template.spec.node_class_ref.name;
-                Some((&**pool, markets.of_class(class)?))
-            });
-            let pools: Vec<_> = pools.collect();
-            Some(judge(overlays.iter().map(|own| &**own), &pools))
-        }
+    let judgement = if karpenter.options.gates.node_overlay {
+        // Judged on machines without overlays, or an overlay would conflict with its own earlier effect.
+        let (markets, pools) = (Markets::of_classes(karpenter).await, karpenter.pools.list());
+        let pools = pools.iter().filter_map(|pool| {
+            let class = &pool.spec.template.spec.node_class_ref.name;
+            Some((&**pool, markets.of_class(class)?))
+        });
+        let pools: Vec<_> = pools.collect();
+        Some(judge(overlays.iter().map(|own| &**own), &pools))
+    } else {
+        None
     };
     let counted = judgement.as_ref().map(|own| own.overlays.clone());
     if karpenter

@@ -65,15 +65,16 @@ impl Overlay {
         };
         let price = read("price", &spec.price);
         let adjustment = read("priceAdjustment", &spec.price_adjustment);
-        match errors.is_empty() {
-            true => Ok(Self {
+        if errors.is_empty() {
+            Ok(Self {
                 name: overlay.metadata.name.clone().unwrap_or_default(),
                 weight: overlay.weight(),
                 requirements: spec.requirements.iter().map(normalized).collect(),
                 price: price.or(adjustment),
                 capacity: amounts(&spec.capacity),
-            }),
-            false => Err(errors.join("; ")),
+            })
+        } else {
+            Err(errors.join("; "))
         }
     }
 
@@ -152,9 +153,10 @@ impl PriceChange {
             let share = nano(percent)? / 100;
             // A percentage without a sign could mean the new share or the change, and Karpenter's schema
             // admits only signed ones.
-            return Some(match sign? {
-                true => Self::Share(NANO + share),
-                false => Self::Share(NANO.saturating_sub(share)),
+            return Some(if sign? {
+                Self::Share(NANO + share)
+            } else {
+                Self::Share(NANO.saturating_sub(share))
             });
         }
         let amount = micro(nano(amount)?);

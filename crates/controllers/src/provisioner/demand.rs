@@ -57,9 +57,10 @@ impl Demand {
     /// Collects the present demand; `None` if no pod needs a place.
     pub(super) async fn gather(karpenter: &KarpenterContext) -> Option<Self> {
         let waiting = Waiting::now(karpenter);
-        match waiting.specs.is_empty() {
-            true => None,
-            false => Some(Self::of(waiting, karpenter, false).await),
+        if waiting.specs.is_empty() {
+            None
+        } else {
+            Some(Self::of(waiting, karpenter, false).await)
         }
     }
 
@@ -90,9 +91,10 @@ impl Demand {
                 effort: None,
                 preferences: karpenter.options.settings.preferences,
                 min_values: karpenter.options.settings.min_values,
-                reserved: match is_careful {
-                    true => ReservedPolicy::FallBack,
-                    false => ReservedPolicy::Wait,
+                reserved: if is_careful {
+                    ReservedPolicy::FallBack
+                } else {
+                    ReservedPolicy::Wait
                 },
             },
             reshaped,

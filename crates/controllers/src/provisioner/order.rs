@@ -38,9 +38,10 @@ pub(crate) async fn order(
         .claim_api()
         .create(&PostParams::default(), &wanted)
         .await?;
-    let relaxed = match planned.min_values_relaxed {
-        true => "true",
-        false => "false",
+    let relaxed = if planned.min_values_relaxed {
+        "true"
+    } else {
+        "false"
     };
     let labels = [
         ("reason", reason),

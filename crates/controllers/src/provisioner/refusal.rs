@@ -56,9 +56,10 @@ fn message(
         )
     };
     let reasons: Vec<_> = unplaceable.pools.iter().map(of_pool).collect();
-    match reasons.is_empty() {
-        true => "no nodepools found".to_owned(),
-        false => reasons.join("; "),
+    if reasons.is_empty() {
+        "no nodepools found".to_owned()
+    } else {
+        reasons.join("; ")
     }
 }
 

@@ -127,9 +127,10 @@ impl Markets {
     /// Subtracts what claims hold from each reservation. An offering with nothing left stays
     /// available, because the claims may still be launched elsewhere.
     pub(super) fn without(self, held: &BTreeMap<String, u32>) -> Self {
-        match held.is_empty() {
-            true => self,
-            false => self.map(|market| market.without(held)),
+        if held.is_empty() {
+            self
+        } else {
+            self.map(|market| market.without(held))
         }
     }
 }

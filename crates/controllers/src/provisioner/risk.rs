@@ -162,10 +162,11 @@ impl SpotRisks {
             (format!("{instance_type}/{zone}"), *own)
         };
         let points: BTreeMap<String, Points> = known.iter().map(name).collect();
-        match points.is_empty() {
-            true => None,
+        if points.is_empty() {
+            None
+        } else {
             // Serializing plain fields cannot fail.
-            false => serde_json::to_string(&points).ok(),
+            serde_json::to_string(&points).ok()
         }
     }
 

@@ -86,10 +86,7 @@ impl Provisioner {
         let mut waiting = false;
         loop {
             // After a timeout a new plan is made, unless the node of every pod is on its way.
-            let patience = match self.holds_back {
-                true => TRIAL,
-                false => RETRY,
-            };
+            let patience = if self.holds_back { TRIAL } else { RETRY };
             let batcher = &self.karpenter.batcher;
             let is_open = !waiting || timeout(patience, batcher.opened()).await.is_ok();
             // An open batch is waited for; otherwise a plan would be made for its first pods alone.

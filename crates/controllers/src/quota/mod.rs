@@ -125,10 +125,7 @@ impl Controller {
         let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone());
         let hard = hard.unwrap_or_default();
         let (used, counts_others) = self.count(key.namespace(), &quota, &hard).await?;
-        let again = match counts_others {
-            true => RECOUNT,
-            false => RESYNC,
-        };
+        let again = if counts_others { RECOUNT } else { RESYNC };
         // Scheduled before the write, so that a conflict does not end the series.
         self.queue.add_after(key.clone(), again);
         let status = ResourceQuotaStatus {
@@ -206,9 +203,10 @@ impl Controller {
             let amount = match LimitedObjects::of(name) {
                 LimitedObjects::Kind { group, plural } => {
                     others = true;
-                    match usage::has_scopes(quota) {
-                        true => 0,
-                        false => self.number(namespace, group, plural).await?,
+                    if usage::has_scopes(quota) {
+                        0
+                    } else {
+                        self.number(namespace, group, plural).await?
                     }
                 }
                 LimitedObjects::Pods

@@ -108,10 +108,13 @@ fn newly_provided_resources(change: &Change<'_, DeviceClass>) -> Vec<String> {
             let implicit = format!("{CLASS_PREFIX}{}", class.name_any());
             explicit(class).into_iter().chain([implicit]).collect()
         }
-        Change::Updated { old, new } => match explicit(old) == explicit(new) {
-            true => Vec::new(),
-            false => explicit(new).into_iter().collect(),
-        },
+        Change::Updated { old, new } => {
+            if explicit(old) == explicit(new) {
+                Vec::new()
+            } else {
+                explicit(new).into_iter().collect()
+            }
+        }
         Change::Deleted(_) => Vec::new(),
     }
 }

@@ -76,9 +76,10 @@ pub(super) async fn pre_bind(
             extended::write_status(context, pod, own, &name).await?;
             names.push(name);
         }
-        match waits {
-            true => wait(context, recorder, pod, node, &names).await,
-            false => Ok(()),
+        if waits {
+            wait(context, recorder, pod, node, &names).await
+        } else {
+            Ok(())
         }
     };
     outcome

@@ -170,10 +170,13 @@ impl Scheduler {
                 self.evictions.end(&uid);
                 self.queue.spared(&uid);
             }
-            Input::Evicting { pod, last } => match self.is_leaving(&last) {
-                true => self.queue.evicted(&key(&pod)),
-                false => self.queue.awaits(&key(&pod), &key(&last)),
-            },
+            Input::Evicting { pod, last } => {
+                if self.is_leaving(&last) {
+                    self.queue.evicted(&key(&pod))
+                } else {
+                    self.queue.awaits(&key(&pod), &key(&last))
+                }
+            }
             Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
             Input::Wrote(claim) => {
                 let now = self.context.clock.now();

@@ -253,9 +253,10 @@ impl SchedulingQueue {
             return;
         };
         let helped = newer.is_some_and(|newer| entry.renew(newer));
-        let place = match helped && !entry.evicting {
-            true => entry.woken(now),
-            false => place,
+        let place = if helped && !entry.evicting {
+            entry.woken(now)
+        } else {
+            place
         };
         self.put(entry, place);
     }

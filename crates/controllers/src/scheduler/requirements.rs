@@ -102,9 +102,10 @@ impl ProfileRequirements {
     /// Returns a copy whose default constraints have the selector for `pod`: that of its services and its owner
     /// (kube-scheduler: `DefaultSelector`). Without such a selector there are no default constraints.
     pub(super) fn for_pod(&self, pod: &Pod, informers: &Informers) -> Self {
-        let selector = match self.defaults.is_empty() {
-            true => None,
-            false => default_selector(pod, informers),
+        let selector = if self.defaults.is_empty() {
+            None
+        } else {
+            default_selector(pod, informers)
         };
         let chosen = |constraint: &SpreadConstraint| SpreadConstraint {
             selector: selector.clone(),
@@ -289,9 +290,10 @@ fn default_selector(pod: &Pod, informers: &Informers) -> Option<Selector> {
     }
     let empty = merged.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
         && merged.match_expressions.as_ref().is_none_or(Vec::is_empty);
-    match empty {
-        true => None,
-        false => ownership::selector(Some(&merged)),
+    if empty {
+        None
+    } else {
+        ownership::selector(Some(&merged))
     }
 }
 

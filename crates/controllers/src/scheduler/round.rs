@@ -122,9 +122,10 @@ impl Round<'_> {
                     return Ok(Verdict::refuse(message, rejectors, Nomination::Keep));
                 }
                 let namespace = &spec.template.namespace;
-                let volumes = match spec.template.volumes.is_empty() {
-                    true => VolumeChoices::default(),
-                    false => state.reserve_volumes(class, id, namespace),
+                let volumes = if spec.template.volumes.is_empty() {
+                    VolumeChoices::default()
+                } else {
+                    state.reserve_volumes(class, id, namespace)
                 };
                 let claims = state.cluster().decides_devices(class);
                 let devices = claims.then(|| Decided {
@@ -185,9 +186,10 @@ impl Round<'_> {
                 let mut victims = chosen.victims;
                 // Another pod's preemption may have claimed a victim already; it is evicted once.
                 victims.retain(|uid| self.evictions.begin(uid, &node));
-                let awaited = match victims.is_empty() {
-                    true => self.evictions.last_evicted_on(&node).map(str::to_owned),
-                    false => None,
+                let awaited = if victims.is_empty() {
+                    self.evictions.last_evicted_on(&node).map(str::to_owned)
+                } else {
+                    None
                 };
                 return Ok(Verdict::Refuse {
                     message,

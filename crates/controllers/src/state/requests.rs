@@ -56,9 +56,10 @@ pub fn held_requests(pod: &Pod) -> Amounts {
         let wanted = amounts(wanted.and_then(|wanted| wanted.requests.as_ref()));
         // The node cannot grant an infeasible resize, so only what the container holds is taken from the
         // node.
-        let mut sum = match amounts_held.is_some() && held.infeasible {
-            true => Amounts::new(),
-            false => wanted,
+        let mut sum = if amounts_held.is_some() && held.infeasible {
+            Amounts::new()
+        } else {
+            wanted
         };
         for held in amounts_held.into_iter().flatten() {
             maximize(&mut sum, &amounts(held));

@@ -90,9 +90,10 @@ fn life_left(claim: &NodeClaim, now: Timestamp) -> f64 {
         return 1.0;
     };
     let (life, age) = (life.as_secs_f64(), now.duration_since(born.0).as_secs_f64());
-    match life > 0.0 {
-        true => ((life - age) / life).clamp(0.0, 1.0),
-        false => 0.0,
+    if life > 0.0 {
+        ((life - age) / life).clamp(0.0, 1.0)
+    } else {
+        0.0
     }
 }
 

@@ -111,9 +111,10 @@ impl Controller {
         let (client, informer) = (&self.context.client, &self.context.informers.pods);
         let active =
             ownership::claim_from(client, &*set, &selector, informer, pods::is_active).await?;
-        let failure = match may_act && set.metadata.deletion_timestamp.is_none() {
-            true => self.manage(key, &set, &active).await,
-            false => None,
+        let failure = if may_act && set.metadata.deletion_timestamp.is_none() {
+            self.manage(key, &set, &active).await
+        } else {
+            None
         };
         self.write_status(&set, &active, failure.as_ref().map(api_error::message))
             .await?;
@@ -226,9 +227,10 @@ impl Controller {
                     .iter()
                     .any(|condition| condition.type_ == FAILURE) =>
             {
-                let reason = match active.len() < desired(set) {
-                    true => "FailedCreate",
-                    false => "FailedDelete",
+                let reason = if active.len() < desired(set) {
+                    "FailedCreate"
+                } else {
+                    "FailedDelete"
                 };
                 conditions.push(ReplicationControllerCondition {
                     type_: FAILURE.to_owned(),

@@ -114,9 +114,10 @@ struct WithoutTrials {
 impl Wire for WithoutTrials {
     fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
         Box::pin(async move {
-            let answer = match call.starts_with(b"{\"Denied\":") {
-                true => serde_json::to_vec(&Err::<Option<DeniedCall>, _>(&self.error)),
-                false => answer(&self.ec2, &call).await,
+            let answer = if call.starts_with(b"{\"Denied\":") {
+                serde_json::to_vec(&Err::<Option<DeniedCall>, _>(&self.error))
+            } else {
+                answer(&self.ec2, &call).await
             };
             answer.map_err(|error| error.to_string())
         })

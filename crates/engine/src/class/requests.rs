@@ -65,15 +65,16 @@ impl Requests {
         };
         let own = sum(Level::Containers, all)?;
         // Without pod-level requests the two sums are the same.
-        let nonzero = match pod_level_set {
-            false => own.clone(),
-            true => sum(
+        let nonzero = if pod_level_set {
+            sum(
                 Level::Pod,
                 Defaults {
                     cpu: !is_asked(template, "cpu"),
                     memory: !is_asked(template, "memory"),
                 },
-            )?,
+            )?
+        } else {
+            own.clone()
         };
         // Only pod-level huge pages make a difference. They are rare, so the second list is stored only then.
         let differs = own.scalars != real.scalars;

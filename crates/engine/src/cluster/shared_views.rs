@@ -43,9 +43,10 @@ impl Viewpoint {
     /// Returns the viewpoint of a class; `defaults` are the default spread constraints, for a class without its own.
     pub(super) fn of(class: &PodClass, defaults: Vec<SpreadRule>) -> Self {
         let declares_spread = !class.spread.is_empty();
-        let spread = match declares_spread {
-            true => class.spread.clone(),
-            false => defaults,
+        let spread = if declares_spread {
+            class.spread.clone()
+        } else {
+            defaults
         };
         Viewpoint {
             profile: class.shape.profile,

@@ -166,9 +166,10 @@ impl Cluster {
         // A view without node counts and terms of its own changes only by pods with affinity terms, so all other classes are
         // skipped.
         let quiet = !view.counts_nodes() && !class.has_pod_terms();
-        let others: Vec<usize> = match quiet {
-            true => self.termed.iter().copied().collect(),
-            false => self.classes.iter().map(|(index, ..)| index).collect(),
+        let others: Vec<usize> = if quiet {
+            self.termed.iter().copied().collect()
+        } else {
+            self.classes.iter().map(|(index, ..)| index).collect()
         };
         let mut affected: Vec<(usize, Box<[Effect]>)> = Vec::new();
         for index in others {

@@ -36,9 +36,10 @@ impl Portions {
     pub(super) fn change(&mut self, other: &Portions, add: bool) {
         for (name, amount) in &other.0 {
             let own = self.0.entry(name.clone()).or_default();
-            *own = match add {
-                true => own.saturating_add(*amount),
-                false => own.saturating_sub(*amount),
+            *own = if add {
+                own.saturating_add(*amount)
+            } else {
+                own.saturating_sub(*amount)
             };
         }
     }

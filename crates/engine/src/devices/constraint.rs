@@ -42,9 +42,10 @@ impl<'a> Constraint<'a> {
         };
         // A device without the attribute violates the constraint.
         let value = attribute(device, driver, name)?;
-        let fits = match same {
-            true => self.values.first().is_none_or(|first| *first == value),
-            false => !self.values.contains(&value),
+        let fits = if same {
+            self.values.first().is_none_or(|first| *first == value)
+        } else {
+            !self.values.contains(&value)
         };
         fits.then_some(Some(value))
     }

@@ -210,9 +210,10 @@ impl Devices {
         if names.is_none() {
             self.counting.remove(&id);
         }
-        match is_unsound {
-            true => self.unsound.insert(id),
-            false => self.unsound.remove(&id),
+        if is_unsound {
+            self.unsound.insert(id)
+        } else {
+            self.unsound.remove(&id)
         };
     }
 

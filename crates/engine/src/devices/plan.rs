@@ -181,9 +181,10 @@ impl Plan {
                 let mut alternatives = request.alternatives.iter();
                 let missing = alternatives.find(|own| devices.class(own.class).is_none());
                 if let Some(missing) = missing {
-                    let request = match request.is_list {
-                        true => names.intern(&format!("{}/{}", request.name, missing.name)),
-                        false => names.intern(&request.name),
+                    let request = if request.is_list {
+                        names.intern(&format!("{}/{}", request.name, missing.name))
+                    } else {
+                        names.intern(&request.name)
                     };
                     let class = missing.class;
                     return Some(ClaimConflict::NoClass { request, class });

@@ -101,9 +101,10 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
     let mut places = own.iter().flat_map(|slice| &slice.places);
     // A device's name must be unique in its pool, because allocations name devices by it.
     let is_sound = places.all(|(name, _)| seen.insert(*name)) && pool.count(&all, devices);
-    match is_sound {
-        true => pool.slices = own,
-        false => pool.state = State::Invalid,
+    if is_sound {
+        pool.slices = own
+    } else {
+        pool.state = State::Invalid
     }
     Some(pool)
 }

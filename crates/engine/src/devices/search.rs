@@ -145,9 +145,10 @@ impl<'a> Search<'a> {
             Err(Stop::TooMany) => Err(Failure::Error("allocation max size exceeded".to_owned())),
             Ok(false) => {
                 let invalid = search.pools.iter().any(|pool| pool.state == State::Invalid);
-                Err(match invalid {
-                    true => Failure::InvalidPools,
-                    false => Failure::NotEnough,
+                Err(if invalid {
+                    Failure::InvalidPools
+                } else {
+                    Failure::NotEnough
                 })
             }
         }
@@ -174,9 +175,10 @@ impl<'a> Search<'a> {
             let mut all = Vec::new();
             let mut least_of = usize::MAX;
             for own in &request.alternatives {
-                let named = match own.name.is_empty() {
-                    true => &request.name,
-                    false => &own.name,
+                let named = if own.name.is_empty() {
+                    &request.name
+                } else {
+                    &own.name
                 };
                 let spots = match own.exact.count {
                     Some(_) => None,
@@ -264,9 +266,10 @@ impl<'a> Search<'a> {
             1 + 2 * prepared.requests.len() + devices.min(MOST_RESULTS)
         };
         let depth: usize = self.prepared.iter().map(depth).sum();
-        match depth > MOST_DEPTH {
-            true => Err(Failure::TooLong),
-            false => Ok(()),
+        if depth > MOST_DEPTH {
+            Err(Failure::TooLong)
+        } else {
+            Ok(())
         }
     }
 
@@ -286,9 +289,12 @@ impl<'a> Search<'a> {
         // The class's selectors first, as in kube-scheduler, so that its errors are the ones reported.
         let class = self.devices.class(own.class);
         let of_class = class.into_iter().flat_map(|class| class.selectors.iter());
-        let whose = |is_class: bool| match is_class {
-            true => format!("class {}", self.site.names.text(own.class)),
-            false => format!("claim {}", self.claim_text(key)),
+        let whose = |is_class: bool| {
+            if is_class {
+                format!("class {}", self.site.names.text(own.class))
+            } else {
+                format!("claim {}", self.claim_text(key))
+            }
         };
         let of_class = of_class.enumerate().map(|selector| (true, selector));
         let of_claim = own
@@ -415,9 +421,10 @@ impl<'a> Search<'a> {
 
     fn step(&mut self) -> Result<(), Stop> {
         self.steps += 1;
-        match self.steps > MOST_STEPS {
-            true => Err(Stop::Failed(Failure::TooLong)),
-            false => Ok(()),
+        if self.steps > MOST_STEPS {
+            Err(Stop::Failed(Failure::TooLong))
+        } else {
+            Ok(())
         }
     }
 
@@ -432,10 +439,11 @@ impl<'a> Search<'a> {
                 other => return other,
             }
         }
-        match all_too_many {
+        if all_too_many {
             // Only if every alternative is too large is the request; one that merely found nothing may fit elsewhere.
-            true => Err(Stop::TooMany),
-            false => Ok(false),
+            Err(Stop::TooMany)
+        } else {
+            Ok(false)
         }
     }
 

@@ -22,10 +22,11 @@ impl<'a> Search<'a> {
     ) -> bool {
         let id = slice.id(device);
         let taking = self.taking.get(&id);
-        match own.exact.admin_access {
+        if own.exact.admin_access {
             // Admin access may share a device with others, but one claim cannot have it twice.
-            true => taking.is_none_or(|claims| !claims.contains(&claim)),
-            false => !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty),
+            taking.is_none_or(|claims| !claims.contains(&claim))
+        } else {
+            !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty)
         }
     }
 

@@ -49,9 +49,10 @@ impl<'a> RemovedNodes<'a> {
             .filter_map(|node| self.pools.get(&node.pool));
         let least = pools.map(|pool| u64::from(pool.least_saving_per_mille));
         // The strictest pool's terms hold for a set of several pools.
-        let least = least.max().unwrap_or(0).max(match self.is_spot() {
-            true => SPOT_TO_SPOT_PER_MILLE,
-            false => 0,
+        let least = least.max().unwrap_or(0).max(if self.is_spot() {
+            SPOT_TO_SPOT_PER_MILLE
+        } else {
+            0
         });
         // At least 1, so that every move lowers the price and moves come to an end.
         let saving = (self.price().saturating_mul(least)).div_ceil(1000).max(1);

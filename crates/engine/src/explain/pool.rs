@@ -196,13 +196,14 @@ impl PoolMachines<'_> {
     /// Describes a demand that does not list values, such as `Gt`.
     fn of_range(&self, demand: &Demand, own: &BTreeSet<String>) -> String {
         let key = &demand.key;
-        match own.is_empty() {
-            true => format!("no label {key}, the pod needs {key}{}", demand.text()),
-            false => format!(
+        if own.is_empty() {
+            format!("no label {key}, the pod needs {key}{}", demand.text())
+        } else {
+            format!(
                 "{key} is {}, the pod needs {key}{}",
                 one_of(own),
                 demand.text()
-            ),
+            )
         }
     }
 }

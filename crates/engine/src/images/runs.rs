@@ -319,9 +319,10 @@ impl Runs {
             text
         });
         let systems: Vec<_> = systems.collect();
-        match systems.is_empty() {
-            true => "nothing".to_owned(),
-            false => systems.join(" or "),
+        if systems.is_empty() {
+            "nothing".to_owned()
+        } else {
+            systems.join(" or ")
         }
     }
 
@@ -345,9 +346,10 @@ impl FromIterator<Platform> for Runs {
 impl fmt::Display for BuildSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.oldest)?;
-        match self.oldest == self.newest {
-            true => Ok(()),
-            false => write!(f, "-{}", self.newest),
+        if self.oldest == self.newest {
+            Ok(())
+        } else {
+            write!(f, "-{}", self.newest)
         }
     }
 }

@@ -311,9 +311,10 @@ impl From<Counters> for CounterSet {
     fn from(set: Counters) -> Self {
         let counters = set.counters.into_iter();
         CounterSet {
-            name: match set.name.is_empty() {
-                true => set.counter_set,
-                false => set.name,
+            name: if set.name.is_empty() {
+                set.counter_set
+            } else {
+                set.name
             },
             counters: counters
                 .map(|(name, counter)| (name, counter.value))

@@ -99,9 +99,10 @@ impl OwnerRef {
             _ => api_version,
         };
         OwnerRef {
-            kind: match api_version == usual {
-                true => kind.to_owned(),
-                false => format!("{kind}.{api_version}"),
+            kind: if api_version == usual {
+                kind.to_owned()
+            } else {
+                format!("{kind}.{api_version}")
             },
             name: name.to_owned(),
         }

@@ -92,9 +92,10 @@ impl Cluster {
             .iter()
             .flat_map(|run| std::iter::repeat_n((run.priority, run.start_time), run.evicted));
         // If no pod has to be evicted for resources, the node refuses for another reason.
-        match runs.iter().any(|run| run.evicted > 0) {
-            true => Plan::Evict(Cost::of(0, victims)),
-            false => Plan::Try,
+        if runs.iter().any(|run| run.evicted > 0) {
+            Plan::Evict(Cost::of(0, victims))
+        } else {
+            Plan::Try
         }
     }
 

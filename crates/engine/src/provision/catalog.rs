@@ -348,9 +348,10 @@ impl Catalog {
             return *kind;
         }
         // Host ports matter to verdicts only where DaemonSets hold some; leaving them out makes fewer kinds.
-        let ports = match self.daemons_hold_ports {
-            true => class.shape.host_ports.clone(),
-            false => Vec::new(),
+        let ports = if self.daemons_hold_ports {
+            class.shape.host_ports.clone()
+        } else {
+            Vec::new()
         };
         let rules = (class.shape.node_rules(), ports);
         let kind = match self.kinds.get(&rules) {
@@ -407,9 +408,10 @@ impl Catalog {
 
     /// Returns the first host port of a pod that DaemonSets take on an option.
     fn taken_port(&self, shape: &Shape, option: &Choice) -> Option<Reason> {
-        match self.daemons_hold_ports {
-            true => node_ports::taken(shape, &self.rooms[option.room].ports),
-            false => None,
+        if self.daemons_hold_ports {
+            node_ports::taken(shape, &self.rooms[option.room].ports)
+        } else {
+            None
         }
     }
 
@@ -497,9 +499,10 @@ impl Catalog {
         options: &FixedBitSet,
         cluster: &Cluster,
     ) -> Option<PoolReason> {
-        match self.relaxes_min_values {
-            true => None,
-            false => self.missing_values(options, cluster),
+        if self.relaxes_min_values {
+            None
+        } else {
+            self.missing_values(options, cluster)
         }
     }
 

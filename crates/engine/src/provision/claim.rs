@@ -219,9 +219,12 @@ impl Claim {
                 Some(reason) => Err(reason),
                 None => Ok(options),
             })
-            .and_then(|options| match self.loses_reserved(&options, catalog) {
-                true => Err(PoolReason::ReservationHeld),
-                false => Ok(options),
+            .and_then(|options| {
+                if self.loses_reserved(&options, catalog) {
+                    Err(PoolReason::ReservationHeld)
+                } else {
+                    Ok(options)
+                }
             });
         match chosen {
             Ok(options) => {
@@ -254,9 +257,10 @@ impl Claim {
         cluster: &mut Cluster,
     ) -> Result<FixedBitSet, PoolReason> {
         // A node without pods is not bound to the place of an option that may be too small for this pod.
-        let near = match self.pods.is_empty() {
-            true => options.minimum().unwrap_or(self.shown),
-            false => self.shown,
+        let near = if self.pods.is_empty() {
+            options.minimum().unwrap_or(self.shown)
+        } else {
+            self.shown
         };
         // Each part agrees on the topology labels, so the virtual node can stand for all of it in the filters.
         let mut places = split(catalog, options, &topology.keys, near);
@@ -399,9 +403,10 @@ impl Claim {
             requests: requests.to_map(cluster.names()),
             daemons: daemons.map_or_else(ResourceMap::new, |taken| taken.to_map(cluster.names())),
             node_price_micro_usd: catalog.node_price,
-            min_values_relaxed: match self.held.is_empty() {
-                true => listed.has_too_few_values,
-                false => catalog.missing_values(&self.options, cluster).is_some(),
+            min_values_relaxed: if self.held.is_empty() {
+                listed.has_too_few_values
+            } else {
+                catalog.missing_values(&self.options, cluster).is_some()
             },
             reservations: Arc::clone(&listed.reservations),
         }
@@ -513,9 +518,10 @@ pub(super) fn check(
 ) -> Option<Refusal> {
     // The stricter class first: it refuses more often.
     let refusal = check_as(pod.class, node, strict, cluster);
-    match refusal.is_none() && pod.own != pod.class {
-        true => check_as(pod.own, node, false, cluster),
-        false => refusal,
+    if refusal.is_none() && pod.own != pod.class {
+        check_as(pod.own, node, false, cluster)
+    } else {
+        refusal
     }
 }
 

@@ -38,9 +38,10 @@ impl Solver<'_> {
         let existing = moved.existing.iter();
         let still_used: FxHashSet<&String> = existing.map(|(_, node)| node).collect();
         let uses_all = used.iter().all(|node| still_used.contains(node));
-        match uses_all || moved.places_more_than(&best) {
-            true => best.unless_better(moved),
-            false => best,
+        if uses_all || moved.places_more_than(&best) {
+            best.unless_better(moved)
+        } else {
+            best
         }
     }
 

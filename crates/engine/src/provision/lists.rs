@@ -24,9 +24,10 @@ impl Catalog {
     /// Returns which of some options are listed for a node: those of the cheapest types, and where prices are capped only what costs little more
     /// than the cheapest. Where that is less choice than the pool demands the list is as long as it must be.
     pub(super) fn listed(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
-        let listed = match self.caps_prices {
-            true => self.of_cheapest_types(&self.capped(options)),
-            false => self.of_cheapest_types(options),
+        let listed = if self.caps_prices {
+            self.of_cheapest_types(&self.capped(options))
+        } else {
+            self.of_cheapest_types(options)
         };
         self.with_values(listed, options, cluster)
     }

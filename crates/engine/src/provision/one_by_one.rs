@@ -180,9 +180,10 @@ impl Solver<'_> {
         let claim = Claim::open((index, catalog), from, &name, self.cluster);
         let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
         let added = claim.add(*pod, catalog, topology, self.cluster);
-        let added = match sold_out {
-            true => added.and(Err(PoolReason::NoOffering)),
-            false => added.and_then(|()| self.reservations.hold(&mut claim, catalog, self.cluster)),
+        let added = if sold_out {
+            added.and(Err(PoolReason::NoOffering))
+        } else {
+            added.and_then(|()| self.reservations.hold(&mut claim, catalog, self.cluster))
         };
         if let Err(mut reason) = added {
             // Types that are large enough may have been left out by limits, and then those are what the user can

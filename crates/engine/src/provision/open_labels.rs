@@ -148,9 +148,10 @@ impl RequestedLabels {
         let sorted = distinct.into_iter().map(|own| self.by_kind(own));
         let sorted: Vec<Vec<&Combination>> = sorted.collect();
         let all: BTreeSet<&Combination> = sorted.iter().flatten().copied().collect();
-        let share = match all.len() <= MAX_REQUESTED {
-            true => MAX_REQUESTED,
-            false => fair_share(&sorted),
+        let share = if all.len() <= MAX_REQUESTED {
+            MAX_REQUESTED
+        } else {
+            fair_share(&sorted)
         };
         let count = |own: &Vec<&Combination>| own.len().div_ceil(share).clamp(1, MAX_TURNS);
         let most = sorted.iter().map(count).max().unwrap_or(1);

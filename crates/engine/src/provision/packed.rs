@@ -229,9 +229,10 @@ impl Solver<'_> {
         let name = format!("{PLANNED}{}", self.claims.len());
         let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
         self.reservations.take(held, &mut claim);
-        match claim.options == choice.options {
-            true => claim.reserve(choice.largest.clone(), catalog),
-            false => reserve(&mut claim, catalog),
+        if claim.options == choice.options {
+            claim.reserve(choice.largest.clone(), catalog)
+        } else {
+            reserve(&mut claim, catalog)
         }
         self.claims.push(claim);
         Some(self.claims.len() - 1)

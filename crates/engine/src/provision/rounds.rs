@@ -143,12 +143,11 @@ impl Waiting {
                 let waits = *helped
                     .entry(pod.own)
                     .or_insert_with(|| may_help(pod.own, own.pools.iter(), &catalogs, cluster));
-                match waits {
-                    true => self.unplaceable.push(own),
-                    false => {
-                        stuck.push(*pod);
-                        refused.push(own);
-                    }
+                if waits {
+                    self.unplaceable.push(own)
+                } else {
+                    stuck.push(*pod);
+                    refused.push(own);
                 }
                 waits
             });
@@ -224,12 +223,13 @@ fn say_what_was_tried(
             }
             _ => false,
         };
-        match is_open {
-            true => PoolRefusal {
+        if is_open {
+            PoolRefusal {
                 pool: refusal.pool.clone(),
                 reason: PoolReason::MoreCombinations { tried },
-            },
-            false => refusal.clone(),
+            }
+        } else {
+            refusal.clone()
         }
     };
     for pod in unplaceable {

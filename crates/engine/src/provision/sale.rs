@@ -23,9 +23,10 @@ pub(crate) struct Machine {
 impl NodeTemplate {
     /// Returns all types that the pool's class could buy.
     fn for_sale(&self) -> &[Arc<InstanceType>] {
-        match self.for_sale.is_empty() {
-            true => &self.instance_types,
-            false => &self.for_sale,
+        if self.for_sale.is_empty() {
+            &self.instance_types
+        } else {
+            &self.for_sale
         }
     }
 

@@ -126,20 +126,14 @@ impl Attempt {
         // not counts.
         let is_better = self.places_all_of(&other)
             && (self.places_more_than(&other) || self.price <= other.price);
-        match is_better {
-            true => self,
-            false => other,
-        }
+        if is_better { self } else { other }
     }
 
     /// Returns the other attempt if it places all pods that this one places, and more or cheaper; otherwise this one.
     pub(super) fn unless_better(self, other: Attempt) -> Attempt {
         let is_better = other.places_all_of(&self)
             && (other.places_more_than(&self) || other.price < self.price);
-        match is_better {
-            true => other,
-            false => self,
-        }
+        if is_better { other } else { self }
     }
 
     fn places_all_of(&self, other: &Attempt) -> bool {
@@ -320,9 +314,10 @@ impl Solver<'_> {
             !(is_large && fits_by_size) && solver.place_on_existing(pod, placed)
         };
         // Room may be held for a single pod, so pods of one class are not equal then.
-        match self.cluster.holds_room() {
-            true => self.until_settled(pending.to_vec(), place),
-            false => self.until_settled_by_class(pending.to_vec(), place),
+        if self.cluster.holds_room() {
+            self.until_settled(pending.to_vec(), place)
+        } else {
+            self.until_settled_by_class(pending.to_vec(), place)
         }
     }
 
@@ -345,9 +340,10 @@ impl Solver<'_> {
                 let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
                 // The bound is about buying machines for all pods; it says nothing once pods went to nodes that cost
                 // nothing.
-                let (rest, bound) = match nodes.is_empty() {
-                    true => (rest, bound),
-                    false => (self.place_on_nodes(&rest, &mut existing), None),
+                let (rest, bound) = if nodes.is_empty() {
+                    (rest, bound)
+                } else {
+                    (self.place_on_nodes(&rest, &mut existing), None)
                 };
                 (self.pack_beyond_limits(rest), bound)
             }

@@ -251,9 +251,10 @@ impl Change {
                 key: key.clone(),
                 // A taint without a value is matched by `Exists`; `Equal` with an empty value would read as an
                 // omission.
-                operator: match value.is_empty() {
-                    true => TolerationOperator::Exists,
-                    false => TolerationOperator::Equal,
+                operator: if value.is_empty() {
+                    TolerationOperator::Exists
+                } else {
+                    TolerationOperator::Equal
                 },
                 value: value.clone(),
                 effect: Some(*effect),
@@ -364,9 +365,10 @@ impl Change {
 /// things.
 fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
     let is_name = !matches!(key, label::ZONE | label::WINDOWS_BUILD | label::HOSTNAME);
-    match is_name && is_misspelt(wanted, instead) {
-        true => misspelling_cost(wanted, instead),
-        false => 20_000 + 10 * distance(wanted, instead).min(100) as u32,
+    if is_name && is_misspelt(wanted, instead) {
+        misspelling_cost(wanted, instead)
+    } else {
+        20_000 + 10 * distance(wanted, instead).min(100) as u32
     }
 }
 
@@ -415,9 +417,10 @@ pub(super) fn describe_term(term: &PodAffinityTerm) -> String {
     let labelled = term.namespace_selector.as_ref();
     let labelled = labelled.map(|own| format!("those with {}", selector(own)));
     let homes: Vec<_> = listed.into_iter().chain(labelled).collect();
-    let homes = match homes.is_empty() {
-        true => String::new(),
-        false => format!(" in namespaces {}", homes.join(" and ")),
+    let homes = if homes.is_empty() {
+        String::new()
+    } else {
+        format!(" in namespaces {}", homes.join(" and "))
     };
     format!("{which}{homes} by {}", term.topology_key)
 }

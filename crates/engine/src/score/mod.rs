@@ -73,13 +73,13 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
         });
     }
     // This plugin does not skip: without alternatives it scores every node 0.
-    column(
-        Plugin::DynamicResources,
-        &|| match dynamic_resources::applies(question) {
-            false => vec![0; feasible.len()],
-            true => normalize(raw(&|id| dynamic_resources::raw(question, id)), false),
-        },
-    );
+    column(Plugin::DynamicResources, &|| {
+        if dynamic_resources::applies(question) {
+            normalize(raw(&|id| dynamic_resources::raw(question, id)), false)
+        } else {
+            vec![0; feasible.len()]
+        }
+    });
     if balanced_allocation::applies(pod, rules) {
         column(Plugin::NodeResourcesBalancedAllocation, &|| {
             raw(&|id| {

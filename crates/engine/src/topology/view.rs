@@ -65,9 +65,10 @@ pub(crate) enum PodPresence {
 
 impl PodPresence {
     pub(crate) fn of(terminating: bool) -> Self {
-        match terminating {
-            true => PodPresence::Leaving,
-            false => PodPresence::Here,
+        if terminating {
+            PodPresence::Leaving
+        } else {
+            PodPresence::Here
         }
     }
 }

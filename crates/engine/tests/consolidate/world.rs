@@ -129,9 +129,12 @@ impl World {
 
     /// Buys a machine that the plan allows.
     pub(crate) fn buy(&mut self, planned: &PlannedNode) -> String {
-        let mut pick = |count: usize| match self.takes_cheapest {
-            true => 0,
-            false => self.random.below(count as u64) as usize,
+        let mut pick = |count: usize| {
+            if self.takes_cheapest {
+                0
+            } else {
+                self.random.below(count as u64) as usize
+            }
         };
         let option = &planned.options[pick(planned.options.len())];
         let sold = pick(option.offerings.len());

@@ -445,9 +445,12 @@ fn compare(seed: u64) {
     let names = ["a", "b", "c", "d", "e", "f"];
     let devices: Vec<Value> = names[..dice.roll(7) as usize]
         .iter()
-        .map(|name| match dice.chance(80) {
-            true => json!({ "name": name }),
-            false => json!({ "name": name, "taints": [{ "key": "k", "effect": "NoSchedule" }] }),
+        .map(|name| {
+            if dice.chance(80) {
+                json!({ "name": name })
+            } else {
+                json!({ "name": name, "taints": [{ "key": "k", "effect": "NoSchedule" }] })
+            }
         })
         .collect();
     world.slice(json!({ "nodeName": "n1", "devices": devices }));

@@ -63,17 +63,16 @@ fn request(dice: &mut Dice) -> Value {
 fn claim(dice: &mut Dice) -> Value {
     let mut requests = Vec::new();
     for name in ["r", "s"].into_iter().take(1 + dice.roll(2) as usize) {
-        requests.push(match dice.chance(30) {
-            false => json!({ "name": name, "exactly": request(dice) }),
-            true => {
-                let mut list = Vec::new();
-                for own in ["x", "y"] {
-                    let mut alternative = request(dice);
-                    alternative["name"] = json!(own);
-                    list.push(alternative);
-                }
-                json!({ "name": name, "firstAvailable": list })
+        requests.push(if dice.chance(30) {
+            let mut list = Vec::new();
+            for own in ["x", "y"] {
+                let mut alternative = request(dice);
+                alternative["name"] = json!(own);
+                list.push(alternative);
             }
+            json!({ "name": name, "firstAvailable": list })
+        } else {
+            json!({ "name": name, "exactly": request(dice) })
         });
     }
     let mut constraints = Vec::new();
@@ -211,9 +210,10 @@ fn meets_constraints(claim: &ResourceClaimSpec, choice: &Choice, devices: &[Devi
             .collect();
         let present = values.iter().all(Option::is_some);
         present
-            && match constraint.match_attribute.is_some() {
-                true => values.windows(2).all(|pair| pair[0] == pair[1]),
-                false => (1..values.len()).all(|at| !values[..at].contains(&values[at])),
+            && if constraint.match_attribute.is_some() {
+                values.windows(2).all(|pair| pair[0] == pair[1])
+            } else {
+                (1..values.len()).all(|at| !values[..at].contains(&values[at]))
             }
     })
 }

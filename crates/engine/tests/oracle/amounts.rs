@@ -72,9 +72,10 @@ fn held(
 ) -> Amounts {
     let mut pending = pod.status.conditions.iter();
     let pending = pending.find(|own| own.r#type == "PodResizePending");
-    let mut most = match pending.is_some_and(|own| own.reason == "Infeasible") {
-        true => Amounts::new(),
-        false => asked.clone(),
+    let mut most = if pending.is_some_and(|own| own.reason == "Infeasible") {
+        Amounts::new()
+    } else {
+        asked.clone()
     };
     raise(&mut most, &read(&has.requests));
     raise(&mut most, &read(promised));

@@ -68,9 +68,10 @@ pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option
     let at = last.map_or(0, |at| at + 1);
     order.insert(at, Plugin::OperatingSystem);
     order.iter().find_map(|plugin| {
-        let late = match profile.pre_filters.contains(plugin) {
-            true => None,
-            false => volumes::conflict(world, pod, *plugin),
+        let late = if profile.pre_filters.contains(plugin) {
+            None
+        } else {
+            volumes::conflict(world, pod, *plugin)
         };
         late.or_else(|| says(*plugin, world, pod, node, os))
     })

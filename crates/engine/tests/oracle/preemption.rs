@@ -235,9 +235,10 @@ fn slow(case: &Case, os: bool) -> Value {
     let mut candidates = Vec::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (node, refusal) in nodes.iter().zip(refusals.iter().flatten()) {
-        let tried = match before.is_some() || is_hopeless(&world, &pod, node, refusal) {
-            true => Err(vec!["Preemption is not helpful for scheduling".into()]),
-            false => attempt(&world, &pod, node, os),
+        let tried = if before.is_some() || is_hopeless(&world, &pod, node, refusal) {
+            Err(vec!["Preemption is not helpful for scheduling".into()])
+        } else {
+            attempt(&world, &pod, node, os)
         };
         match tried {
             Ok(candidate) => candidates.push(candidate),
@@ -333,9 +334,10 @@ fn contested(seed: u64) -> Case {
             0 => json!({}),
             _ => json!({"matchLabels": {"app": app}}),
         };
-        let disrupted = match random.percent(20) {
-            true => json!({"e01": "2026-01-01T00:00:00Z"}),
-            false => json!({}),
+        let disrupted = if random.percent(20) {
+            json!({"e01": "2026-01-01T00:00:00Z"})
+        } else {
+            json!({})
         };
         case.items.push(json!({
             "kind": "PodDisruptionBudget",

@@ -165,9 +165,10 @@ pub(crate) fn is_ignored(profile: &Profile, name: &str) -> bool {
 /// (requested with the pod, allocatable) of a resource, if it counts.
 fn load(world: &World, pod: &Pod, node: &Node, name: &str, weighed: bool) -> Option<(i64, i64)> {
     let all = amounts::get(&amounts::allocatable(node), name);
-    let asked = match weighed {
-        true => amounts::scored(pod),
-        false => amounts::requests(pod),
+    let asked = if weighed {
+        amounts::scored(pod)
+    } else {
+        amounts::requests(pod)
     };
     let asked = amounts::get(&asked, name);
     let is_scalar = name.contains('/') || name.starts_with("hugepages-");

@@ -355,9 +355,10 @@ fn container(random: &mut Random, mood: &Mood, name: &str) -> Value {
 }
 
 fn pod(random: &mut Random, mood: &Mood, name: &str) -> Value {
-    let namespace = match random.percent(70) {
-        true => "default".to_owned(),
-        false => random.text(&NAMESPACES),
+    let namespace = if random.percent(70) {
+        "default".to_owned()
+    } else {
+        random.text(&NAMESPACES)
     };
     let mut pod = json!({
         "kind": "Pod",

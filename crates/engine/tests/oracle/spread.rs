@@ -184,9 +184,10 @@ pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option
                 *places.entry(place).or_insert(0) += matching(world, pod, other, rule);
             }
         }
-        let fewest = match (places.len() as i64) < rule.min_domains {
-            true => 0,
-            false => places.values().copied().min().unwrap_or(0),
+        let fewest = if (places.len() as i64) < rule.min_domains {
+            0
+        } else {
+            places.values().copied().min().unwrap_or(0)
         };
         let own = i64::from(selects(rule.selector.as_ref(), &pod.metadata.labels));
         let here = places.get(place).copied().unwrap_or(0);
@@ -221,24 +222,26 @@ pub(crate) fn scores(world: &World, pod: &Pod, feasible: &[&Node], os: bool) -> 
                 continue;
             };
             let by_host = rule.key == HOSTNAME;
-            let size = match by_host {
-                true => scored.len(),
-                false => scored
+            let size = if by_host {
+                scored.len()
+            } else {
+                scored
                     .iter()
                     .map(|node| value(node, rule).map_or("", String::as_str))
                     .collect::<BTreeSet<_>>()
-                    .len(),
+                    .len()
             };
-            let count = match by_host {
-                true => matching(world, pod, node, rule),
-                false => world
+            let count = if by_host {
+                matching(world, pod, node, rule)
+            } else {
+                world
                     .nodes
                     .iter()
                     .filter(|other| value(other, rule) == Some(place))
                     .filter(|other| !declared || has_all(other))
                     .filter(|other| counts_node(rule, pod, other, os))
                     .map(|other| matching(world, pod, other, rule))
-                    .sum(),
+                    .sum()
             };
             sum += count as f64 * (size as f64 + 2.0).ln() + (rule.max_skew - 1) as f64;
         }

@@ -259,15 +259,16 @@ fn persistent(random: &mut Random, name: &str) -> Value {
             }
             2 => json!({"matchExpressions": []}),
             _ => {
-                let (zone, region) = match random.percent(75) {
-                    true => (
+                let (zone, region) = if random.percent(75) {
+                    (
                         "topology.kubernetes.io/zone",
                         "topology.kubernetes.io/region",
-                    ),
-                    false => (
+                    )
+                } else {
+                    (
                         "failure-domain.beta.kubernetes.io/zone",
                         "failure-domain.beta.kubernetes.io/region",
-                    ),
+                    )
                 };
                 let mut demands = vec![
                     json!({"key": zone, "operator": "In", "values": [random.text(&["a", "b"])]}),

@@ -164,11 +164,12 @@ fn missing(name: &str) -> String {
 fn unbindable(world: &World, pod: &Pod) -> Option<String> {
     for (name, ephemeral) in claims(pod) {
         let Some(claim) = world.claim(pod, &name) else {
-            return Some(match ephemeral {
-                true => format!(
+            return Some(if ephemeral {
+                format!(
                     "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
-                ),
-                false => missing(&name),
+                )
+            } else {
+                missing(&name)
             });
         };
         if claim["status"]["phase"] == "Lost" {

@@ -34,9 +34,10 @@ pub(crate) fn quantity(input: &[u8]) {
         "{text} is {units} or {milli}m"
     );
     let back = quantity.saturating_add(quantity).saturating_sub(quantity);
-    let (more, less) = match quantity.is_negative() {
-        true => (Quantity::default(), quantity),
-        false => (quantity, Quantity::default()),
+    let (more, less) = if quantity.is_negative() {
+        (Quantity::default(), quantity)
+    } else {
+        (quantity, Quantity::default())
     };
     assert!(
         less <= back && back <= more,

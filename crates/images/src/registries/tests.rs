@@ -308,12 +308,13 @@ async fn a_mirror_that_wants_fewer_requests_is_passed_over_as_long_as_it_says() 
 
 #[tokio::test(start_paused = true)]
 async fn no_sizes_are_asked_of_a_registry_that_wants_fewer_requests() {
-    let net = Net::of(
-        |_, request| match request.uri().path().contains("sha256:") {
-            true => Some(with(reply(429, ""), header::RETRY_AFTER, "120")),
-            false => Some(reply(200, index().to_string())),
-        },
-    );
+    let net = Net::of(|_, request| {
+        if request.uri().path().contains("sha256:") {
+            Some(with(reply(429, ""), header::RETRY_AFTER, "120"))
+        } else {
+            Some(reply(200, index().to_string()))
+        }
+    });
     let mut settings: Settings = "all".parse().expect("a setting");
     settings.sizes = true;
     let registries = Registries::new(settings, Arc::new(Pipes(net.clone())));

@@ -160,9 +160,10 @@ fn target(metric: &Value, measured: &Value) -> String {
     };
     let (wanted, current) = (&metric[source]["target"], &measured[source]["current"]);
     // A value that is measured in another unit prints as Go's nil.
-    let missing = match measured.has(source) {
-        true => "<nil>",
-        false => "<unknown>",
+    let missing = if measured.has(source) {
+        "<nil>"
+    } else {
+        "<unknown>"
     };
     let amount = |of: &Value, field: &str| of[field].as_str().unwrap_or(missing).to_owned();
     let percent = |of: &Value, otherwise: &str| match of.integer("averageUtilization") {

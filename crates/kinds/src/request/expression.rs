@@ -124,9 +124,10 @@ impl Scope {
         if self.composed {
             environment = environment.with("variables", Type::Object(self.variables.clone()));
         }
-        match self.patches {
-            true => environment.with_patches(),
-            false => environment,
+        if self.patches {
+            environment.with_patches()
+        } else {
+            environment
         }
     }
 }

@@ -53,10 +53,9 @@ impl Warnings {
 
     /// Returns the warnings as the headers hold them.
     pub fn shown(&self) -> impl Iterator<Item = &str> {
-        self.texts.iter().map(|text| match self.is_cut {
-            true => cut(text),
-            false => text,
-        })
+        self.texts
+            .iter()
+            .map(|text| if self.is_cut { cut(text) } else { text })
     }
 }
 

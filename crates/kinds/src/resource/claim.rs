@@ -345,9 +345,12 @@ fn share(errors: &mut Errors, path: &Path<'_>, id: &str) {
         length => return refuse(errors, &format!("invalid UUID length: {length}")),
     };
     let dashes = [8, 13, 18, 23];
-    let fits = |(index, byte): (usize, u8)| match bare.len() == 36 && dashes.contains(&index) {
-        true => byte == b'-',
-        false => byte.is_ascii_hexdigit(),
+    let fits = |(index, byte): (usize, u8)| {
+        if bare.len() == 36 && dashes.contains(&index) {
+            byte == b'-'
+        } else {
+            byte.is_ascii_hexdigit()
+        }
     };
     if !bare.bytes().enumerate().all(fits) {
         refuse(errors, "invalid UUID format");

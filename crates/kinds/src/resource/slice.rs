@@ -145,9 +145,10 @@ fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                     let shown = terms
                         .iter()
                         .map(|term| internal::compact("NodeSelectorTerm", term));
-                    let shown = match value.has("nodeSelectorTerms") {
-                        true => format!("[{}]", shown.collect::<Vec<_>>().join(",")),
-                        false => "null".to_owned(),
+                    let shown = if value.has("nodeSelectorTerms") {
+                        format!("[{}]", shown.collect::<Vec<_>>().join(","))
+                    } else {
+                        "null".to_owned()
                     };
                     errors.with_text(ErrorType::Invalid, &at, shown, why);
                 }

@@ -292,9 +292,10 @@ impl Allocator for Service {
         old: Option<&Value>,
     ) -> Result<Box<dyn Allocation>, Status> {
         // A deletion only gives addresses back, so the ServiceCIDRs are not read for it.
-        let mut claim = match object.is_null() {
-            true => self.pools.claim(),
-            false => self.pools.claim_from(self.ready_ranges(ctx.lookup)),
+        let mut claim = if object.is_null() {
+            self.pools.claim()
+        } else {
+            self.pools.claim_from(self.ready_ranges(ctx.lookup))
         };
         if ctx.dry_run {
             claim = claim.for_dry_run();

@@ -90,9 +90,10 @@ impl FromStr for ServiceRange {
             base: range.network,
             length: range.length,
         };
-        match range.is_too_large() {
-            true => Err(InvalidRange::TooLarge(text.to_owned())),
-            false => Ok(range),
+        if range.is_too_large() {
+            Err(InvalidRange::TooLarge(text.to_owned()))
+        } else {
+            Ok(range)
         }
     }
 }
@@ -290,9 +291,10 @@ impl Claim {
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
         if let (Some(_), Some(range)) = (&self.dry, self.ranges.iter().flatten().next()) {
             let ip = parse_ip(ip).ok_or(Refusal::OtherNetwork)?;
-            return match range.has(ip) {
-                true => Ok(()),
-                false => Err(Refusal::OtherAddress(ip, range.clone())),
+            return if range.has(ip) {
+                Ok(())
+            } else {
+                Err(Refusal::OtherAddress(ip, range.clone()))
             };
         }
         let within = |ip: &IpAddr| match &self.ranges {

@@ -34,9 +34,10 @@ const BARE_QUOTE: &str = "bare \" in non-quoted field";
 const QUOTE: &str = "extraneous or missing \" in quoted-field";
 
 fn record(start: u64, line: u64) -> String {
-    match start == line {
-        true => String::new(),
-        false => format!("record on line {start}; "),
+    if start == line {
+        String::new()
+    } else {
+        format!("record on line {start}; ")
     }
 }
 

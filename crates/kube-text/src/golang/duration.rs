@@ -36,10 +36,11 @@ pub fn parse(text: &str) -> Option<i64> {
             break;
         }
     }
-    match negative {
+    if negative {
         // For 2^63 the cast wraps to the smallest `i64`, which is its negation.
-        true => Some((total as i64).wrapping_neg()),
-        false => i64::try_from(total).ok(),
+        Some((total as i64).wrapping_neg())
+    } else {
+        i64::try_from(total).ok()
     }
 }
 

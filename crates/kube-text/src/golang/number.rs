@@ -17,17 +17,19 @@ pub fn whole(float: f64) -> Option<i64> {
 /// Formats a float as `%v` does: with an exponent from 1e+06 on, and below 0.0001.
 pub fn text(float: f64) -> String {
     let exponent = exponent(float);
-    match float == 0.0 || (-4..6).contains(&exponent) {
-        true => float.to_string(),
-        false => with_exponent(float, 2),
+    if float == 0.0 || (-4..6).contains(&exponent) {
+        float.to_string()
+    } else {
+        with_exponent(float, 2)
     }
 }
 
 /// Formats a float as Go's JSON encoder does: with an exponent from 1e+21 on, and below 0.000001.
 fn json(float: f64) -> String {
-    match float == 0.0 || (-6..21).contains(&exponent(float)) {
-        true => float.to_string(),
-        false => with_exponent(float, 1),
+    if float == 0.0 || (-6..21).contains(&exponent(float)) {
+        float.to_string()
+    } else {
+        with_exponent(float, 1)
     }
 }
 

@@ -329,9 +329,10 @@ fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
 
 /// Appends a literal character, escaped if it could have a meaning.
 fn push_char(out: &mut String, c: char) {
-    match c.is_alphanumeric() {
-        true => out.push(c),
-        false => out.push_str(&format!("\\x{{{:X}}}", u32::from(c))),
+    if c.is_alphanumeric() {
+        out.push(c)
+    } else {
+        out.push_str(&format!("\\x{{{:X}}}", u32::from(c)))
     }
 }
 

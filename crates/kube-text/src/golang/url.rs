@@ -138,9 +138,10 @@ impl Url {
         let plain = unescaped(&self.path, Part::Path).unwrap_or_default();
         let mut escaped = String::with_capacity(plain.len() + 8);
         for byte in plain {
-            match must_be_escaped(byte, Part::Path) {
-                true => escaped.push_str(&format!("%{byte:02X}")),
-                false => escaped.push(char::from(byte)),
+            if must_be_escaped(byte, Part::Path) {
+                escaped.push_str(&format!("%{byte:02X}"))
+            } else {
+                escaped.push(char::from(byte))
             }
         }
         escaped
@@ -283,9 +284,12 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
 }
 
 fn host_of(host: &str) -> Result<String, String> {
-    let check_port = |port: &str| match is_port(port) {
-        true => Ok(()),
-        false => Err(format!("invalid port {} after host", quote(port))),
+    let check_port = |port: &str| {
+        if is_port(port) {
+            Ok(())
+        } else {
+            Err(format!("invalid port {} after host", quote(port)))
+        }
     };
     let decoded = |text: &str, part| {
         let bytes = unescaped(text, part)?;

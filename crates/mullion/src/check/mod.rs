@@ -186,31 +186,36 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
         }
     }
     // Fixed before the check, so that only what remains is reported.
-    let fixed = match args.fix {
-        true => Some(write(&mut session, args.r#unsafe)?),
-        false => None,
+    let fixed = if args.fix {
+        Some(write(&mut session, args.r#unsafe)?)
+    } else {
+        None
     };
     let outcome = session.check()?;
-    let asked = match args.fix || args.live {
-        true => String::new(),
-        false => args
-            .paths
+    let asked = if args.fix || args.live {
+        String::new()
+    } else {
+        args.paths
             .iter()
             .map(|path| path.display().to_string())
             .collect::<Vec<_>>()
-            .join(" "),
+            .join(" ")
     };
     // The fixed text of stdin goes to stdout, so messages go to stderr.
-    let say = |text: &str| match args.fix && is_stdin {
-        true => out::aside(text),
-        false => out::line(text),
+    let say = |text: &str| {
+        if args.fix && is_stdin {
+            out::aside(text)
+        } else {
+            out::line(text)
+        }
     };
     match args.output {
         Format::Text => {
             let aside = args.fix && is_stdin;
-            let (colours, width) = match aside {
-                true => (out::colours_on(&std::io::stderr()), out::stderr_width()),
-                false => (out::colours(), out::width()),
+            let (colours, width) = if aside {
+                (out::colours_on(&std::io::stderr()), out::stderr_width())
+            } else {
+                (out::colours(), out::width())
             };
             if !outcome.reports.is_empty() {
                 say(&report::page(&outcome, colours, width));
@@ -258,9 +263,10 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
         }
         None => None,
     };
-    let live = match args.live {
-        true => Some(live::cluster(args.kubeconfig.clone(), args.context.clone()).await?),
-        false => None,
+    let live = if args.live {
+        Some(live::cluster(args.kubeconfig.clone(), args.context.clone()).await?)
+    } else {
+        None
     };
     let images: Box<dyn images::Images> = match args.images {
         ImageSource::Auto => {

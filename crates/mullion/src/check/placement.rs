@@ -67,9 +67,10 @@ impl Taint {
 
 impl std::fmt::Display for Taint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.value.is_empty() {
-            true => write!(f, "{}:{}", self.key, self.effect),
-            false => write!(f, "{}={}:{}", self.key, self.value, self.effect),
+        if self.value.is_empty() {
+            write!(f, "{}:{}", self.key, self.effect)
+        } else {
+            write!(f, "{}={}:{}", self.key, self.value, self.effect)
         }
     }
 }

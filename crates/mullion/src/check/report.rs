@@ -143,8 +143,9 @@ pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
 }
 
 pub(crate) fn painted(text: &str, code: &str, colours: bool) -> String {
-    match colours {
-        true => format!("\x1b[{code}m{text}\x1b[0m"),
-        false => text.to_owned(),
+    if colours {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
     }
 }

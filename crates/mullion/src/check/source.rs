@@ -54,12 +54,13 @@ impl Text {
                 at.col() + 1,
                 error.info()
             ));
-            match content.contains("{{") {
+            if content.contains("{{") {
                 // A template with braces is not YAML before Helm has rendered it.
-                true => failure.hint(
+                failure.hint(
                     "a chart is checked as Helm renders it: helm template CHART | mullion check -",
-                ),
-                false => failure,
+                )
+            } else {
+                failure
             }
         });
         let (roots, comments) = parsed?;

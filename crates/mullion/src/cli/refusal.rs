@@ -68,9 +68,10 @@ fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
         return None;
     }
     let place = args.iter().position(|own| own == word)?;
-    match args[place - 1] == "--wait" && duration(word).is_ok() {
-        true => Some(format!("--wait={word}")),
-        false => Some(format!("--name {word}")),
+    if args[place - 1] == "--wait" && duration(word).is_ok() {
+        Some(format!("--wait={word}"))
+    } else {
+        Some(format!("--name {word}"))
     }
 }
 

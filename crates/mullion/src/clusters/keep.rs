@@ -202,9 +202,10 @@ pub(crate) fn definitions(notes: &Notes) -> Definitions {
         Some((name.to_owned(), number.parse().ok()?))
     });
     let noted: Definitions = lines.collect();
-    match noted.is_empty() {
-        true => FIRST_DEFINITIONS.map(|name| (name.to_owned(), 0)).into(),
-        false => noted,
+    if noted.is_empty() {
+        FIRST_DEFINITIONS.map(|name| (name.to_owned(), 0)).into()
+    } else {
+        noted
     }
 }
 

@@ -76,9 +76,12 @@ impl NamedCluster {
         // A cluster of this name takes precedence over one with this process id or port.
         let is_name = running.iter().any(|record| record.name == *name)
             || kept(&running).iter().any(|kept| kept.name == *name);
-        running.retain(|record| match is_name {
-            true => record.name == *name,
-            false => record.pid.to_string() == *name || record.port() == Some(name.as_str()),
+        running.retain(|record| {
+            if is_name {
+                record.name == *name
+            } else {
+                record.pid.to_string() == *name || record.port() == Some(name.as_str())
+            }
         });
         running
     }
@@ -218,12 +221,13 @@ fn several(found: &[Record], command: &str) -> Failure {
         found.len(),
         all.join(", ")
     ));
-    failure.hint(match names.len() == found.len() {
-        true => format!("say which one: {command} {}", names[0]),
-        false => format!(
+    failure.hint(if names.len() == found.len() {
+        format!("say which one: {command} {}", names[0])
+    } else {
+        format!(
             "say which one by its process or port: {command} {}",
             found[0].pid
-        ),
+        )
     })
 }
 
@@ -313,9 +317,10 @@ fn no_such(chosen: &NamedCluster) -> Failure {
 
 /// Returns the flag that names a kept cluster.
 fn flag(kept: &StoredCluster) -> String {
-    match named_root().is_ok_and(|root| root.join(&kept.name) == kept.directory) {
-        true => format!("--name {}", kept.name),
-        false => format!("--data-dir {}", crate::up::quoted(&kept.directory)),
+    if named_root().is_ok_and(|root| root.join(&kept.name) == kept.directory) {
+        format!("--name {}", kept.name)
+    } else {
+        format!("--data-dir {}", crate::up::quoted(&kept.directory))
     }
 }
 

@@ -422,11 +422,10 @@ impl ControllerArgs {
 fn authority(text: &str) -> Result<String, String> {
     let pem = BASE64_STANDARD.decode(text).ok();
     let is_pem = pem.is_some_and(|pem| pem.is_empty() || pem.starts_with(b"-----BEGIN "));
-    match is_pem {
-        true => Ok(text.to_owned()),
-        false => Err(
-            "it must be PEM in base64, as certificate-authority-data of a kubeconfig".to_owned(),
-        ),
+    if is_pem {
+        Ok(text.to_owned())
+    } else {
+        Err("it must be PEM in base64, as certificate-authority-data of a kubeconfig".to_owned())
     }
 }
 

@@ -89,9 +89,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     let in_cluster =
         args.kubeconfig.is_none() && args.context.is_none() && own_cluster::runs_in_a_pod();
     let mut settings = settings::read(&args, in_cluster)?;
-    let (client, server) = match in_cluster {
-        true => own_cluster::client()?,
-        false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
+    let (client, server) = if in_cluster {
+        own_cluster::client()?
+    } else {
+        source::client(args.kubeconfig.clone(), args.context.clone()).await?
     };
     tracing::info!("the cluster is {server}");
     let (tracer, export) = match settings.traces.take() {
@@ -220,21 +221,20 @@ async fn start(
         ..
     } = settings;
     let gate = (rules.placement.clone(), rules.facts.clone());
-    let served = match parts.have_webhooks() {
-        true => {
-            let hooks = WebhookSettings {
-                parts: parts.clone(),
-                address,
-            };
-            if parts.has(Part::Placement) || parts.has(Part::Addresses) {
-                tracing::info!("waits for the list of nodes, at which rules look");
-                // Without the nodes the first pods would be placed as if there were none.
-                context.informers.nodes.synced().await;
-            }
-            let address = SocketAddr::new(bind, webhook_port);
-            Some(webhooks::serve(context, address, &namespace, hooks, rules).await?)
+    let served = if parts.have_webhooks() {
+        let hooks = WebhookSettings {
+            parts: parts.clone(),
+            address,
+        };
+        if parts.has(Part::Placement) || parts.has(Part::Addresses) {
+            tracing::info!("waits for the list of nodes, at which rules look");
+            // Without the nodes the first pods would be placed as if there were none.
+            context.informers.nodes.synced().await;
         }
-        false => None,
+        let address = SocketAddr::new(bind, webhook_port);
+        Some(webhooks::serve(context, address, &namespace, hooks, rules).await?)
+    } else {
+        None
     };
     let election = lease.map(|lease| {
         let (client, clock) = (context.client.clone(), context.clock.clone());

@@ -103,9 +103,10 @@ pub(super) fn read(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, 
         },
     };
     // In a cluster, API servers reach the pod over the network; elsewhere the default URL of the webhooks is on this machine.
-    let bind = args.bind_address.unwrap_or(match in_cluster {
-        true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        false => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    let bind = args.bind_address.unwrap_or(if in_cluster {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
     });
     if parts.have_webhooks() && args.webhook_port == 0 {
         return Err(

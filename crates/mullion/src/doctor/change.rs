@@ -152,13 +152,13 @@ fn path(object: &Value) -> String {
 fn target(object: &Value) -> String {
     let kind = kind_of(object);
     let name = name_of(object);
-    match kind.version.contains('.') {
+    if kind.version.contains('.') {
         // For a custom resource the short name may belong to another kind, so the group is added.
-        true => {
-            let group = kind.version.split('/').next().unwrap_or_default();
-            format!("{}.{group} {name}", kind.plural)
-        }
-        false => format!("{} {name}", kind.name.to_lowercase()),
+
+        let group = kind.version.split('/').next().unwrap_or_default();
+        format!("{}.{group} {name}", kind.plural)
+    } else {
+        format!("{} {name}", kind.name.to_lowercase())
     }
 }
 

@@ -66,12 +66,15 @@ pub(crate) async fn run(args: TestArgs) -> Result<bool, Failure> {
         }
     };
     let probes = super::probes(&client, &snapshot, &args.probe_image, stop).await;
-    snapshot.probes = probes.map_err(|failure| match is_late.get() {
-        true => failure.hint(format!(
+    snapshot.probes = probes.map_err(|failure| {
+        if is_late.get() {
+            failure.hint(format!(
             "{} s were not enough: images may take long to be pulled, so give more with --timeout",
             args.timeout.as_secs()
-        )),
-        false => failure,
+        ))
+        } else {
+            failure
+        }
     })?;
     let rows = judged(&snapshot);
     match args.output {
@@ -116,9 +119,10 @@ fn page(snapshot: &Snapshot, rows: &[Row], colours: bool, width: Option<usize>) 
             Answer::Untried(needed) => format!("not tried        {way}: needs {needed}"),
         })
         .collect();
-    match lines.is_empty() {
-        true => lines.push("Nothing is measured.".to_owned()),
-        false => lines.push(String::new()),
+    if lines.is_empty() {
+        lines.push("Nothing is measured.".to_owned())
+    } else {
+        lines.push(String::new())
     }
     lines.push(report::page(snapshot, rows, false, colours, width));
     lines.join("\n")

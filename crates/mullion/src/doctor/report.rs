@@ -123,10 +123,11 @@ fn add_problem(problem: &Problem, colours: bool, width: Option<usize>, lines: &m
             painted(&format!("{label:<6}"), "2", colours)
         );
         label = "";
-        match whole {
+        if whole {
             // Commands are not wrapped, so that they can be copied.
-            true => lines.push(front + text),
-            false => broken(&front, INDENT, text, width, lines),
+            lines.push(front + text)
+        } else {
+            broken(&front, INDENT, text, width, lines)
         }
     };
     for change in &problem.changes {

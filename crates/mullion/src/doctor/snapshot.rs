@@ -200,9 +200,10 @@ async fn dry_run(client: &Client) -> Result<DryRun, Failure> {
                 let is_rbac =
                     // Admission plugins refuse with 403 as well; only RBAC words its refusal so.
                     status.code == 403 && status.message.contains("cannot create resource");
-                match is_rbac {
-                    true => DryRun::Forbidden,
-                    false => DryRun::Refused(status.message),
+                if is_rbac {
+                    DryRun::Forbidden
+                } else {
+                    DryRun::Refused(status.message)
                 }
             }
             Ok(Err(error)) => DryRun::Refused(source::root(&error)),

@@ -149,9 +149,10 @@ fn not_in_force(kind: FaultKind, target: &str, all: &[SimulatedFault]) -> Failur
     let failure = Failure::run(format!("no {kind} of {target} is in force"));
     let targets = all.iter().filter(|own| own.spec.fault == kind.as_str());
     let targets: Vec<_> = targets.map(|own| own.spec.target.as_str()).collect();
-    failure.hint(match targets.is_empty() {
-        true => "`mullion fault` lists what is in force".to_owned(),
-        false => format!("in force: {kind} {}", targets.join(", ")),
+    failure.hint(if targets.is_empty() {
+        "`mullion fault` lists what is in force".to_owned()
+    } else {
+        format!("in force: {kind} {}", targets.join(", "))
     })
 }
 
@@ -211,9 +212,10 @@ impl Faults {
             // A refused fault is of no more use, because its reason is printed.
             let _ = self.api().delete(&name, &DeleteParams::default()).await;
             let failure = Failure::input(&status.message);
-            return Err(match status.near.is_empty() {
-                true => failure,
-                false => failure.hint(format!("one of {}", status.near.join(", "))),
+            return Err(if status.near.is_empty() {
+                failure
+            } else {
+                failure.hint(format!("one of {}", status.near.join(", ")))
             });
         }
         out::line(&report::caused(kind, target, &status));

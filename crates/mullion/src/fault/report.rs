@@ -104,9 +104,10 @@ pub(super) fn json(all: &[SimulatedFault]) -> String {
 
 /// Quotes a target for a shell.
 fn quoted(target: &str) -> String {
-    match target.contains('*') {
-        true => format!("'{target}'"),
-        false => target.to_owned(),
+    if target.contains('*') {
+        format!("'{target}'")
+    } else {
+        target.to_owned()
     }
 }
 

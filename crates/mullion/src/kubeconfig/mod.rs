@@ -227,9 +227,10 @@ pub(crate) fn state_dir() -> Result<PathBuf, Failure> {
 /// Returns the files that kubectl reads: those of `$KUBECONFIG`, or else `~/.kube/config`.
 pub(crate) fn user_kubeconfigs() -> Result<Vec<PathBuf>, Failure> {
     let listed = listed_kubeconfigs();
-    match listed.is_empty() {
-        true => Ok(vec![home()?.join(".kube").join("config")]),
-        false => Ok(listed),
+    if listed.is_empty() {
+        Ok(vec![home()?.join(".kube").join("config")])
+    } else {
+        Ok(listed)
     }
 }
 

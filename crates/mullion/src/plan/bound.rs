@@ -25,9 +25,10 @@ impl Bound {
             asked: pods.asked,
             on_existing_nodes: pods.on_existing_nodes,
             unplaced: pods.unplaced,
-            bound_usd_per_hour: match needs_none {
-                true => Some(0.0),
-                false => report.price.bound_usd_per_hour,
+            bound_usd_per_hour: if needs_none {
+                Some(0.0)
+            } else {
+                report.price.bound_usd_per_hour
             },
         }
     }

@@ -69,15 +69,14 @@ pub(super) fn catalogue(path: &Path) -> Result<Catalogue, Failure> {
     };
     let bytes = std::fs::read(path).map_err(|error| refuse(file_error(&error).to_string()))?;
     // Every gzip file begins with these two bytes.
-    let text = match bytes.starts_with(&[0x1f, 0x8b]) {
-        true => {
-            let mut text = Vec::new();
-            let mut unpacked = GzDecoder::new(&*bytes);
-            let read = unpacked.read_to_end(&mut text);
-            read.map_err(|error| refuse(error.to_string()))?;
-            text
-        }
-        false => bytes,
+    let text = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut text = Vec::new();
+        let mut unpacked = GzDecoder::new(&*bytes);
+        let read = unpacked.read_to_end(&mut text);
+        read.map_err(|error| refuse(error.to_string()))?;
+        text
+    } else {
+        bytes
     };
     let classes: BTreeMap<String, Class> =
         serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;

@@ -190,9 +190,10 @@ impl Comparison {
                 kind.then.to_string(),
             ]);
         }
-        match self.difference.nodes.is_empty() {
-            true => Vec::new(),
-            false => table.lines(),
+        if self.difference.nodes.is_empty() {
+            Vec::new()
+        } else {
+            table.lines()
         }
     }
 }

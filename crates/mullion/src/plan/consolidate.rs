@@ -380,12 +380,13 @@ impl ConsolidationMove {
         if self.existing.is_empty() && self.replacements.is_empty() {
             row("no pod has to move".to_owned());
         }
-        let twice = match self.replacements.is_empty() {
-            true => String::new(),
-            false => format!(
+        let twice = if self.replacements.is_empty() {
+            String::new()
+        } else {
+            format!(
                 ", and {:.3} USD once while new nodes boot",
                 self.paid_twice_usd
-            ),
+            )
         };
         row(format!("costs {:.1} of disruption{twice}", self.disruption));
         page.rows(&rows, 0);

@@ -67,15 +67,15 @@ impl Input {
             None => {
                 let live =
                     source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps);
-                live.await
-                    .map_err(|failure| {
-                        match args.filename.is_empty() {
-                    true => failure,
-                    false => failure.hint(
+                live.await.map_err(|failure| {
+                    if args.filename.is_empty() {
+                        failure
+                    } else {
+                        failure.hint(
                         "--offline plans for the files alone; --state FILE asks a list of objects",
-                    ),
-                }
-                    })?
+                    )
+                    }
+                })?
             }
         };
         // Without a cluster nothing says that pods are placed by their images, unless the user does.

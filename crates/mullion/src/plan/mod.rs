@@ -108,9 +108,10 @@ fn remove(node: &str, question: &mut Question, state: &State) -> Result<(), Fail
     if state.cluster.node(node).is_none() {
         let nodes: Vec<String> = state.nodes().map(|own| own.name.clone()).collect();
         let failure = Failure::input(format!("--remove-node {node}: there is no such node"));
-        return Err(match nodes.is_empty() {
-            true => failure.hint("there are no nodes at all"),
-            false => failure.hint(format!("there are {}", refusals::some_of(&nodes))),
+        return Err(if nodes.is_empty() {
+            failure.hint("there are no nodes at all")
+        } else {
+            failure.hint(format!("there are {}", refusals::some_of(&nodes)))
         });
     }
     let held = Objects::of(state, Timestamp::now())?.held_by(node);

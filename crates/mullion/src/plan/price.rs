@@ -45,9 +45,10 @@ pub(super) fn whole(usd: f64) -> String {
         }
         text.push(digit);
     }
-    match usd <= -0.5 {
-        true => format!("-{text}"),
-        false => text,
+    if usd <= -0.5 {
+        format!("-{text}")
+    } else {
+        text
     }
 }
 

@@ -40,10 +40,11 @@ pub(super) fn of(
     }
     let mut pods = Vec::with_capacity(planned.replicas as usize);
     for index in 0..planned.replicas {
-        let mut pod = match planned.claims.is_empty() {
-            true => alike(planned),
+        let mut pod = if planned.claims.is_empty() {
+            alike(planned)
+        } else {
             // The pod has claims of its own, so it cannot share a template with its siblings.
-            false => with_claims(planned, index, state)?,
+            with_claims(planned, index, state)?
         };
         pod.name = name(planned, index);
         if !keys.insert(pod.key()) {

@@ -131,9 +131,10 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
     let mut kept = Vec::new();
     // From the end, so that the pods with the lowest numbers stay.
     for pod in std::mem::take(&mut input.coming).into_iter().rev() {
-        match pods > 0 && is_own(&pod) {
-            true => pods -= 1,
-            false => kept.push(pod),
+        if pods > 0 && is_own(&pod) {
+            pods -= 1
+        } else {
+            kept.push(pod)
         }
     }
     kept.reverse();

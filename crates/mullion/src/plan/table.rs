@@ -213,9 +213,11 @@ fn zones(group: &[&NewNode]) -> String {
 fn used(group: &[&NewNode], resource: &str, write: fn(Quantity) -> String) -> String {
     let amounts = group.iter().filter_map(|node| node.resources.get(resource));
     let sum = sum(amounts);
-    match sum.requested.is_zero() {
-        true if resource != labels::CPU && resource != labels::MEMORY => String::new(),
-        _ => format!("{}/{}", write(sum.requested), write(sum.allocatable)),
+    let is_always_shown = resource == labels::CPU || resource == labels::MEMORY;
+    if sum.requested.is_zero() && !is_always_shown {
+        String::new()
+    } else {
+        format!("{}/{}", write(sum.requested), write(sum.allocatable))
     }
 }
 
@@ -324,9 +326,10 @@ fn money(page: &mut Page, report: &Report) {
 
 /// Returns how far the price of the new nodes is above the lower bound.
 fn at_least(bound: f64, gap: f64) -> String {
-    let near = match gap > 0.0 {
-        true => format!("this plan is within {gap:.1} %"),
-        false => "no plan is cheaper".to_owned(),
+    let near = if gap > 0.0 {
+        format!("this plan is within {gap:.1} %")
+    } else {
+        "no plan is cheaper".to_owned()
     };
     format!("{bound:.3} an hour for new nodes, however these pods are packed: {near}")
 }
@@ -341,9 +344,10 @@ fn taken(nodes: &[NewNode]) -> String {
     let reserved = |amount: &Amount| amount.capacity.saturating_sub(amount.allocatable);
     let amounts = |processors, memory| format!("{} cpu and {} GiB", cpu(processors), gib(memory));
     let (own, own_memory) = (processors.daemon_sets, memory.daemon_sets);
-    let daemons = match own.is_zero() && own_memory.is_zero() {
-        true => String::new(),
-        false => format!(", DaemonSets take {}", amounts(own, own_memory)),
+    let daemons = if own.is_zero() && own_memory.is_zero() {
+        String::new()
+    } else {
+        format!(", DaemonSets take {}", amounts(own, own_memory))
     };
     format!(
         "of {} the system keeps {}{daemons}",
@@ -382,8 +386,9 @@ fn why(pod: &str, is_coming: bool, args: &PlanArgs) -> String {
 }
 
 fn input_path(path: &std::path::Path) -> String {
-    match input::is_stdin(path) {
-        true => "-".to_owned(),
-        false => path.display().to_string(),
+    if input::is_stdin(path) {
+        "-".to_owned()
+    } else {
+        path.display().to_string()
     }
 }

@@ -241,9 +241,10 @@ fn name_of(object: &Value) -> &str {
 fn no_such_pool<'a>(name: &str, pools: impl Iterator<Item = &'a str>) -> Failure {
     let pools: Vec<_> = pools.collect();
     let failure = Failure::input(format!("--drop-pool {name}: there is no such NodePool"));
-    match pools.is_empty() {
-        true => failure.hint("there are no NodePools at all"),
-        false => failure.hint(format!("there are {}", pools.join(", "))),
+    if pools.is_empty() {
+        failure.hint("there are no NodePools at all")
+    } else {
+        failure.hint(format!("there are {}", pools.join(", ")))
     }
 }
 

@@ -218,9 +218,10 @@ pub(super) fn follow_spec(context: &Context, ec2: &SimulatedEc2) {
         }
         let none = SimulatedAccountSpec::default();
         let before = change.previous().map_or(&none, |old| &old.spec);
-        match change.is_deleted() {
-            true => apply(&none, &account.spec, &ec2),
-            false => apply(&account.spec, before, &ec2),
+        if change.is_deleted() {
+            apply(&none, &account.spec, &ec2)
+        } else {
+            apply(&account.spec, before, &ec2)
         }
     });
     accounts.start();

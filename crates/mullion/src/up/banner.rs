@@ -134,9 +134,10 @@ fn render(facts: &Facts<'_>) -> String {
         rows.push(Row {
             title: "data",
             what: directory.display().to_string(),
-            state: match resumed {
-                true => "goes on as it was".to_owned(),
-                false => "kept for the next start".to_owned(),
+            state: if resumed {
+                "goes on as it was".to_owned()
+            } else {
+                "kept for the next start".to_owned()
             },
         });
     }

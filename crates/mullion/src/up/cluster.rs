@@ -264,19 +264,16 @@ impl Cluster {
             account: account::manifests(&self.plan),
         };
         // The user may have changed or deleted the objects of the first start since, so a resumed cluster gets none again.
-        let orders = match self.resumed {
-            true => {
-                // Only the definitions of custom resources are renewed, because another version of the program may use other fields.
-                let had = keep::definitions(notes);
-                let has = setup::renew_definitions(client, &wanted, had).await?;
-                keep::set_definitions(notes, &has);
-                Vec::new()
-            }
-            false => {
-                setup::fill(client, &wanted).await?;
-                keep::set_definitions(notes, &setup::definitions());
-                orders
-            }
+        let orders = if self.resumed {
+            // Only the definitions of custom resources are renewed, because another version of the program may use other fields.
+            let had = keep::definitions(notes);
+            let has = setup::renew_definitions(client, &wanted, had).await?;
+            keep::set_definitions(notes, &has);
+            Vec::new()
+        } else {
+            setup::fill(client, &wanted).await?;
+            keep::set_definitions(notes, &setup::definitions());
+            orders
         };
         let scheduler = self.plan.scheduler_text.as_deref();
         published::publish(client, scheduler, self.plan.pod_os_counts).await?;

@@ -28,19 +28,19 @@ const KINDS: [(&str, &str, Reader); 6] = [
         of(spec, |spec| ignored_fields::of_node_pool(spec, gates))
     }),
     ("karpenter.sh", "nodeoverlays", |_, gates| {
-        match gates.node_overlay {
-            true => Vec::new(),
-            false => vec![ignored_fields::of_node_overlay()],
+        if gates.node_overlay {
+            Vec::new()
+        } else {
+            vec![ignored_fields::of_node_overlay()]
         }
     }),
-    (
-        "autoscaling.x-k8s.io",
-        "capacitybuffers",
-        |_, gates| match gates.capacity_buffer {
-            true => Vec::new(),
-            false => vec![ignored_fields::of_capacity_buffer()],
-        },
-    ),
+    ("autoscaling.x-k8s.io", "capacitybuffers", |_, gates| {
+        if gates.capacity_buffer {
+            Vec::new()
+        } else {
+            vec![ignored_fields::of_capacity_buffer()]
+        }
+    }),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, gates| {
         of(spec, |spec| {
             ignored_fields::of_node_class(spec, false, gates)

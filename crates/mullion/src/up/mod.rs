@@ -104,9 +104,10 @@ async fn announce(
 ) -> Result<Option<Option<Progress>>, Failure> {
     let nodes = cluster.machines();
     if !shown.is_silent() {
-        let end = match shown.detached {
-            true => "",
-            false => "Ctrl-C stops the cluster.",
+        let end = if shown.detached {
+            ""
+        } else {
+            "Ctrl-C stops the cluster."
         };
         out::line(banner::text(cluster, &nodes, end, out::colours()).trim_end());
     }
@@ -141,13 +142,14 @@ async fn announce(
             seen = progress.end().await;
         }
         let pid = std::process::id();
-        out::line(&match shown.quiet {
-            true => pid.to_string(),
-            false => format!(
+        out::line(&if shown.quiet {
+            pid.to_string()
+        } else {
+            format!(
                 "It runs in the background as process {pid} and logs to {}\n`mullion down {}` stops it.",
                 log.display(),
                 cluster.plan.name
-            ),
+            )
         });
         detach::detach_from_terminal(log)?;
         progress = tells(seen.unwrap_or_else(|| ShownNodes::now(cluster.machines())));

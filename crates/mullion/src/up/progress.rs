@@ -167,10 +167,11 @@ impl ProgressPrinter {
             text += ERASE;
         }
         for line in lines {
-            text += &match stderr.is_terminal() {
-                true => format!("{line}\n"),
+            text += &if stderr.is_terminal() {
+                format!("{line}\n")
+            } else {
                 // In a log, each line needs the time.
-                false => format!("{:.0} {line}\n", Timestamp::now()),
+                format!("{:.0} {line}\n", Timestamp::now())
             };
         }
         self.shown = progress.is_some();

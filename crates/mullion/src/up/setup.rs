@@ -336,9 +336,10 @@ mod tests {
         for definition in ours.iter().chain([&new]) {
             let name = name_of(definition);
             let now = api.get(&name).await.expect("it is there");
-            let expected = match name == changed {
-                true => vec![0; definition.spec.versions.len()],
-                false => columns(definition),
+            let expected = if name == changed {
+                vec![0; definition.spec.versions.len()]
+            } else {
+                columns(definition)
             };
             assert_eq!(columns(&now), expected, "{name}");
             let is_new = definition == &new;

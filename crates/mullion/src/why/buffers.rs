@@ -39,9 +39,10 @@ impl Chunks {
         for buffer in &buffers {
             let home = buffer.namespace().unwrap_or_default();
             let named = format!("{KIND} {home}/{}", buffer.name_any());
-            let chunks = match buffers::is_shut_out(buffer) {
-                true => Err("the feature gate CapacityBuffer of the cluster is off".to_owned()),
-                false => buffers::chunks(buffer, state, addresses),
+            let chunks = if buffers::is_shut_out(buffer) {
+                Err("the feature gate CapacityBuffer of the cluster is off".to_owned())
+            } else {
+                buffers::chunks(buffer, state, addresses)
             };
             let chunks = match chunks {
                 Ok(chunks) => chunks,

@@ -443,11 +443,11 @@ impl<'a> Explainer<'a> {
             Outcome::Fits { .. } => None,
         });
         let fits = !asked.answer.best.is_empty();
-        let wrong_values = match fits {
-            true => Vec::new(),
-            false => self
-                .cluster
-                .wrong_values(&pod.template, &self.pools.templates)?,
+        let wrong_values = if fits {
+            Vec::new()
+        } else {
+            self.cluster
+                .wrong_values(&pod.template, &self.pools.templates)?
         };
         let promised = asked.promised.map(|node| self.cluster.node_name(node));
         Ok(SharedExplanation {

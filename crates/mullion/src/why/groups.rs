@@ -64,9 +64,10 @@ pub(super) fn grouped<'a>(
     groups.sort_by_key(|group| std::cmp::Reverse(group.nodes.len()));
     let closed = groups.into_iter().map(|group| Group {
         plugin: group.plugin,
-        reason: match group.differ {
-            true => format!("{} (the nearest of them)", group.reason),
-            false => group.reason,
+        reason: if group.differ {
+            format!("{} (the nearest of them)", group.reason)
+        } else {
+            group.reason
         },
         nodes: group.nodes,
     });

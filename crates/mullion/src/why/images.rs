@@ -91,9 +91,10 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> 
     let by_selector = pod.template.node_selector.get(labels::OS);
     let own = by_selector.or(pod.template.os.as_ref());
     let for_windows = own.is_some_and(|os| os == labels::OS_WINDOWS);
-    match all_on_linux && (all_on_windows || !for_windows) {
-        true => Vec::new(),
-        false => words,
+    if all_on_linux && (all_on_windows || !for_windows) {
+        Vec::new()
+    } else {
+        words
     }
 }
 

@@ -106,12 +106,13 @@ pub(crate) fn is_chart(directory: &Path) -> bool {
 }
 
 fn some(files: Vec<PathBuf>, directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(Failure::input(format!(
+    if files.is_empty() {
+        Err(Failure::input(format!(
             "{} has no manifest: no file that ends in .yaml, .yml or .json",
             directory.display()
-        ))),
+        )))
+    } else {
+        Ok(files)
     }
 }
 
@@ -158,18 +159,20 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
         object,
     } in objects
     {
-        let mut place = match several {
-            true => format!("{shown}: document {}", document + 1),
-            false => shown.clone(),
+        let mut place = if several {
+            format!("{shown}: document {}", document + 1)
+        } else {
+            shown.clone()
         };
         for index in items {
             place += &format!(": items[{index}]");
         }
         let title = title(&object);
         if let Some(missing) = missing(&object) {
-            let named = match title.is_empty() {
-                true => title,
-                false => format!(" ({title})"),
+            let named = if title.is_empty() {
+                title
+            } else {
+                format!(" ({title})")
             };
             return Err(Failure::input(format!(
                 "{place}{named}: an object without {missing}"

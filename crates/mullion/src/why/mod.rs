@@ -146,34 +146,32 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     let table = Arc::new(up::images::table(args.images.as_deref())?);
     let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
-    let subjects: Vec<ExplainedPod> = match args.filename.is_empty() {
-        false => {
-            let documents = documents?;
-            let namespace = args.namespace.as_deref();
-            let shown: Vec<_> = args
-                .filename
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect();
-            let shown = shown.join(", ");
-            let placement =
-                Placement::new(args.place_by_image, args.images.is_some(), table.clone());
-            let planned = world::apply(
-                &mut source,
-                &shown,
-                documents,
-                namespace,
-                &names,
-                &placement,
-            );
-            let planned = planned.await?;
-            let subject = |planned| ExplainedPod::planned(planned, &source.state);
-            planned.into_iter().map(subject).collect()
-        }
-        true => existing(&source.state, &names, &args)?
+    let subjects: Vec<ExplainedPod> = if args.filename.is_empty() {
+        existing(&source.state, &names, &args)?
             .into_iter()
             .map(ExplainedPod::existing)
-            .collect(),
+            .collect()
+    } else {
+        let documents = documents?;
+        let namespace = args.namespace.as_deref();
+        let shown: Vec<_> = args
+            .filename
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let shown = shown.join(", ");
+        let placement = Placement::new(args.place_by_image, args.images.is_some(), table.clone());
+        let planned = world::apply(
+            &mut source,
+            &shown,
+            documents,
+            namespace,
+            &names,
+            &placement,
+        );
+        let planned = planned.await?;
+        let subject = |planned| ExplainedPod::planned(planned, &source.state);
+        planned.into_iter().map(subject).collect()
     };
     let mut state = source.state;
     let has_pools = state.has("NodePool");
@@ -361,13 +359,14 @@ fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
 }
 
 fn only_pods(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
-    match of_files {
-        true => Failure::input(format!(
+    if of_files {
+        Failure::input(format!(
             "{what}: objects of the files are named without their kind"
         ))
-        .hint(format!("mullion why -f FILE {name}")),
-        false => Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
-            .hint("mullion why pod -l app=iis"),
+        .hint(format!("mullion why -f FILE {name}"))
+    } else {
+        Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
+            .hint("mullion why pod -l app=iis")
     }
 }
 

@@ -74,9 +74,10 @@ pub(super) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     name: impl Fn(&T) -> &String,
 ) -> Result<T, D::Error> {
     let object = T::deserialize(rest)?;
-    match name(&object).is_empty() {
-        false => Ok(object),
-        true => Err(D::Error::custom("an object without a name")),
+    if name(&object).is_empty() {
+        Err(D::Error::custom("an object without a name"))
+    } else {
+        Ok(object)
     }
 }
 

@@ -17,15 +17,16 @@ pub(crate) struct Colours {
 
 impl Colours {
     pub(crate) fn new(colours: bool) -> Self {
-        match colours {
-            true => Colours {
+        if colours {
+            Colours {
                 bold: "\x1b[1m",
                 dim: "\x1b[2m",
                 good: "\x1b[32m",
                 bad: "\x1b[31m",
                 end: "\x1b[0m",
-            },
-            false => Colours::default(),
+            }
+        } else {
+            Colours::default()
         }
     }
 }

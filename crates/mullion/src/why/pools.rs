@@ -368,9 +368,10 @@ fn not_ready(pool: &NodePool) -> String {
     if words.is_empty() {
         words = of(|kind| kind == condition::READY);
     }
-    match words.is_empty() {
-        true => "it is not ready".to_owned(),
-        false => format!("it is not ready: {}", words.join("; ")),
+    if words.is_empty() {
+        "it is not ready".to_owned()
+    } else {
+        format!("it is not ready: {}", words.join("; "))
     }
 }
 

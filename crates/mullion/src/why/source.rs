@@ -244,19 +244,18 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
         Failure::input(format!("{named}: {why}"))
             .hint("it must be a list of objects: kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json > state.json; docs/why.md says which kinds count")
     };
-    let documents: Vec<Box<RawValue>> = match text.trim_start().starts_with('{') {
-        true => vec![serde_json::from_str(&text).map_err(|error| refuse(&error))?],
-        false => {
-            let values: Vec<Value> =
-                serde_saphyr::from_multiple(&text).map_err(|error| refuse(&first_line(&error)))?;
-            if let Some(other) = values.iter().find(|own| !own.is_object() && !own.is_null()) {
-                return Err(refuse(&format!("it is {}", input::shape(other))));
-            }
-            let values = values.into_iter().filter(|value| !value.is_null());
-            let raw = values.map(|value| RawValue::from_string(value.to_string()));
-            raw.collect::<Result<_, _>>()
-                .map_err(|error| refuse(&error))?
+    let documents: Vec<Box<RawValue>> = if text.trim_start().starts_with('{') {
+        vec![serde_json::from_str(&text).map_err(|error| refuse(&error))?]
+    } else {
+        let values: Vec<Value> =
+            serde_saphyr::from_multiple(&text).map_err(|error| refuse(&first_line(&error)))?;
+        if let Some(other) = values.iter().find(|own| !own.is_object() && !own.is_null()) {
+            return Err(refuse(&format!("it is {}", input::shape(other))));
         }
+        let values = values.into_iter().filter(|value| !value.is_null());
+        let raw = values.map(|value| RawValue::from_string(value.to_string()));
+        raw.collect::<Result<_, _>>()
+            .map_err(|error| refuse(&error))?
     };
     if documents.is_empty() {
         return Err(refuse(&"it is empty"));

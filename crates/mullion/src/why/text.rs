@@ -387,10 +387,11 @@ fn changes(page: &mut Page, explanation: &Explanation) {
         });
     }
     let Colours { bold, end, .. } = page.colours;
-    let title = match explanation.is_placed() {
+    let title = if explanation.is_placed() {
         // For a pod that has a place, nothing else can need a change.
-        true => "Its image does not start on that Windows build. Smallest change that helps:",
-        false => "Smallest change that places it:",
+        "Its image does not start on that Windows build. Smallest change that helps:"
+    } else {
+        "Smallest change that places it:"
     };
     page.paragraph(&format!("{bold}{title}{end}"));
     let rows = sets.iter().enumerate().map(|(index, set)| {

@@ -139,12 +139,13 @@ pub(super) async fn apply(
         names.is_empty() || names.iter().any(is_named)
     });
     if prospects.is_empty() {
-        return Err(Failure::input(match names.is_empty() {
-            true => "there is no pod and no workload with pods".to_owned(),
-            false => format!(
+        return Err(Failure::input(if names.is_empty() {
+            "there is no pod and no workload with pods".to_owned()
+        } else {
+            format!(
                 "there is no pod and no workload named {}",
                 names.join(" or ")
-            ),
+            )
         })
         .about(shown));
     }

@@ -63,9 +63,10 @@ pub(crate) fn granted(objects: &[Value]) -> BTreeSet<Right> {
         };
         for rule in role["rules"].as_array().into_iter().flatten() {
             let names = texts(&rule["resourceNames"]);
-            let names: Vec<_> = match names.is_empty() {
-                true => vec![None],
-                false => names.into_iter().map(Some).collect(),
+            let names: Vec<_> = if names.is_empty() {
+                vec![None]
+            } else {
+                names.into_iter().map(Some).collect()
             };
             for group in texts(&rule["apiGroups"]) {
                 for resource in texts(&rule["resources"]) {

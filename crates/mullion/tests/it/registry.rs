@@ -72,9 +72,12 @@ impl Registry {
         let objects: Objects = Arc::default();
         let asleep = Arc::new(AtomicBool::new(false));
         let (sleeps, held) = (asleep.clone(), Mutex::new(Vec::new()));
-        let host = serve(move |stream| match sleeps.load(Ordering::SeqCst) {
-            true => held.lock().expect("no panic").push(stream),
-            false => answer(stream, &objects, private),
+        let host = serve(move |stream| {
+            if sleeps.load(Ordering::SeqCst) {
+                held.lock().expect("no panic").push(stream)
+            } else {
+                answer(stream, &objects, private)
+            }
         });
         Registry {
             host,
@@ -204,9 +207,10 @@ impl Registry {
     fn request(&self, method: &str, target: &str, media_type: &str, body: &str) -> Reply {
         let mut stream = TcpStream::connect(&self.host).expect("the registry listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let authorization = match self.private {
-            true => format!("Authorization: Basic {}\r\n", basic()),
-            false => String::new(),
+        let authorization = if self.private {
+            format!("Authorization: Basic {}\r\n", basic())
+        } else {
+            String::new()
         };
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\n{authorization}\r\n",

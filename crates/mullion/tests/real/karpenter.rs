@@ -143,9 +143,10 @@ fn karpenter_buys_hands_over_to_mullion_and_takes_back_on_our_api_server() {
     assert!(!said.contains("Observed a panic"), "{said}");
     karpenter.terminate();
 
-    let cloud = match cfg!(feature = "aws") {
-        true => "--cloud=aws",
-        false => "--cloud=simulated",
+    let cloud = if cfg!(feature = "aws") {
+        "--cloud=aws"
+    } else {
+        "--cloud=simulated"
     };
     let mut controller = cluster.mullion_with(
         "controller",

@@ -209,9 +209,10 @@ fn roles(cluster: &Cluster) -> BTreeMap<String, Value> {
         let rest = ["rules", "subjects", "roleRef", "aggregationRule"];
         let rest = rest.map(|field| object[field].clone());
         // The rules of a role that is filled from others are a sum of theirs.
-        let rest = match object["aggregationRule"].is_null() {
-            true => json!(rest),
-            false => json!(rest[3]),
+        let rest = if object["aggregationRule"].is_null() {
+            json!(rest)
+        } else {
+            json!(rest[3])
         };
         (
             name.join(" "),

@@ -108,9 +108,10 @@ struct EmbeddedError {
 
 impl EmbeddedError {
     fn below(mut self, step: impl std::fmt::Display) -> EmbeddedError {
-        let dot = match self.path.is_empty() || self.path.starts_with('[') {
-            true => "",
-            false => ".",
+        let dot = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
         };
         self.path = format!("{step}{dot}{}", self.path);
         self

@@ -12,9 +12,10 @@ pub(super) const LIMIT: usize = 100;
 
 /// Refuses a value that is nested deeper.
 pub(crate) fn check(value: &Value) -> Result<(), DecodeError> {
-    match fits(value, LIMIT) {
-        true => Ok(()),
-        false => Err(DecodeError::Depth),
+    if fits(value, LIMIT) {
+        Ok(())
+    } else {
+        Err(DecodeError::Depth)
     }
 }
 

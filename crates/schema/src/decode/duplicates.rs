@@ -79,9 +79,10 @@ impl<'de> Visitor<'de> for Nodes {
             node.duplicates.extend(value.value.duplicates);
             if seen.contains(&key.value) {
                 // A null value has no position, so take that of the key.
-                let line = match value.value.is_null {
-                    true => key.referenced.line(),
-                    false => value.referenced.line(),
+                let line = if value.value.is_null {
+                    key.referenced.line()
+                } else {
+                    value.referenced.line()
                 };
                 node.duplicates.push((line, key.value));
             } else {

@@ -347,11 +347,13 @@ fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
             // An item may also be added behind the last one.
-            let at =
-                index(key, items.len() + 1).map_err(|why| match why.starts_with("strconv") {
-                    true => format!("value was not a proper array index: '{key}': {why}"),
-                    false => why,
-                })?;
+            let at = index(key, items.len() + 1).map_err(|why| {
+                if why.starts_with("strconv") {
+                    format!("value was not a proper array index: '{key}': {why}")
+                } else {
+                    why
+                }
+            })?;
             items.insert(at, value);
         }
         other => other[key] = value,

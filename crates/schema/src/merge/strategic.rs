@@ -184,11 +184,12 @@ fn merge_map(
     merge_ordered_lists(&mut original, &mut patch, schema)?;
     for (key, change) in patch {
         let deletes = key.starts_with(DELETE_PRIMITIVES);
-        let key = match deletes {
-            true => subject(&key, DELETE_PRIMITIVES)
+        let key = if deletes {
+            subject(&key, DELETE_PRIMITIVES)
                 .ok_or_else(bad_primitive_list)?
-                .to_owned(),
-            false => key,
+                .to_owned()
+        } else {
+            key
         };
         if change.is_null() {
             original.remove(&key);
@@ -200,9 +201,10 @@ fn merge_map(
             (Some(before), change) if deletes && json_kind(&before) != json_kind(&change) => before,
             (Some(Value::Object(before)), Value::Object(change)) => {
                 let field = schema.field(&key)?;
-                Value::Object(match field.replace {
-                    true => change,
-                    false => merge_map(before, change, schema.at(field.id))?,
+                Value::Object(if field.replace {
+                    change
+                } else {
+                    merge_map(before, change, schema.at(field.id))?
                 })
             }
             (Some(Value::Array(before)), Value::Array(change)) => {

@@ -152,9 +152,10 @@ impl<'s> Walk<'s> {
         let is_map = |side: Option<&Value>| side.is_some_and(Value::is_object);
         let is_mixed =
             id.is_none() && is_map(old) != is_map(new) && !is_empty(old) && !is_empty(new);
-        let shape = match is_mixed {
-            true => Shape::Map,
-            false => self.shape(id, sample),
+        let shape = if is_mixed {
+            Shape::Map
+        } else {
+            self.shape(id, sample)
         };
         let below = match shape {
             Shape::Leaf => return Some(leaf(old, new)),

@@ -95,9 +95,10 @@ pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
             _ => damaged(path, "it is not a database"),
         });
     }
-    let lock = match names.iter().any(|name| name == LOCK) {
-        true => LockState::of(&first_bytes(&folder.join(LOCK), KEPT.len() + 1)?),
-        false => LockState::Nothing,
+    let lock = if names.iter().any(|name| name == LOCK) {
+        LockState::of(&first_bytes(&folder.join(LOCK), KEPT.len() + 1)?)
+    } else {
+        LockState::Nothing
     };
     if let Some(why) = why_missing(folder, lock) {
         return Ok(damaged(path, why));

@@ -49,9 +49,10 @@ impl Overlay {
         let there = shown.saturating_sub(offset).min(out.len() as u64) as usize;
         let (there, rest) = out.split_at_mut(there);
         rest.fill(0);
-        match there.is_empty() {
-            true => Ok(()),
-            false => self.below.read(offset, there),
+        if there.is_empty() {
+            Ok(())
+        } else {
+            self.below.read(offset, there)
         }
     }
 }

@@ -109,12 +109,11 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens the tables of a directory, or makes them.
     pub(super) fn open(directory: Directory) -> Result<Self, StoreError> {
-        match directory.is_occupied()? {
-            true => {
-                directory.check()?;
-                directory.mark_kept()?;
-            }
-            false => directory.make(|database| found(database, &directory.database()))?,
+        if directory.is_occupied()? {
+            directory.check()?;
+            directory.mark_kept()?;
+        } else {
+            directory.make(|database| found(database, &directory.database()))?
         }
         let tables = Tables {
             directory,
@@ -209,9 +208,10 @@ impl Tables {
                 Failed::Journal(error) => return error,
                 Failed::Tables(error) => database_error(&self.path(), *error),
             };
-            match unsynced {
-                true => error.unsynced(&self.path()),
-                false => error,
+            if unsynced {
+                error.unsynced(&self.path())
+            } else {
+                error
             }
         })
     }

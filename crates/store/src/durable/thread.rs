@@ -251,9 +251,10 @@ impl Thread {
                     break;
                 }
             }
-            next = match answers.len() < MOST_WRITES && bytes < MOST_BYTES {
-                true => queue.try_recv().ok(),
-                false => None,
+            next = if answers.len() < MOST_WRITES && bytes < MOST_BYTES {
+                queue.try_recv().ok()
+            } else {
+                None
             };
         }
         let stored = self.store(writes);

@@ -221,9 +221,10 @@ impl Reader<'_> {
                 let fits = number
                     .as_i64()
                     .is_some_and(|number| bits == 64 || i32::try_from(number).is_ok());
-                match fits {
-                    true => Ok(()),
-                    false => misfit(&format!("number {number}"), go),
+                if fits {
+                    Ok(())
+                } else {
+                    misfit(&format!("number {number}"), go)
                 }
             }
             (Shape::Number(go), _) => misfit(found, go),

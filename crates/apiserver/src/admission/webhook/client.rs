@@ -197,9 +197,10 @@ impl Connector {
                 Ok(stream) => {
                     // Reviews are small and wait for their answers, so Nagle's algorithm would only add delay.
                     let _ = stream.set_nodelay(true);
-                    return match is_plain {
-                        true => Ok(Stream(TokioIo::new(Box::new(stream)))),
-                        false => self.secure(host, stream).await,
+                    return if is_plain {
+                        Ok(Stream(TokioIo::new(Box::new(stream))))
+                    } else {
+                        self.secure(host, stream).await
                     };
                 }
                 Err(error) => {

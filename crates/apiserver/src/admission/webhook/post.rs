@@ -157,12 +157,11 @@ impl Call {
         if let Some(referer) = &hop.referer {
             request = request.header(REFERER, referer);
         }
-        let body = match hop.has_body {
-            true => {
-                request = request.header(CONTENT_TYPE, "application/json");
-                self.body.clone()
-            }
-            false => Bytes::new(),
+        let body = if hop.has_body {
+            request = request.header(CONTENT_TYPE, "application/json");
+            self.body.clone()
+        } else {
+            Bytes::new()
         };
         let request = request.body(Full::new(body));
         let request =
@@ -233,9 +232,10 @@ impl Hop {
         })?;
         let is_downgrade = self.url.scheme == "https" && url.scheme == "http";
         Ok(Some(Hop {
-            method: match keeps_body {
-                true => self.method.clone(),
-                false => Method::GET,
+            method: if keeps_body {
+                self.method.clone()
+            } else {
+                Method::GET
             },
             // A body that an earlier redirect has dropped does not come back.
             has_body: self.has_body && keeps_body,
@@ -278,9 +278,10 @@ fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
     if said["status"] == "Failure" && is("kind", "Status") && is("apiVersion", "v1") {
         return said["message"].as_str().unwrap_or_default().to_owned();
     }
-    let text = match is_text {
-        true => String::from_utf8_lossy(&body[..body.len().min(MOST_TEXT)]),
-        false => Cow::Borrowed("unknown"),
+    let text = if is_text {
+        String::from_utf8_lossy(&body[..body.len().min(MOST_TEXT)])
+    } else {
+        Cow::Borrowed("unknown")
     };
     let text = text.trim();
     let sentence = match status.as_u16() {
@@ -333,14 +334,15 @@ mod tests {
             count.set(count.get() + 1);
             let retry_after = retry_after(status, &headers);
             async move {
-                match Instant::now() < deadline {
-                    true => Ok(Answer {
+                if Instant::now() < deadline {
+                    Ok(Answer {
                         status,
                         retry_after,
                         is_text: true,
                         body: Bytes::new(),
-                    }),
-                    false => Err(TOO_LATE.to_owned()),
+                    })
+                } else {
+                    Err(TOO_LATE.to_owned())
                 }
             }
         });

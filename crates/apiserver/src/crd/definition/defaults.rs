@@ -44,9 +44,10 @@ impl<'v> Walk<'_, 'v> {
         let default = schema.get("default").filter(|default| !default.is_null());
         if let Some(default) = default {
             let at = path.child("default");
-            match in_metadata {
-                true => self.metadata(schema, default, &at),
-                false => self.default(schema, default, is_resource, &at),
+            if in_metadata {
+                self.metadata(schema, default, &at)
+            } else {
+                self.default(schema, default, is_resource, &at)
             }
         }
         if let Some(items) = below(schema, "items") {

@@ -153,9 +153,10 @@ impl<'v> Parts<'v> {
         let schema = schema_of(version);
         if let Some(schema) = schema.filter(|_| is_here("schema")) {
             // If any version has a status subresource, it restricts the schema that all versions share.
-            let has_status = match at_top {
-                true => self.versions.iter().any(has_status),
-                false => has_status(version),
+            let has_status = if at_top {
+                self.versions.iter().any(has_status)
+            } else {
+                has_status(version)
             };
             let at = path.child(if at_top { "validation" } else { "schema" });
             let at = at.child("openAPIV3Schema");
@@ -176,14 +177,12 @@ impl<'v> Parts<'v> {
             match schema {
                 Some(schema) => definition::check_selectable_fields(fields, schema, &at, errors),
                 None if has_any => {
-                    let why = match at_top {
-                        true => {
-                            "selectableFields may only be set when validations.schema is included"
-                        }
+                    let why = if at_top {
+                        "selectableFields may only be set when validations.schema is included"
+                    } else {
                         // kube-apiserver's message has this "not", which is a mistake.
-                        false => {
-                            "selectableFields may only be set when version.schema.openAPIV3Schema is not included"
-                        }
+
+                        "selectableFields may only be set when version.schema.openAPIV3Schema is not included"
                     };
                     errors.invalid(&at, "", why);
                 }

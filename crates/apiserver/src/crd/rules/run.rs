@@ -246,9 +246,10 @@ impl Run<'_> {
     }
 
     fn record(&mut self, is_forgiven: bool, error: FieldError) {
-        match is_forgiven {
-            true => self.errors.forgive(error),
-            false => self.errors.0.push(error),
+        if is_forgiven {
+            self.errors.forgive(error)
+        } else {
+            self.errors.0.push(error)
         }
     }
 }

@@ -46,9 +46,10 @@ pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value,
     };
     decoded.map(|decoded| decoded.value).map_err(|error| {
         let syntax = matches!(error, DecodeError::Syntax(_));
-        let prefix = match syntax && !is_json(body) {
-            true => NO_META,
-            false => "",
+        let prefix = if syntax && !is_json(body) {
+            NO_META
+        } else {
+            ""
         };
         refuse(format!("{prefix}{error}"))
     })

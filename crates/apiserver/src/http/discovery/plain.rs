@@ -200,9 +200,10 @@ fn storage_version_hash(row: &Row) -> String {
         return String::new();
     }
     // The hash covers `/v1` for the core group: its empty group is not left out.
-    let stored = match row.stored_version.contains('/') {
-        true => row.stored_version.to_string(),
-        false => format!("/{}", row.stored_version),
+    let stored = if row.stored_version.contains('/') {
+        row.stored_version.to_string()
+    } else {
+        format!("/{}", row.stored_version)
     };
     let hash = Sha256::digest(format!("{stored}/{}", resource.kind));
     STANDARD.encode(&hash[..8])

@@ -96,9 +96,10 @@ pub(super) fn check_method(
     if subresource.verbs.contains(&verb) {
         return Ok(verb);
     }
-    Err(match row.is_defined() {
-        true => Status::not_supported(&*row.resource, verb),
-        false => method_not_allowed(),
+    Err(if row.is_defined() {
+        Status::not_supported(&*row.resource, verb)
+    } else {
+        method_not_allowed()
     })
 }
 

@@ -100,9 +100,10 @@ fn of_pod(call: &Call) -> Result<Status, Status> {
         let is_nobody = address.is_loopback() || address.is_multicast();
         !is_nobody && !address.is_unspecified()
     });
-    match is_reachable {
-        true => Ok(nobody_listens("pod", target.name)),
-        false => Err(Status::bad_request("address not allowed")),
+    if is_reachable {
+        Ok(nobody_listens("pod", target.name))
+    } else {
+        Err(Status::bad_request("address not allowed"))
     }
 }
 
@@ -135,8 +136,9 @@ fn of_service(call: &Call) -> Result<Status, Status> {
         let mut ports = subset.items("ports").iter();
         !subset.items("addresses").is_empty() && ports.any(|other| other.text("name") == port)
     };
-    match subsets.iter().any(serves) {
-        true => Ok(nobody_listens("service", target.name)),
-        false => Err(nobody(&call.name)),
+    if subsets.iter().any(serves) {
+        Ok(nobody_listens("service", target.name))
+    } else {
+        Err(nobody(&call.name))
     }
 }

@@ -203,9 +203,10 @@ impl ScaleSource<'_> {
 fn of_another(call: &Call, given: &str, stored: &str) -> Status {
     let resource = call.resource();
     let (name, group) = (&call.name, &resource.group);
-    let what = match call.row.custom {
-        true => resource.kind.clone(),
-        false => format!("{}/scale", resource.plural).into(),
+    let what = if call.row.custom {
+        resource.kind.clone()
+    } else {
+        format!("{}/scale", resource.plural).into()
     };
     let dot = if group.is_empty() { "" } else { "." };
     let message = format!(

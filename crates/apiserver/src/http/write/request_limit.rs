@@ -36,13 +36,15 @@ pub(crate) fn too_large() -> Status {
 /// # Errors
 /// [`too_large`].
 pub(crate) fn check_growth(row: &Row, object: &Value) -> Result<(), Status> {
-    let mut left = match row.custom {
-        true => MAX_CUSTOM_JSON_BYTES,
-        false => MAX_JSON_BYTES,
+    let mut left = if row.custom {
+        MAX_CUSTOM_JSON_BYTES
+    } else {
+        MAX_JSON_BYTES
     };
-    match fits(object, &mut left) {
-        true => Ok(()),
-        false => Err(too_large()),
+    if fits(object, &mut left) {
+        Ok(())
+    } else {
+        Err(too_large())
     }
 }
 

@@ -85,9 +85,10 @@ fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<AdmittedType, Stat
             None => Ok(AdmittedType::Same(tree)),
         };
     }
-    match version == expected.version {
-        true => Ok(AdmittedType::Same(tree)),
-        false => Ok(AdmittedType::Other(tree)),
+    if version == expected.version {
+        Ok(AdmittedType::Same(tree))
+    } else {
+        Ok(AdmittedType::Other(tree))
     }
 }
 

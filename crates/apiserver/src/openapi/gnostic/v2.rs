@@ -190,9 +190,10 @@ fn parameters_item(parameter: &Value) -> Vec<u8> {
         written.bytes(5, &schema(&parameter["schema"]));
         return wrapped(1, &wrapped(1, &written.finish()));
     }
-    let (message, kind, unique) = match place == "path" {
-        true => (4, 5, 19),
-        false => (3, 6, 20),
+    let (message, kind, unique) = if place == "path" {
+        (4, 5, 19)
+    } else {
+        (3, 6, 20)
     };
     flag(&mut written, 1, &parameter["required"]);
     text(&mut written, 2, place);

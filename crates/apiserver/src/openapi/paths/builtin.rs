@@ -31,9 +31,10 @@ const PROXIES: &[(&str, &str)] = &[
 /// Adds the paths of a resource; `component` is the schema of its kind.
 pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, component: &str) {
     let resource = &*row.resource;
-    let profile = match row.has_messages() {
-        true => BUILTIN,
-        false => PROVIDED,
+    let profile = if row.has_messages() {
+        BUILTIN
+    } else {
+        PROVIDED
     };
     let base = super::base(&resource.group, &resource.version);
     let mut builtin = Paths {
@@ -165,9 +166,10 @@ impl Paths<'_> {
     /// Adds a subresource that takes or returns an object.
     fn stored_part(&mut self, subresource: &Subresource, place: &Place<'_>, path: String) {
         let patch = component_of(PATCH_BODY);
-        let component = match subresource.kind == self.resource().kind {
-            true => self.component.to_owned(),
-            false => component_of(&type_of(&place.kind)),
+        let component = if subresource.kind == self.resource().kind {
+            self.component.to_owned()
+        } else {
+            component_of(&type_of(&place.kind))
         };
         let mut verbs = self.reads_and_writes(subresource.verbs, &component, &patch);
         if subresource.verbs.contains(&"create") {

@@ -40,9 +40,10 @@ pub(super) fn identifier(text: &str) -> String {
     let mut raised = false;
     for (at, letter) in text.chars().enumerate() {
         if letter.is_alphabetic() || letter == '_' || (at != 0 && letter.is_numeric()) {
-            match raised {
-                true => name.extend(letter.to_uppercase()),
-                false => name.push(letter),
+            if raised {
+                name.extend(letter.to_uppercase())
+            } else {
+                name.push(letter)
             }
             raised = false;
         } else {

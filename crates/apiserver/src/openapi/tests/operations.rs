@@ -143,9 +143,10 @@ fn the_operations_of_every_kind_are_those_of_the_verbs_it_is_served_with() {
             "" => format!("/api/{}", resource.version),
             group => format!("/apis/{group}/{}", resource.version),
         };
-        let scope = match resource.namespaced {
-            true => "/namespaces/{namespace}",
-            false => "",
+        let scope = if resource.namespaced {
+            "/namespaces/{namespace}"
+        } else {
+            ""
         };
         let all = format!("{base}{scope}/{}", resource.plural);
         let one = format!("{all}/{{name}}");

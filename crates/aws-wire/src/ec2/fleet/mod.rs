@@ -33,9 +33,10 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let mut place = place.lock().await;
     let fingerprint = call.params.fingerprint();
     if let Some(before) = &*place {
-        return match before.fingerprint == fingerprint {
-            true => Ok(before.xml.clone()),
-            false => Err(launch::mismatch()),
+        return if before.fingerprint == fingerprint {
+            Ok(before.xml.clone())
+        } else {
+            Err(launch::mismatch())
         };
     }
     let (xml, bought) = fill(call, &fleet, token).await?;

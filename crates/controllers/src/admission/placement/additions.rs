@@ -162,11 +162,12 @@ impl Additions<'_> {
             all.extend(requirements.iter().map(term));
         }
         for term in own {
-            match is_met(term) {
-                true => all.push(term.clone()),
+            if is_met(term) {
+                all.push(term.clone())
+            } else {
                 // A term is satisfied as a whole, so each alternative of the images needs a copy of the term
                 // of its own.
-                false => all.extend(requirements.iter().map(|list| extended(term, list))),
+                all.extend(requirements.iter().map(|list| extended(term, list)))
             }
         }
         let path = [

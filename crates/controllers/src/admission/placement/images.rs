@@ -154,9 +154,10 @@ pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
 pub fn pull_secrets(spec: &Value, namespace: &str, cluster: &dyn ClusterReader) -> Vec<Arc<Value>> {
     let own = items(&spec["imagePullSecrets"]);
     let account = spec["serviceAccountName"].as_str().unwrap_or("default");
-    let account = match own.is_empty() {
-        true => cluster.find("", "serviceaccounts", Some(namespace), account),
-        false => None,
+    let account = if own.is_empty() {
+        cluster.find("", "serviceaccounts", Some(namespace), account)
+    } else {
+        None
     };
     let of_account = account
         .as_ref()

@@ -31,20 +31,22 @@ pub(super) fn conflict(
     };
     let needs: Vec<_> = named.into_iter().map(need).collect();
     let needs = needs.join(", ");
-    let subject = match allowed.is_everything() {
-        true => "no node can run all containers of this pod".to_owned(),
-        false => format!(
+    let subject = if allowed.is_everything() {
+        "no node can run all containers of this pod".to_owned()
+    } else {
+        format!(
             "this pod asks for {}, which cannot run all of its containers",
             allowed.description()
-        ),
+        )
     };
     let off = format!(
         "the label {}: \"false\" turns this check off",
         labels::PLACE_BY_IMAGE
     );
-    match certain {
-        true => format!("{subject}: {needs} ({off})"),
-        false => format!("judging by the names of its images, {subject}: {needs} ({off})"),
+    if certain {
+        format!("{subject}: {needs} ({off})")
+    } else {
+        format!("judging by the names of its images, {subject}: {needs} ({off})")
     }
 }
 

@@ -22,9 +22,12 @@ const TRANSIENT: [&str; 3] = [
 /// taint if there are no Windows nodes and NodePools.
 pub fn common(cluster: &dyn ClusterReader) -> Vec<Taint> {
     let (mut windows, mut linux): (Vec<BTreeSet<Taint>>, Vec<_>) = (Vec::new(), Vec::new());
-    let mut sort = |is_windows: bool, taints: &Value| match is_windows {
-        true => windows.push(lasting(taints)),
-        false => linux.push(lasting(taints)),
+    let mut sort = |is_windows: bool, taints: &Value| {
+        if is_windows {
+            windows.push(lasting(taints))
+        } else {
+            linux.push(lasting(taints))
+        }
     };
     for node in cluster.list("", "nodes", None) {
         sort(

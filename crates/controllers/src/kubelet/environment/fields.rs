@@ -96,9 +96,12 @@ fn amount(list: Option<&BTreeMap<String, ApiQuantity>>, name: &str) -> Option<Qu
 
 /// Divides and rounds up; CPU is counted in millicores.
 fn in_units_of(amount: Quantity, divisor: Quantity, is_cpu: bool) -> i64 {
-    let counted = |quantity: Quantity| match is_cpu {
-        true => quantity.milli_value(),
-        false => quantity.value(),
+    let counted = |quantity: Quantity| {
+        if is_cpu {
+            quantity.milli_value()
+        } else {
+            quantity.value()
+        }
     };
     let (amount, divisor) = (counted(amount), counted(divisor).max(1));
     amount / divisor + i64::from(amount % divisor > 0)

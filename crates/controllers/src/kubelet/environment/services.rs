@@ -88,8 +88,9 @@ fn url(ip: &str, port: &ServicePort) -> String {
 /// Returns the name of a Service or port as a part of a variable's name.
 fn upper(name: &str) -> String {
     let upper = name.replace(['-', '.'], "_").to_uppercase();
-    match upper.starts_with(|c: char| c.is_ascii_digit()) {
-        true => format!("_{upper}"),
-        false => upper,
+    if upper.starts_with(|c: char| c.is_ascii_digit()) {
+        format!("_{upper}")
+    } else {
+        upper
     }
 }

@@ -99,9 +99,10 @@ impl PodSim {
         let obeys_at = parts.pace.after(now, work);
         // A container that obeys without delay is never killed, even if the deadline is reached.
         let planned = if obeys_at < deadline || obeys_at == now {
-            let code = match self.has_work(index) {
-                true => Exit::interrupted(parts.facts.is_windows()),
-                false => 0,
+            let code = if self.has_work(index) {
+                Exit::interrupted(parts.facts.is_windows())
+            } else {
+                0
             };
             PlannedExit { at: obeys_at, code }
         } else {

@@ -97,9 +97,10 @@ impl DryRunCache {
         if let Some(verdict) = self.recent(&key, now) {
             return verdict.into();
         }
-        let judgement = match options.settings.disable_dry_run {
-            true => Verdict::Valid.into(),
-            false => judged(karpenter, class, trial(karpenter, class).await),
+        let judgement = if options.settings.disable_dry_run {
+            Verdict::Valid.into()
+        } else {
+            judged(karpenter, class, trial(karpenter, class).await)
         };
         if judgement.retry.is_none() {
             self.kept().insert(key, (now, judgement.verdict.clone()));

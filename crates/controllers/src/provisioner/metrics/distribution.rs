@@ -90,9 +90,10 @@ impl Distribution {
                 );
             }
         }
-        let labels = match series.is_empty() {
-            true => String::new(),
-            false => format!("{{{series}}}"),
+        let labels = if series.is_empty() {
+            String::new()
+        } else {
+            format!("{{{series}}}")
         };
         let _ = writeln!(
             text,

@@ -157,9 +157,10 @@ impl Metrics {
                 kind.as_str()
             );
             for (series, value) in counted.iter().chain(seen) {
-                let _ = match series.is_empty() {
-                    true => writeln!(text, "{name} {value}"),
-                    false => writeln!(text, "{name}{{{series}}} {value}"),
+                let _ = if series.is_empty() {
+                    writeln!(text, "{name} {value}")
+                } else {
+                    writeln!(text, "{name}{{{series}}} {value}")
                 };
             }
             for (series, distribution) in distributions.into_iter().flatten() {

@@ -91,9 +91,10 @@ pub(super) fn of_pool(numbers: &mut Numbers, pool: &NodePool) {
     let usage = pool.status.as_ref().map(|status| &status.resources);
     for (metric, list) in [(Metric::Limit, limits), (Metric::Usage, usage)] {
         for (resource, amount) in list.map(amounts).unwrap_or_default() {
-            let value = match resource == labels::CPU {
-                true => amount.milli_value() as f64 / 1000.0,
-                false => amount.value() as f64,
+            let value = if resource == labels::CPU {
+                amount.milli_value() as f64 / 1000.0
+            } else {
+                amount.value() as f64
             };
             let kind = resource_type(&resource);
             let labels = series(&[("resource_type", &kind), ("nodepool", name)]);
@@ -165,9 +166,10 @@ impl Sums {
             (Metric::NodesOverhead, &self.overhead),
         ] {
             for (name, amount) in amounts {
-                let value = match name == labels::CPU {
-                    true => *amount as f64 / 1000.0,
-                    false => *amount as f64,
+                let value = if name == labels::CPU {
+                    *amount as f64 / 1000.0
+                } else {
+                    *amount as f64
                 };
                 put(numbers, metric, with(Some(&resource_type(name))), value);
             }

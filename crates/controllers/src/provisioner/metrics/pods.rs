@@ -55,10 +55,11 @@ impl Metrics {
             let Some(wait) = waiting.get_mut(&uid) else {
                 return;
             };
-            wait.placed = match has_place {
-                true => wait.placed.or(Some(now)),
+            wait.placed = if has_place {
+                wait.placed.or(Some(now))
+            } else {
                 // A later place starts a new wait.
-                false => None,
+                None
             };
             match wait.decided.replace(wait.decided.unwrap_or(now)) {
                 None => wait.seen,
@@ -86,9 +87,10 @@ pub(in crate::provisioner) fn watch(karpenter: &KarpenterContext) {
     karpenter.base.informers.pods.on_change(move |change| {
         let pod = change.object();
         let uid = pod.uid().unwrap_or_default();
-        match change.is_deleted() {
-            true => drop(metrics.waiting.lock().remove(&uid)),
-            false => note(&metrics, pod, uid, clock.now()),
+        if change.is_deleted() {
+            metrics.waiting.lock().remove(&uid);
+        } else {
+            note(&metrics, pod, uid, clock.now())
         }
     });
 }

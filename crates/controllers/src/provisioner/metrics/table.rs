@@ -291,9 +291,10 @@ impl Metric {
     /// Returns the prefix of the metric's name: `karpenter_` for Karpenter's metrics, `mullion_`
     /// for ours.
     pub fn prefix(self) -> &'static str {
-        match self >= Self::PlanPrice {
-            true => "mullion_",
-            false => "karpenter_",
+        if self >= Self::PlanPrice {
+            "mullion_"
+        } else {
+            "karpenter_"
         }
     }
 

@@ -115,9 +115,10 @@ impl PluginConfig {
         let mut own = Faults::default();
         shape::check(&self.args, shape, &path, &mut own);
         // Values are checked only if the shape is right, so that one mistake gives one error.
-        match own.are_none() {
-            true => drop(faults.note(self.put(name, profile, path))),
-            false => faults.extend(own),
+        if own.are_none() {
+            faults.note(self.put(name, profile, path));
+        } else {
+            faults.extend(own)
         }
     }
 
@@ -334,9 +335,10 @@ fn spread(args: &SpreadArgs, path: &str) -> Result<DefaultSpread, ConfigError> {
         seen.push(key);
         constraints.push(shape::typed::<TopologySpreadConstraint>(own, &path)?);
     }
-    Ok(match listed {
-        true => DefaultSpread::List(constraints),
-        false => DefaultSpread::System,
+    Ok(if listed {
+        DefaultSpread::List(constraints)
+    } else {
+        DefaultSpread::System
     })
 }
 

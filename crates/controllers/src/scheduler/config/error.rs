@@ -44,9 +44,10 @@ impl Faults {
 
     /// Returns the value if no fault was found.
     pub(super) fn end<T>(self, read: T) -> Result<T, ConfigErrors> {
-        match self.0.is_empty() {
-            true => Ok(read),
-            false => Err(ConfigErrors(self.0)),
+        if self.0.is_empty() {
+            Ok(read)
+        } else {
+            Err(ConfigErrors(self.0))
         }
     }
 }

@@ -124,9 +124,10 @@ impl ClusterState {
             let longest = old.as_ref().map_or(now + LONGEST, |old| old.until);
             let place = Place {
                 node: planned.node.map(Arc::from).or(old.and_then(|old| old.node)),
-                until: match planned.is_ready {
-                    true => now + WINDOW,
-                    false => longest,
+                until: if planned.is_ready {
+                    now + WINDOW
+                } else {
+                    longest
                 },
                 is_ready: planned.is_ready,
             };

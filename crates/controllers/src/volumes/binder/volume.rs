@@ -174,12 +174,11 @@ impl Binder {
         let mut free = volume.clone();
         let by_controller = free.annotations_mut().remove(BOUND_BY_CONTROLLER).is_some();
         if let Some(spec) = &mut free.spec {
-            match by_controller {
-                true => spec.claim_ref = None,
-                false => {
-                    if let Some(reference) = &mut spec.claim_ref {
-                        reference.uid = None;
-                    }
+            if by_controller {
+                spec.claim_ref = None
+            } else {
+                if let Some(reference) = &mut spec.claim_ref {
+                    reference.uid = None;
                 }
             }
         }

@@ -429,9 +429,10 @@ fn new_job(cron: &CronJob, plan: &Plan, name: &str, at: Timestamp) -> Job {
     let template = cron.spec.job_template.clone();
     let from = template.metadata.unwrap_or_default();
     let local = at.to_zoned(plan.zone.clone());
-    let stamp = match local.offset().is_zero() {
-        true => at.to_string(),
-        false => local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+    let stamp = if local.offset().is_zero() {
+        at.to_string()
+    } else {
+        local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     };
     let mut annotations = from.annotations.unwrap_or_default();
     annotations.insert(SCHEDULED.to_owned(), stamp);

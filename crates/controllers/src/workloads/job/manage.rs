@@ -49,9 +49,10 @@ impl Controller {
         let active = count(view.tally.active.len());
         // A pod that keeps its finalizer would be counted as failed when it ends by this deletion.
         let freed = join_all(doomed.iter().map(|pod| async {
-            match pod::is_tracked(pod) {
-                true => self.remove_finalizer(pod).await,
-                false => Ok(()),
+            if pod::is_tracked(pod) {
+                self.remove_finalizer(pod).await
+            } else {
+                Ok(())
             }
         }));
         let (mut free, mut first) = (Vec::with_capacity(doomed.len()), None);
@@ -91,9 +92,10 @@ impl Controller {
             return self.dismiss(view, doomed).await;
         }
         // With the replacement policy Failed, a terminating pod keeps its place until it has ended.
-        let held = match tally::replaces_failed_only(spec) {
-            true => tally.terminating,
-            false => 0,
+        let held = if tally::replaces_failed_only(spec) {
+            tally.terminating
+        } else {
+            0
         };
         let missing = usize::try_from(wanted - active - held).unwrap_or(0);
         let missing = missing.min(BURST);
@@ -123,9 +125,10 @@ impl Controller {
 /// Returns at least `least` active pods to delete. Pods with an invalid or duplicate index come first and are all
 /// included; then the least advanced pods follow (kube-controller-manager: `activePodsForRemoval`).
 fn surplus_pods(spec: &JobSpec, tally: &Tally, least: usize) -> Vec<Arc<Pod>> {
-    let (mut doomed, rest) = match tally::is_indexed(spec) {
-        true => misplaced(spec, &tally.active),
-        false => (Vec::new(), tally.active.clone()),
+    let (mut doomed, rest) = if tally::is_indexed(spec) {
+        misplaced(spec, &tally.active)
+    } else {
+        (Vec::new(), tally.active.clone())
     };
     let more = least.saturating_sub(doomed.len());
     if more > 0 {

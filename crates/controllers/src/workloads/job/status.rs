@@ -11,9 +11,10 @@ pub(super) fn set_suspended(
     suspended: bool,
     now: &Time,
 ) -> Option<(&'static str, &'static str)> {
-    let (value, reason, event, message) = match suspended {
-        true => ("True", "JobSuspended", "Suspended", "Job suspended"),
-        false => ("False", "JobResumed", "Resumed", "Job resumed"),
+    let (value, reason, event, message) = if suspended {
+        ("True", "JobSuspended", "Suspended", "Job suspended")
+    } else {
+        ("False", "JobResumed", "Resumed", "Job resumed")
     };
     if !set_condition(status, "Suspended", value, reason, message, now) {
         return None;

@@ -68,9 +68,10 @@ impl Controller {
         }
         let now = self.context.now();
         if let Some(verdict) = verdict {
-            let interim = match verdict.succeeded {
-                true => "SuccessCriteriaMet",
-                false => "FailureTarget",
+            let interim = if verdict.succeeded {
+                "SuccessCriteriaMet"
+            } else {
+                "FailureTarget"
             };
             set_condition(
                 &mut status,
@@ -104,9 +105,10 @@ impl Controller {
         // The final condition is the last write: clients may rely on its counts never to change afterwards.
         let ends = verdict.filter(|_| !pending && idle && status.active.unwrap_or(0) == 0);
         if let Some(verdict) = ends {
-            let kind = match verdict.succeeded {
-                true => "Complete",
-                false => "Failed",
+            let kind = if verdict.succeeded {
+                "Complete"
+            } else {
+                "Failed"
             };
             set_condition(
                 &mut status,

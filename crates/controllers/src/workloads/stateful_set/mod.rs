@@ -270,9 +270,10 @@ impl Controller {
         let first_unhealthy = all.find(|pod| unavailable(pod));
         for (_, pod) in &view.condemned {
             if pods::is_deleting(pod) {
-                match strategy.parallel {
-                    true => continue,
-                    false => return Ok(Step::Stop),
+                if strategy.parallel {
+                    continue;
+                } else {
+                    return Ok(Step::Stop);
                 }
             }
             let is_first = first_unhealthy.is_some_and(|first| Arc::ptr_eq(first, pod));
@@ -311,9 +312,10 @@ impl Controller {
                 Some(_) => offset < strategy.partition,
                 None => offset < current_replicas.unwrap_or(0),
             };
-        let revision = match keeps_old {
-            true => &revisions.current,
-            false => &revisions.update,
+        let revision = if keeps_old {
+            &revisions.current
+        } else {
+            &revisions.update
         };
         let template = revision::template_of(revision);
         let template: PodTemplateSpec = template.unwrap_or_else(|| {

@@ -221,9 +221,10 @@ impl Churn {
 
     /// Pods come and go: mostly one, now and then a handful on one node.
     async fn pods(&mut self) {
-        let count = match self.random.percent(8) {
-            true => 4 + self.random.below(4),
-            false => self.random.below(2),
+        let count = if self.random.percent(8) {
+            4 + self.random.below(4)
+        } else {
+            self.random.below(2)
         };
         let node = self.random.below(self.hosts.len());
         for _ in 0..count {
@@ -252,9 +253,10 @@ impl Churn {
         }
         let numbers = self.world.metrics.numbers();
         let ready = numbers.nodes.get(&host.name);
-        let start = match ready.is_some_and(|ready| ready.addresses.warm > without) {
-            true => Start::Warm,
-            false => Start::Cold,
+        let start = if ready.is_some_and(|ready| ready.addresses.warm > without) {
+            Start::Warm
+        } else {
+            Start::Cold
         };
         self.named += 1;
         let pod = format!("p{}", self.named);
@@ -324,9 +326,10 @@ impl Churn {
         let cloud = &self.world.ec2;
         let instance = &host.instance;
         let subnet = cloud.ec2.subnet_now(&instance.subnet).expect("it is there");
-        let kind = match instance.instance_type.is_nitro() {
-            true => self.kind,
-            false => Kind::Address,
+        let kind = if instance.instance_type.is_nitro() {
+            self.kind
+        } else {
+            Kind::Address
         };
         let room = match kind {
             Kind::Address => subnet.free_addresses,

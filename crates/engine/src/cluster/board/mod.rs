@@ -289,9 +289,10 @@ impl Cluster {
         let view = self.views.id(class).and_then(|view| self.views.get(view));
         let of_view = view.map_or(&[][..], |view| view.keys());
         // If node labels decide which nodes reach a pod's volumes, the index must also group nodes by these labels.
-        let plan = match self.class(class).volumes.is_empty() {
-            true => None,
-            false => self.volume_plans.get(&class),
+        let plan = if self.class(class).volumes.is_empty() {
+            None
+        } else {
+            self.volume_plans.get(&class)
         };
         let of_volumes = plan.and_then(|(_, plan)| plan.keys.as_deref());
         let keys = match of_volumes {

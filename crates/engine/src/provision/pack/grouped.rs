@@ -277,9 +277,10 @@ impl Filling<'_> {
     fn last(&self, room: &Load, beside: Option<usize>) -> Option<(usize, f64)> {
         let opens = |item: usize| self.offer.opens.contains(item);
         let is_open = beside.is_some_and(opens) || self.pods.iter().any(|pod| opens(pod.0));
-        let admitted = match is_open {
-            true => &self.offer.fits,
-            false => &self.offer.opens,
+        let admitted = if is_open {
+            &self.offer.fits
+        } else {
+            &self.offer.opens
         };
         self.shelf.best(self.kinds, room, self.rates, |item| {
             let taken = self.count(item) + u32::from(beside == Some(item));

@@ -99,9 +99,10 @@ impl Knapsack {
         }
         self.rank(upper - enough);
         let limits = (enough, most_nodes);
-        let is_exact = match self.rows <= FEW_ROWS {
-            true => self.search_all(offer, limits, |own| &mut own.few),
-            false => self.search_all(offer, limits, |own| &mut own.many),
+        let is_exact = if self.rows <= FEW_ROWS {
+            self.search_all(offer, limits, |own| &mut own.few)
+        } else {
+            self.search_all(offer, limits, |own| &mut own.many)
         };
         let best = self.search.best;
         let items = self
@@ -123,9 +124,12 @@ impl Knapsack {
         (enough, most_nodes): (f64, usize),
         steps: impl Fn(&mut Knapsack) -> &mut Vec<Step<ROWS>>,
     ) -> bool {
-        let room = std::array::from_fn(|row| match row < self.rows {
-            true => offer.room[self.dimensions[row]],
-            false => 0,
+        let room = std::array::from_fn(|row| {
+            if row < self.rows {
+                offer.room[self.dimensions[row]]
+            } else {
+                0
+            }
         });
         let left: f64 = self.duals[..self.rows].iter().sum();
         let mut own = std::mem::take(steps(self));
@@ -208,9 +212,10 @@ impl Knapsack {
         loop {
             self.duals = basis.duals(rows, &self.choices);
             steps += 1;
-            let entering = match steps < MOST_STEPS {
-                true => self.entering(&basis),
-                false => None,
+            let entering = if steps < MOST_STEPS {
+                self.entering(&basis)
+            } else {
+                None
             };
             let Some(entering) = entering else { break };
             basis.enter(entering, rows, &mut self.choices);

@@ -273,9 +273,10 @@ impl<'a> Program<'a> {
             }
             let in_parts = !found.is_exact || found.pods.is_empty();
             market.failed += u8::from(!found.is_exact && nodes > 0);
-            let entries: Vec<(u32, f64)> = match in_parts {
-                true => self.knapsack.parts.clone(),
-                false => entries_of(&found.pods),
+            let entries: Vec<(u32, f64)> = if in_parts {
+                self.knapsack.parts.clone()
+            } else {
+                entries_of(&found.pods)
             };
             let column = Column {
                 cost: price,

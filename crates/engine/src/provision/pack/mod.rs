@@ -238,16 +238,15 @@ impl Problem {
     pub(super) fn pack(&self, effort: u64) -> Packed {
         let mut filler = Filler::new(self);
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
-        let (mut relaxation, mut best) = match self.is_varied() {
-            true => varied::build(self, &demand, &mut filler),
-            false => {
-                let mut relaxation = Relaxation::solve(self, &mut filler);
-                // Either bound may be the higher one.
-                let by_resources = rates::bound(self, &varied::rates(self));
-                relaxation.bound = relaxation.bound.max(by_resources);
-                let best = rounding::build(self, &relaxation, &demand, &mut filler);
-                (relaxation, best)
-            }
+        let (mut relaxation, mut best) = if self.is_varied() {
+            varied::build(self, &demand, &mut filler)
+        } else {
+            let mut relaxation = Relaxation::solve(self, &mut filler);
+            // Either bound may be the higher one.
+            let by_resources = rates::bound(self, &varied::rates(self));
+            relaxation.bound = relaxation.bound.max(by_resources);
+            let best = rounding::build(self, &relaxation, &demand, &mut filler);
+            (relaxation, best)
         };
         if !self.nodes.is_empty() {
             // The linear program does not know the existing machines, which cost nothing, so its bound would be too
@@ -274,9 +273,10 @@ impl Problem {
     /// Returns what a pod of each item is worth in the linear program, and a lower bound for the price of all of
     /// them, in micro-dollars an hour.
     pub(super) fn values(&self) -> (Vec<f64>, u64) {
-        let relaxation = match self.is_varied() {
-            true => varied::relax(self).0,
-            false => Relaxation::solve(self, &mut Filler::new(self)),
+        let relaxation = if self.is_varied() {
+            varied::relax(self).0
+        } else {
+            Relaxation::solve(self, &mut Filler::new(self))
         };
         (relaxation.values, relaxation.bound)
     }

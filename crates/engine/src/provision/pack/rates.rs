@@ -56,23 +56,23 @@ fn to_price(offer: &Offer, mut rates: [f64; DIMENSIONS]) -> [f64; DIMENSIONS] {
         rates = room.map(|room| if room > 0 { 1.0 / room as f64 } else { 0.0 });
     }
     let worth = worth_of(&room, &rates);
-    match worth > 0.0 {
-        true => rates.map(|rate| rate * offer.price as f64 / worth),
-        false => [0.0; DIMENSIONS],
+    if worth > 0.0 {
+        rates.map(|rate| rate * offer.price as f64 / worth)
+    } else {
+        [0.0; DIMENSIONS]
     }
 }
 
 /// Returns what all pods cost if a pod of each item costs this, in micro-dollars per hour.
 pub(super) fn sum_of(problem: &Problem, least: &[f64]) -> u64 {
-    let paid = problem
-        .items
-        .iter()
-        .zip(least)
-        .map(|(item, least)| match least.is_finite() {
-            true => least * f64::from(item.demand),
+    let paid = problem.items.iter().zip(least).map(|(item, least)| {
+        if least.is_finite() {
+            least * f64::from(item.demand)
+        } else {
             // No machine holds it.
-            false => 0.0,
-        });
+            0.0
+        }
+    });
     paid.sum::<f64>() as u64
 }
 
@@ -293,10 +293,13 @@ pub(super) fn values(problem: &Problem, rates: &Rates) -> Vec<f64> {
             .iter()
             .any(|offer| offer.opens.contains(item))
     };
-    let value = |(index, item): (usize, &Item)| match opened(index) {
-        true => worth_of(&item.request, &rates[item.kind]).max(cheapest / 1000.0),
-        // No machine is bought for it: it has to find room.
-        false => dearest,
+    let value = |(index, item): (usize, &Item)| {
+        if opened(index) {
+            worth_of(&item.request, &rates[item.kind]).max(cheapest / 1000.0)
+        } else {
+            // No machine is bought for it: it has to find room.
+            dearest
+        }
     };
     problem.items.iter().enumerate().map(value).collect()
 }

@@ -242,9 +242,10 @@ impl<'a> UnplacedPods<'a> {
             let other = offer.room[1 - dimension].max(0) as f64;
             let counts = rates[dimension] * room >= COUNTS * price;
             let other_counts = rates[1 - dimension] * other >= COUNTS * price;
-            match counts || !other_counts {
-                true => room,
-                false => room.min(AHEAD * other * all(dimension) / all(1 - dimension)),
+            if counts || !other_counts {
+                room
+            } else {
+                room.min(AHEAD * other * all(dimension) / all(1 - dimension))
             }
         })
     }
@@ -459,9 +460,10 @@ impl<'a> UnplacedPods<'a> {
         let (mut least, mut greatest) = (0, at.min(most));
         while least < greatest {
             let middle = (least + greatest).div_ceil(2);
-            match is_among(middle) {
-                true => least = middle,
-                false => greatest = middle - 1,
+            if is_among(middle) {
+                least = middle
+            } else {
+                greatest = middle - 1
             }
         }
         at - least..at + most - least

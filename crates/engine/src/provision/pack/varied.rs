@@ -110,9 +110,10 @@ fn buy_all(
     }
     fill_up(problem, &relaxation.values, solution, filler);
     // What no machine of the program holds may be many pods: the best machines have to do for them.
-    let offers = match solution.unplaced() > FEW as u64 {
-        true => &relaxation.offers[..relaxation.offers.len().min(FEW)],
-        false => &relaxation.offers[..],
+    let offers = if solution.unplaced() > FEW as u64 {
+        &relaxation.offers[..relaxation.offers.len().min(FEW)]
+    } else {
+        &relaxation.offers[..]
     };
     let weights = [ALIKE, filler.shortage];
     complete(

@@ -64,9 +64,10 @@ impl<'p> Translator<'p> {
         if self.named > MAX_NAMED {
             return Err(("expression too large", self.whole));
         }
-        match is_name && Regex::new(&class).is_ok() {
-            true => Ok(Some(class)),
-            false => Err((RANGE, self.since(before))),
+        if is_name && Regex::new(&class).is_ok() {
+            Ok(Some(class))
+        } else {
+            Err((RANGE, self.since(before)))
         }
     }
 
@@ -123,9 +124,10 @@ impl<'p> Translator<'p> {
         let whole = &self.rest[..end + 4];
         let name = &whole[2..end + 2];
         self.skip(whole.len());
-        match POSIX.contains(&name.strip_prefix('^').unwrap_or(name)) {
-            true => Ok(Some(whole)),
-            false => Err((RANGE, whole)),
+        if POSIX.contains(&name.strip_prefix('^').unwrap_or(name)) {
+            Ok(Some(whole))
+        } else {
+            Err((RANGE, whole))
         }
     }
 

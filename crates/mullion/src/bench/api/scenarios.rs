@@ -75,9 +75,12 @@ pub(super) async fn memory(disk: Option<&Path>) -> Result<Measured, Failure> {
     let server = Server::with_account(disk).await?;
     let connections = server.connect_all(16).await?;
     // Requests are built when they are sent, so that their memory is not counted with the server's.
-    let work = |index| match index < STORED {
-        true => Arc::from([objects::config_map(index)]),
-        false => Arc::from([objects::pod(index)]),
+    let work = |index| {
+        if index < STORED {
+            Arc::from([objects::config_map(index)])
+        } else {
+            Arc::from([objects::pod(index)])
+        }
     };
     let (took, _) = spread_over(connections, 2 * STORED, work).await?;
     let measured = Measured::new("memory", 16, 2 * STORED, took);

@@ -38,9 +38,10 @@ pub(super) fn node(scenario: Scenario, index: usize) -> Value {
 
 /// Returns the taints that a node keeps once it is ready.
 pub(super) fn taints(scenario: Scenario, index: usize) -> Value {
-    match scenario == Scenario::Mixed && index % 10 < 3 {
-        true => json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]),
-        false => json!([]),
+    if scenario == Scenario::Mixed && index % 10 < 3 {
+        json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}])
+    } else {
+        json!([])
     }
 }
 

@@ -101,10 +101,11 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             }
         }
         None if pod.placement.os == Choice::One(System::Windows) => {
-            let hosts = match context.fleet.windows().all(|group| group.build.is_some()) {
+            let hosts = if context.fleet.windows().all(|group| group.build.is_some()) {
                 // With a group of unknown build it is unknown where the pod may land.
-                true => context.fleet.builds(),
-                false => return,
+                context.fleet.builds()
+            } else {
+                return;
             };
             let (good, bad): (Vec<&Build>, Vec<&Build>) =
                 hosts.iter().partition(|host| all_fit(host));

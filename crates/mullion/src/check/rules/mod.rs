@@ -64,10 +64,11 @@ impl<'a> Context<'a> {
             .filter_map(|(index, object)| Pod::of(object, index, images, objects))
             .collect();
         let own = Fleet::of(&objects[..checked], false);
-        let fleet = match known || live.is_some() {
+        let fleet = if known || live.is_some() {
             // Nodes were described, so the cluster is taken to have no others.
-            true => Fleet::of(objects, true),
-            false => own.clone(),
+            Fleet::of(objects, true)
+        } else {
+            own.clone()
         };
         let mixed = fleet.windows().next().is_some()
             || own.windows().next().is_some()

@@ -222,11 +222,10 @@ fn taints(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let windows: Vec<_> = context.fleet.windows().collect();
     let at = pod.at(&["tolerations"]);
     let tolerate = |taint: &Taint| {
-        let toleration = match taint.value.is_empty() {
-            true => json!({"key": taint.key, "operator": "Exists", "effect": taint.effect}),
-            false => {
-                json!({"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect})
-            }
+        let toleration = if taint.value.is_empty() {
+            json!({"key": taint.key, "operator": "Exists", "effect": taint.effect})
+        } else {
+            json!({"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect})
         };
         Edit::Push(at.clone(), toleration)
     };

@@ -176,9 +176,10 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
         .checked()
         .filter(|(_, object)| object.is("Service", ""))
         .collect();
-    let most = match context.fleet.has_old_nodes {
-        true => OLD_BACKENDS,
-        false => BACKENDS,
+    let most = if context.fleet.has_old_nodes {
+        OLD_BACKENDS
+    } else {
+        BACKENDS
     };
     for (index, service) in &services {
         if service.text_at("/spec/type") != "LoadBalancer" {

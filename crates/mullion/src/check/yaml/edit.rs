@@ -136,9 +136,10 @@ fn remove(value: &mut Value, steps: &[Step]) -> bool {
             if fields.remove(key).is_none() {
                 return false;
             }
-            match fields.is_empty() && matches!(above.last(), Some(Step::Key(_))) {
-                true => remove(value, above),
-                false => true,
+            if fields.is_empty() && matches!(above.last(), Some(Step::Key(_))) {
+                remove(value, above)
+            } else {
+                true
             }
         }
         (Step::Index(index), Value::Array(items)) if *index < items.len() && items.len() > 1 => {
@@ -201,13 +202,14 @@ impl Editor<'_> {
             Shape::Scalar { style, text } => (*style, text.as_str()),
             Shape::Alias => return None,
             Shape::Map { flow, .. } | Shape::List { flow, .. } => {
-                let shown = match flow {
-                    true => render::flow(value, self.is_quoted(node)),
+                let shown = if *flow {
+                    render::flow(value, self.is_quoted(node))
+                } else {
                     // A block collection can only replace another collection, which starts on its own line or after a dash.
-                    false => match value {
+                    match value {
                         Value::Object(_) | Value::Array(_) => render::block(value, node.column),
                         _ => return None,
-                    },
+                    }
                 };
                 return Some(self.replaced(node.bytes.start, node.bytes.end, &shown));
             }
@@ -229,9 +231,10 @@ impl Editor<'_> {
     fn replace_literal(&self, node: &Node, old: &str, new: &str) -> Option<String> {
         let own = &self.text[node.bytes.clone()];
         // The content starts on the line after the `|`.
-        let below = match own.starts_with('|') {
-            true => own.find('\n')? + 1,
-            false => 0,
+        let below = if own.starts_with('|') {
+            own.find('\n')? + 1
+        } else {
+            0
         };
         let at = node.bytes.start + below;
         let line = self.text[..at].rfind('\n').map_or(0, |end| end + 1);
@@ -241,9 +244,12 @@ impl Editor<'_> {
         if old.starts_with(' ') {
             return None;
         }
-        let lines = new.trim_end().lines().map(|line| match line.is_empty() {
-            true => String::new(),
-            false => format!("{indentation}{line}"),
+        let lines = new.trim_end().lines().map(|line| {
+            if line.is_empty() {
+                String::new()
+            } else {
+                format!("{indentation}{line}")
+            }
         });
         let shown = lines.collect::<Vec<_>>().join("\n");
         Some(self.replaced(line, node.bytes.end, &shown))
@@ -300,9 +306,10 @@ impl Editor<'_> {
             Some((first, last)) => {
                 // If each entry has its own line, as in indented JSON, the new one gets its own line too.
                 let own_line = first.line > node.line;
-                let between = match own_line {
-                    true => format!(",\n{}", render::spaces(first.column)),
-                    false => ", ".to_owned(),
+                let between = if own_line {
+                    format!(",\n{}", render::spaces(first.column))
+                } else {
+                    ", ".to_owned()
                 };
                 Some(self.inserted(last.bytes.end, &format!("{between}{shown}")))
             }
@@ -405,9 +412,10 @@ impl Editor<'_> {
         let end = self.text[at..]
             .find('\n')
             .map_or(self.text.len(), |end| at + end);
-        match self.text[..end].ends_with('\r') {
-            true => end - 1,
-            false => end,
+        if self.text[..end].ends_with('\r') {
+            end - 1
+        } else {
+            end
         }
     }
 
@@ -416,9 +424,10 @@ impl Editor<'_> {
     }
 
     fn replaced(&self, from: usize, to: usize, new: &str) -> String {
-        let ending = match self.text.contains("\r\n") {
-            true => new.replace('\n', "\r\n"),
-            false => new.to_owned(),
+        let ending = if self.text.contains("\r\n") {
+            new.replace('\n', "\r\n")
+        } else {
+            new.to_owned()
         };
         format!("{}{ending}{}", &self.text[..from], &self.text[to..])
     }

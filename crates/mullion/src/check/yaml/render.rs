@@ -39,9 +39,10 @@ pub(super) fn flow(value: &Value, quoted: bool) -> String {
 
 /// Renders a key.
 pub(super) fn key(key: &str, quoted: bool) -> String {
-    match quoted {
-        true => Value::from(key).to_string(),
-        false => scalar(key, true),
+    if quoted {
+        Value::from(key).to_string()
+    } else {
+        scalar(key, true)
     }
 }
 
@@ -105,8 +106,9 @@ fn scalar(text: &str, in_flow: bool) -> String {
     let is_version = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     let is_simple = text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| is_plain(c) || (c == ':' && !in_flow));
-    match is_same && is_simple && !is_version {
-        true => text.to_owned(),
-        false => Value::from(text).to_string(),
+    if is_same && is_simple && !is_version {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
     }
 }

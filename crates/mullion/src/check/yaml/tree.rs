@@ -221,27 +221,26 @@ impl Open {
             let start = text[..dash].rfind('\n').map_or(0, |at| at + 1);
             column = text[start..dash].chars().count();
         }
-        let shape = match self.map {
-            false => Shape::List {
+        let shape = if self.map {
+            let mut entries = Vec::with_capacity(self.children.len() / 2);
+            let mut children = self.children.into_iter();
+            while let (Some(key), Some(mut value)) = (children.next(), children.next()) {
+                // For `key:` without a value, the parser puts the value at the next token; it belongs after the colon.
+                if value.bytes.is_empty() && matches!(value.shape, Shape::Scalar { .. }) {
+                    let colon = text[key.bytes.end..].find(':').unwrap_or_default();
+                    let end = key.bytes.end + colon + 1;
+                    value.bytes = end..end;
+                }
+                entries.push((key, value));
+            }
+            Shape::Map {
+                entries,
+                flow: self.flow,
+            }
+        } else {
+            Shape::List {
                 items: self.children,
                 flow: self.flow,
-            },
-            true => {
-                let mut entries = Vec::with_capacity(self.children.len() / 2);
-                let mut children = self.children.into_iter();
-                while let (Some(key), Some(mut value)) = (children.next(), children.next()) {
-                    // For `key:` without a value, the parser puts the value at the next token; it belongs after the colon.
-                    if value.bytes.is_empty() && matches!(value.shape, Shape::Scalar { .. }) {
-                        let colon = text[key.bytes.end..].find(':').unwrap_or_default();
-                        let end = key.bytes.end + colon + 1;
-                        value.bytes = end..end;
-                    }
-                    entries.push((key, value));
-                }
-                Shape::Map {
-                    entries,
-                    flow: self.flow,
-                }
             }
         };
         Node {

@@ -184,9 +184,10 @@ async fn write(
         .annotations_mut()
         .insert(MADE.to_owned(), now.to_string());
     let params = PostParams::default();
-    match is_new {
-        true => api.create(&params, &secret).await.map(drop),
-        false => api.replace(NAME, &params, &secret).await.map(drop),
+    if is_new {
+        api.create(&params, &secret).await.map(drop)
+    } else {
+        api.replace(NAME, &params, &secret).await.map(drop)
     }
 }
 

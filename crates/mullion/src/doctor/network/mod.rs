@@ -104,9 +104,10 @@ pub(super) fn hosts(snapshot: &Snapshot) -> Result<Hosts, Unknown> {
     let is_real = |node: &&Value| node["metadata"]["annotations"][KWOK].is_null();
     let nodes = snapshot.all("Node")?.iter().filter(is_real);
     for node in nodes.filter(|node| is_ready(node) && node["spec"]["unschedulable"] != true) {
-        let os = match is_windows(node) {
-            true => Os::Windows,
-            false => Os::Linux,
+        let os = if is_windows(node) {
+            Os::Windows
+        } else {
+            Os::Linux
         };
         let own = hosts.entry(os).or_default();
         if own.len() < HOSTS {
@@ -192,9 +193,10 @@ impl fmt::Display for TrafficPath {
         write!(f, "a {} {source} to ", title(self.os))?;
         match self.target {
             Target::Pod { os, on_same_node } => {
-                let place = match on_same_node {
-                    true => "the same node",
-                    false => "another node",
+                let place = if on_same_node {
+                    "the same node"
+                } else {
+                    "another node"
                 };
                 write!(f, "a {} pod on {place}", title(os))
             }

@@ -121,8 +121,9 @@ pub(super) fn understood(way: &TrafficPath, log: &str) -> Answer {
         Target::Pod { .. } => body.eq_ignore_ascii_case(&wanted),
         _ => body.to_ascii_lowercase().starts_with(&wanted),
     };
-    match is_right {
-        true => Answer::Answered(seconds),
-        false => Answer::Failed(format!("{body:?} has answered in place of {wanted}")),
+    if is_right {
+        Answer::Answered(seconds)
+    } else {
+        Answer::Failed(format!("{body:?} has answered in place of {wanted}"))
     }
 }

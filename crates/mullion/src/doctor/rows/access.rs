@@ -163,11 +163,12 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Findings, Unkn
     let mut found = Findings::default();
     let roles = roles(snapshot, &mut found);
     if roles.windows.is_empty() {
-        return match found.missing.is_empty() {
-            true => Ok(Findings::not_needed(
+        return if found.missing.is_empty() {
+            Ok(Findings::not_needed(
                 "there is no Windows node, and no node class for one names a role",
-            )),
-            false => Ok(found),
+            ))
+        } else {
+            Ok(found)
         };
     }
     let mut unmapped = Vec::new();

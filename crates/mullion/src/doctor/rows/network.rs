@@ -182,11 +182,12 @@ pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Findings, Unknown
         match kind {
             Kind::Prefix if blocks == 0 => {
                 // So many free addresses would be a whole block if they were neighbours.
-                let why = match free >= 16 {
-                    true => format!(
+                let why = if free >= 16 {
+                    format!(
                         "has no free /28 block, though {free} addresses are free: it is fragmented"
-                    ),
-                    false => "has no free /28 block".to_owned(),
+                    )
+                } else {
+                    "has no free /28 block".to_owned()
                 };
                 found
                     .fail(format!("{place} {why}; no Windows node there gets another prefix"))
@@ -225,9 +226,10 @@ pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknow
     let nodes = nodes(snapshot, true)?;
     let settings = settings(snapshot)?;
     let is_on = settings.windows_ipam && settings.prefix_delegation;
-    let mut found = match is_on {
-        true => Findings::state("prefixes are on, and every node has them"),
-        false => Findings::not_needed("prefix delegation is off"),
+    let mut found = if is_on {
+        Findings::state("prefixes are on, and every node has them")
+    } else {
+        Findings::not_needed("prefix delegation is off")
     };
     for node in nodes {
         let (name, kind) = (name_of(node), instance_type(node));
@@ -241,10 +243,7 @@ pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknow
         }
         // The annotation of an address from a prefix ends in /32, that of a single address in the prefix length of the
         // subnet.
-        let wanted = match is_on {
-            true => "/32",
-            false => "/",
-        };
+        let wanted = if is_on { "/32" } else { "/" };
         let is_other = |pod: &&&Value| {
             annotation(pod).is_some_and(|text| {
                 let is_prefix = text.ends_with("/32");
@@ -254,9 +253,10 @@ pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknow
         let own = pods::on_node(snapshot, name)?;
         let others: Vec<_> = own.iter().filter(is_other).copied().collect();
         if !others.is_empty() {
-            let mode = match is_on {
-                true => "single addresses, from before prefixes were turned on",
-                false => "addresses of prefixes, from before they were turned off",
+            let mode = if is_on {
+                "single addresses, from before prefixes were turned on"
+            } else {
+                "addresses of prefixes, from before they were turned off"
             };
             found
                 .warn(format!("on node {name} the pods {} have {mode}: the node has room for fewer pods than it will", names(others)))

@@ -34,9 +34,10 @@ pub(super) fn addresses(name: &str, prefix_delegation: bool) -> Option<usize> {
     let kind = catalogue::get(name).filter(|kind| kind.runs(Os::Windows))?;
     // The first address of the interface belongs to the node.
     let slots = kind.ipv4_per_eni.saturating_sub(1) as usize;
-    Some(match prefix_delegation && kind.is_nitro() {
-        true => slots * PREFIX_SIZE,
-        false => slots,
+    Some(if prefix_delegation && kind.is_nitro() {
+        slots * PREFIX_SIZE
+    } else {
+        slots
     })
 }
 

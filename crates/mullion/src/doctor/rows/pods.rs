@@ -98,9 +98,10 @@ fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
         own["controller"] == true && REPLACED.contains(&kind)
     });
     let (namespace, name) = (namespace_of(pod), name_of(pod));
-    match is_replaced {
-        true => problem.with_fix(Change::delete(pod)),
-        false => problem.command(format!("kubectl -n {namespace} delete pod {name}")),
+    if is_replaced {
+        problem.with_fix(Change::delete(pod))
+    } else {
+        problem.command(format!("kubectl -n {namespace} delete pod {name}"))
     }
 }
 
@@ -178,13 +179,10 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings,
             let selector = &pod["spec"]["nodeSelector"];
             let seen = selector[labels::OS] == labels::OS_WINDOWS
                 || selector[labels::BETA_OS] == labels::OS_WINDOWS;
-            let why = match seen {
-                true => {
-                    "it was created while Windows IP management was off or the webhook was down"
-                }
-                false => {
-                    "it does not choose Windows by its nodeSelector, the only thing that EKS's webhook reads"
-                }
+            let why = if seen {
+                "it was created while Windows IP management was off or the webhook was down"
+            } else {
+                "it does not choose Windows by its nodeSelector, the only thing that EKS's webhook reads"
             };
             let problem = found.fail(format!(
                 "pod {namespace}/{name} requests no address and gets none: {why}"
@@ -194,12 +192,13 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings,
             }
             let is_mended =
                 matches!(&snapshot.dry_run, DryRun::Admitted(new) if requests_address(new));
-            match seen && is_mended {
-                true => renew(problem, pod),
+            if seen && is_mended {
+                renew(problem, pod)
+            } else {
                 // A new pod would lack the request too.
-                false => problem
+                problem
                     .advise("create it anew when new pods get the request (DOC01, DOC03):")
-                    .command(format!("kubectl -n {namespace} delete pod {name}")),
+                    .command(format!("kubectl -n {namespace} delete pod {name}"))
             };
             continue;
         }

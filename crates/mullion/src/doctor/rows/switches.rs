@@ -95,10 +95,11 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Findings, U
         });
         let mut without = data(map);
         without.remove(value.key());
-        match Settings::read(&without).0 == settings {
-            true => problem.with_fix(Change::merge(map, json!({"data": {value.key(): null}}))),
+        if Settings::read(&without).0 == settings {
+            problem.with_fix(Change::merge(map, json!({"data": {value.key(): null}})))
+        } else {
             // An invalid value, which counts as absent, hides another key that would take effect.
-            false => problem.command("kubectl -n kube-system edit configmap amazon-vpc-cni"),
+            problem.command("kubectl -n kube-system edit configmap amazon-vpc-cni")
         };
     }
     Ok(found)

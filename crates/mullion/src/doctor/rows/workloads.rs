@@ -34,9 +34,10 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Findings, Unknow
     }
     let services = snapshot.all("Service")?;
     let mut found = Findings::state(counted(services.len(), "Service", "Services"));
-    let most = match nodes.iter().any(|node| is_before_update(node)) {
-        true => OLD_BACKENDS,
-        false => BACKENDS,
+    let most = if nodes.iter().any(|node| is_before_update(node)) {
+        OLD_BACKENDS
+    } else {
+        BACKENDS
     };
     let windows: BTreeSet<_> = nodes.iter().map(|node| name_of(node)).collect();
     let mut backends: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -90,9 +91,10 @@ pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Findings, Unkno
         let mut objects: Vec<_> = findings.iter().map(|own| own.object.clone()).collect();
         objects.dedup();
         let text = format!("{id} {}: {}", few(objects), first.text);
-        match findings.iter().any(|own| own.is_error) {
-            true => found.fail(text),
-            false => found.warn(text),
+        if findings.iter().any(|own| own.is_error) {
+            found.fail(text)
+        } else {
+            found.warn(text)
         };
     }
     if let Some(last) = found.problems.last_mut() {
@@ -170,17 +172,16 @@ fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Findings) -> R
     let mut with = labels.clone();
     with["windows.k8s.io/disabled"] = "true".into();
     let problem = found.fail("the webhook of windows-gmsa must answer for pods of kube-system too: after all nodes were gone, aws-node waits for it and it for aws-node");
-    match locking
+    if locking
         .iter()
         .any(|own| selects(&own["namespaceSelector"], &with))
     {
-        true => problem
+        problem
             .advise("give its webhooks a namespaceSelector that leaves kube-system out")
-            .command("kubectl edit validatingwebhookconfigurations,mutatingwebhookconfigurations"),
-        false => {
-            let patch = json!({"metadata": {"labels": {"windows.k8s.io/disabled": "true"}}});
-            problem.with_fix(Change::merge(namespace, patch))
-        }
+            .command("kubectl edit validatingwebhookconfigurations,mutatingwebhookconfigurations")
+    } else {
+        let patch = json!({"metadata": {"labels": {"windows.k8s.io/disabled": "true"}}});
+        problem.with_fix(Change::merge(namespace, patch))
     };
     Ok(())
 }
@@ -191,9 +192,10 @@ fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
     for (kind, binding) in [("ClusterRoleBinding", ""), ("RoleBinding", "namespaced")] {
         for own in snapshot.all(kind)? {
             let role = &own["roleRef"];
-            let home = match role["kind"] == "Role" && !binding.is_empty() {
-                true => namespace_of(own),
-                false => "",
+            let home = if role["kind"] == "Role" && !binding.is_empty() {
+                namespace_of(own)
+            } else {
+                ""
             };
             if list(&own["subjects"]).next().is_some() {
                 bound.insert((home, role["name"].as_str().unwrap_or_default()));

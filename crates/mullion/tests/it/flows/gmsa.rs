@@ -203,9 +203,10 @@ roleRef:
 /// The page's Deployment, with the credential spec for the pod or for its container.
 fn page_deployment(name: &str, for_container: bool) -> String {
     let context = "securityContext: {windowsOptions: {gmsaCredentialSpecName: gmsa-webapp1}}";
-    let (pod, container) = match for_container {
-        true => ("", context),
-        false => (context, ""),
+    let (pod, container) = if for_container {
+        ("", context)
+    } else {
+        (context, "")
     };
     format!(
         "\
@@ -278,9 +279,10 @@ fn the_page_is_followed_step_by_step() {
         cluster.kubectl(&["rollout", "status", &deployment, "--timeout=110s"]);
         let pods = cluster.get(&["pods", "-l", &format!("run={name}")]);
         let spec = &pods["items"][0]["spec"];
-        let context = match for_container {
-            true => &spec["containers"][0]["securityContext"],
-            false => &spec["securityContext"],
+        let context = if for_container {
+            &spec["containers"][0]["securityContext"]
+        } else {
+            &spec["securityContext"]
         };
         let options = &context["windowsOptions"];
         assert_eq!(options["gmsaCredentialSpecName"], "gmsa-webapp1");

@@ -204,9 +204,10 @@ impl Part {
                 }
             }
         }
-        match last == Some(self.last()) {
-            true => Ok(()),
-            false => Err(unread().into()),
+        if last == Some(self.last()) {
+            Ok(())
+        } else {
+            Err(unread().into())
         }
     }
 }

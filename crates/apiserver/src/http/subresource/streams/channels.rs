@@ -52,9 +52,10 @@ pub(super) enum Codec {
 impl Codec {
     /// Returns the encoding of a subprotocol.
     pub(super) fn of(protocol: &str) -> Self {
-        match protocol.ends_with("base64.channel.k8s.io") {
-            true => Codec::Base64,
-            false => Codec::Binary,
+        if protocol.ends_with("base64.channel.k8s.io") {
+            Codec::Base64
+        } else {
+            Codec::Binary
         }
     }
 

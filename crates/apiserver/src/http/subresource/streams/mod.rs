@@ -208,13 +208,14 @@ fn may_create(call: &Call, subresource: &str) -> Result<(), Status> {
         }),
     };
     let decision = call.server.authorizer().decide(&call.user, &attributes);
-    match decision.allowed {
-        true => Ok(()),
-        false => Err(Status::forbidden(
+    if decision.allowed {
+        Ok(())
+    } else {
+        Err(Status::forbidden(
             call.resource(),
             &call.name,
             &decision.reason,
-        )),
+        ))
     }
 }
 

@@ -119,9 +119,12 @@ impl Reader {
 
     fn control(&mut self, kind: u16, mut frame: Bytes) -> Result<Option<Event>, Broken> {
         let length = frame.len();
-        let mut fixed = |size: usize| match frame.len() >= size {
-            true => Ok(frame.split_to(size)),
-            false => Err(Broken::Length { kind, length }),
+        let mut fixed = |size: usize| {
+            if frame.len() >= size {
+                Ok(frame.split_to(size))
+            } else {
+                Err(Broken::Length { kind, length })
+            }
         };
         Ok(match kind {
             SYN_STREAM => {
