@@ -55,6 +55,7 @@ mod podtemplates;
 pub mod print;
 pub mod priorityclasses;
 mod provided;
+pub mod quota;
 pub mod rbac;
 mod replicasets;
 mod replicationcontrollers;

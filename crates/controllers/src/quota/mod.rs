@@ -5,17 +5,13 @@
 //! Invariant: the quota is read before the objects are counted, and written with the resource version that was
 //! read, so a count never undoes an admission in between.
 
-mod extended;
-mod usage;
+mod listed;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::{
-        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
-        resource::v1::ResourceClaim,
-    },
-    apimachinery::pkg::api::resource::Quantity,
+    api::core::v1::{ResourceQuota, ResourceQuotaStatus},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use kube::{
     Api,
@@ -23,11 +19,11 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
     discovery::{self, Scope},
 };
+use mullion_kinds::quota::{Amounts, CountedKind, scopes};
+use mullion_kube_text::quantity::Quantity;
+use serde_json::{Value, json};
 
-use self::{
-    extended::Extended,
-    usage::{LimitedObjects, Usage},
-};
+use self::listed::Listed;
 use crate::{Change, Context, Informer, Key, Queue, api_error, pods};
 
 const WORKERS: usize = 5;
@@ -37,6 +33,23 @@ const RECOUNT: Duration = Duration::from_secs(5);
 const RESYNC: Duration = Duration::from_secs(300);
 /// The number of objects listed per request.
 const PAGE: u32 = 500;
+/// The paths of the kinds whose objects use amounts, not only a number; `{}` is the namespace. Pods come first, because claims of devices ask
+/// for the pods that they are for.
+const MEASURED: [(&str, &str, &str); 4] = [
+    ("", "pods", "/api/v1/namespaces/{}/pods"),
+    (
+        "",
+        "persistentvolumeclaims",
+        "/api/v1/namespaces/{}/persistentvolumeclaims",
+    ),
+    ("", "services", "/api/v1/namespaces/{}/services"),
+    (
+        DEVICES,
+        "resourceclaims",
+        "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
+    ),
+];
+const DEVICES: &str = "resource.k8s.io";
 
 /// Starts the controller.
 pub fn start(context: &Context) {
@@ -124,10 +137,20 @@ impl Controller {
         };
         let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone());
         let hard = hard.unwrap_or_default();
-        let (used, counts_others) = self.count(key.namespace(), &quota, &hard).await?;
+        let (counted, counts_others) = self.count(key.namespace(), &quota, &hard).await?;
         let again = if counts_others { RECOUNT } else { RESYNC };
         // Scheduled before the write, so that a conflict does not end the series.
         self.queue.add_after(key.clone(), again);
+        // What nothing counts stays as somebody else has written it (kube-controller-manager: syncResourceQuota).
+        let used = quota.status.as_ref().and_then(|status| status.used.clone());
+        let mut used = used.unwrap_or_default();
+        used.retain(|name, _| hard.contains_key(name));
+        for (name, amount) in counted {
+            let same = used.get(&name).is_some_and(|had| parsed(had) == amount);
+            if !same {
+                used.insert(name, ApiQuantity(amount.to_string()));
+            }
+        }
         let status = ResourceQuotaStatus {
             hard: Some(hard),
             used: Some(used),
@@ -142,100 +165,87 @@ impl Controller {
         api_error::ignore_not_found(written).map(drop)
     }
 
-    /// Returns the usage of each limit, and whether kinds without a watch were counted.
+    /// Returns the usage of each limit that objects of some kind count towards, and whether kinds without a watch were counted.
     async fn count(
         &self,
         namespace: &str,
         quota: &ResourceQuota,
-        hard: &BTreeMap<String, Quantity>,
-    ) -> kube::Result<(BTreeMap<String, Quantity>, bool)> {
-        let mut used = Usage::default();
-        let mut others = false;
-        let names: Vec<&str> = hard.keys().map(String::as_str).collect();
+        hard: &BTreeMap<String, ApiQuantity>,
+    ) -> kube::Result<(Amounts, bool)> {
+        let scopes = json!({ "spec": quota.spec });
         let now = self.context.clock.now();
-        if names
-            .iter()
-            .any(|name| LimitedObjects::of(name) == LimitedObjects::Pods)
-        {
-            for pod in self.list::<Pod>(namespace).await? {
-                if usage::in_scopes(quota, &pod) {
-                    used.pod(&pod, now);
-                }
+        let mut listed = Listed::new(&self.context.informers.device_classes.list());
+        let mut used = Amounts::new();
+        let mut counts_others = false;
+        for (group, plural, path) in MEASURED {
+            let kind = CountedKind::named(group, plural);
+            let limits = kind.limits(&listed, hard.keys().map(String::as_str));
+            if limits.is_empty() {
+                continue;
             }
-        }
-        if names
-            .iter()
-            .any(|name| LimitedObjects::of(name) == LimitedObjects::Claims)
-        {
-            for claim in self.list::<PersistentVolumeClaim>(namespace).await? {
-                if !usage::has_scopes(quota) {
-                    used.claim(&claim);
-                }
+            let objects = self.list(path, namespace).await?;
+            if group == DEVICES {
+                // No informer watches claims of devices here, so the quota must be recounted.
+                counts_others = true;
+                listed.set("", "pods", self.list(MEASURED[0].2, namespace).await?);
+                listed.set(group, plural, objects.clone());
             }
-        }
-        if names
-            .iter()
-            .any(|name| LimitedObjects::of(name) == LimitedObjects::Services)
-        {
-            for service in self.list::<Service>(namespace).await? {
-                if !usage::has_scopes(quota) {
-                    used.service(&service);
-                }
+            for limit in &limits {
+                used.entry((*limit).to_owned()).or_insert_with(zero);
             }
-        }
-        let extended = Extended::of(&self.context.informers.device_classes.list());
-        let is_of_devices = |name: &&str| {
-            LimitedObjects::of(name) == LimitedObjects::DeviceClaims
-                || extended.is_from_device_class(name)
-        };
-        if names.iter().any(is_of_devices) {
-            // No informer watches ResourceClaims here, so the quota must be recounted.
-            others = true;
-            let claims = self.list::<ResourceClaim>(namespace).await?;
-            for claim in claims.iter().filter(|_| !usage::has_scopes(quota)) {
-                used.device_claim(claim);
-                let pod = |name: &str| self.context.informers.pods.get(namespace, name);
-                extended.add(&mut used, claim, &claims, pod, now);
-            }
-        }
-        let mut amounts = BTreeMap::new();
-        for name in names {
-            let amount = match LimitedObjects::of(name) {
-                LimitedObjects::Kind { group, plural } => {
-                    others = true;
-                    if usage::has_scopes(quota) {
-                        0
-                    } else {
-                        self.number(namespace, group, plural).await?
+            let objects = objects.iter();
+            for object in objects.filter(|object| scopes::contain(&scopes, &kind, object)) {
+                for (name, amount) in kind.used_by(&listed, object, now) {
+                    if let Some(sum) = used.get_mut(&name) {
+                        *sum = sum.plus(&amount);
                     }
                 }
-                LimitedObjects::Pods
-                | LimitedObjects::Claims
-                | LimitedObjects::DeviceClaims
-                | LimitedObjects::Services => used.of(name),
-                LimitedObjects::Uncounted => 0,
-            };
-            amounts.insert(name.to_owned(), usage::quantity(name, amount));
+            }
         }
-        Ok((amounts, others))
+        for limit in hard.keys() {
+            let Some(kind) = CountedKind::counted_by(limit) else {
+                continue;
+            };
+            if used.contains_key(limit) {
+                continue;
+            }
+            counts_others = true;
+            // No object of such a kind is in any scope.
+            let counts = scopes::contain(&scopes, &kind, &Value::Null);
+            if let Some(number) = self.number(namespace, &kind).await? {
+                let number = if counts { number } else { 0 };
+                used.insert(limit.clone(), Quantity::from_integer(number));
+            }
+        }
+        Ok((used, counts_others))
     }
 
-    async fn list<K>(&self, namespace: &str) -> kube::Result<Vec<K>>
-    where
-        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + serde::de::DeserializeOwned
-            + std::fmt::Debug,
-    {
-        let api: Api<K> = Api::namespaced(self.context.client.clone(), namespace);
-        Ok(api.list(&ListParams::default()).await?.items)
+    /// Returns all objects of a kind in the namespace.
+    async fn list(&self, path: &str, namespace: &str) -> kube::Result<Vec<Arc<Value>>> {
+        let request = kube::core::Request::new(path.replace("{}", namespace));
+        let mut params = ListParams::default().limit(PAGE);
+        let mut objects = Vec::new();
+        loop {
+            let page = request.list(&params).map_err(kube::Error::BuildRequest)?;
+            let mut page: Value = self.context.client.request(page).await?;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                objects.extend(items.into_iter().map(Arc::new));
+            }
+            match page["metadata"]["continue"].as_str() {
+                Some(token) if !token.is_empty() => params = params.continue_token(token),
+                _ => return Ok(objects),
+            }
+        }
     }
 
-    /// Returns the number of objects of a kind in a namespace; zero for a kind that is not served.
-    async fn number(&self, namespace: &str, group: &str, plural: &str) -> kube::Result<i64> {
+    /// Returns the number of objects of a kind in a namespace; `None` for a kind that is not served, and for events, which no quota counts.
+    async fn number(&self, namespace: &str, kind: &CountedKind<'_>) -> kube::Result<Option<i64>> {
         let client = &self.context.client;
-        let Some(resource) = find(client, group, plural).await? else {
-            return Ok(0);
+        if kind.plural() == "events" {
+            return Ok(None);
+        }
+        let Some(resource) = find(client, kind.group(), kind.plural()).await? else {
+            return Ok(None);
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
         let mut params = ListParams::default().limit(PAGE);
@@ -245,10 +255,19 @@ impl Controller {
             number += i64::try_from(page.items.len()).unwrap_or(i64::MAX);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(number),
+                None => return Ok(Some(number)),
             }
         }
     }
+}
+
+fn zero() -> Quantity {
+    Quantity::from_integer(0)
+}
+
+/// Parses an amount of a status. One that does not parse, which the API server rules out, is zero.
+fn parsed(amount: &ApiQuantity) -> Quantity {
+    Quantity::parse(&amount.0).unwrap_or_else(|_| zero())
 }
 
 /// Returns the resource with a plural name, in the group's preferred version.

@@ -1,6 +1,8 @@
 //! What a namespace uses is counted, refused where it is too much, and given back.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ReplicationController, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota,
+};
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
@@ -84,6 +86,55 @@ async fn objects_of_any_kind_are_counted() {
         .delete::<ConfigMap>("a", &DeleteParams::default())
         .await;
     used(&cluster, "configmaps", "1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_count_of_a_namespace_is_written_as_admission_writes_it() {
+    let cluster = Cluster::start().await;
+    for name in ["a", "b"] {
+        let mut pod = pod(name);
+        pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("128M");
+        cluster.create(pod).await;
+    }
+    let hard =
+        json!({ "requests.memory": "10Gi", "count/pods": "5", "count/widgets.example.com": "5" });
+    cluster
+        .create(json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "all" }, "spec": { "hard": hard } }))
+        .await;
+    used(&cluster, "requests.memory", "256M").await;
+    used(&cluster, "count/pods", "2").await;
+    let quota = cluster.api::<ResourceQuota>().get("all").await;
+    let used = quota
+        .expect("it is there")
+        .status
+        .and_then(|status| status.used);
+    // Nothing counts objects of a kind that is not served (kube-controller-manager: CalculateUsage).
+    let names: Vec<String> = used.into_iter().flatten().map(|(name, _)| name).collect();
+    assert_eq!(names, ["count/pods", "requests.memory"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_of_a_class_of_volumes_counts_the_claims_that_name_it() {
+    let cluster = Cluster::start().await;
+    let selector = json!({ "matchExpressions": [{ "scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold"] }] });
+    cluster
+        .create(
+            json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "all" },
+            "spec": { "hard": { "persistentvolumeclaims": "5" }, "scopeSelector": selector } }),
+        )
+        .await;
+    for (name, class) in [("a", "gold"), ("b", "silver")] {
+        let resources = json!({ "requests": { "storage": "1Gi" } });
+        cluster
+            .create(json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": name },
+                "spec": { "accessModes": ["ReadWriteOnce"], "volumeAttributesClassName": class, "resources": resources } }))
+            .await;
+    }
+    cluster
+        .delete::<PersistentVolumeClaim>("b", &DeleteParams::default())
+        .await;
+    // The deletion has every claim counted again.
+    used(&cluster, "persistentvolumeclaims", "1").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,30 +1,22 @@
 //! ResourceQuota: a write that would use more of a namespace than its quotas allow is refused; one that fits is counted at once.
 //!
-//! [`mod@usage`] says what an object uses, [`scopes`] which quotas count it. What a quota allows and what is used is in its status: the
-//! quota controller writes it, and corrects what this plugin has added for objects that came to nothing or are gone.
-
-mod extended;
-mod scopes;
-mod usage;
-
-use std::collections::BTreeMap;
+//! What a quota allows and what is used is in its status: the quota controller writes it, and corrects what this plugin has added for objects
+//! that came to nothing or are gone.
 
 use mullion_kinds::{
+    Resource,
     podspec::totals::{self, Totals},
+    quota::{Amounts, CountedKind, scopes},
     request::Ctx,
 };
 use mullion_kube_text::{quantity::Quantity, status::Status};
 use mullion_schema::tree::{Tree, object_at};
 use serde_json::Value;
 
-use self::usage::CountedKind;
 use super::{Action, Claim, Operation, Plugin, Request};
 
 /// kube-apiserver: ResourceQuota.
 pub(super) struct ResourceQuota;
-
-/// Amounts by the name that a quota has for them.
-type Amounts = BTreeMap<String, Quantity>;
 
 impl Plugin for ResourceQuota {
     fn name(&self) -> &'static str {
@@ -39,7 +31,7 @@ impl Plugin for ResourceQuota {
             && resource.plural != "events"
             && match (action.operation, action.subresource) {
                 (Operation::Create, None) => true,
-                (Operation::Update, subresource) => usage::changes(resource, subresource),
+                (Operation::Update, subresource) => changes(resource, subresource),
                 _ => false,
             }
     }
@@ -51,7 +43,7 @@ impl Plugin for ResourceQuota {
     fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
         let mut quotas = ctx.lookup.list("", "resourcequotas", request.namespace);
         // The cheap questions first: most namespaces have no quota.
-        if quotas.is_empty() || !usage::may_change(request) {
+        if quotas.is_empty() || !may_change(request) {
             return Ok(Vec::new());
         }
         // By name, so that the error names the same quota each time.
@@ -68,7 +60,9 @@ impl Plugin for ResourceQuota {
         }
         let used = usage(ctx, &counted, request)?;
         // An update is charged for the difference alone.
-        let before = request.old.map(|old| used_by(ctx, &counted, old));
+        let before = request
+            .old
+            .map(|old| counted.used_by(ctx.lookup, old, ctx.now));
         let mut claims = Vec::new();
         for quota in counting {
             // Of an object that a quota did not count before, all is new to it.
@@ -83,6 +77,27 @@ impl Plugin for ResourceQuota {
     }
 }
 
+/// Returns whether an update can change the amounts that an object of the resource uses.
+fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
+    matches!(
+        (&*resource.group, &*resource.plural, subresource),
+        ("", "pods", None | Some("resize"))
+            | ("", "persistentvolumeclaims" | "services", None)
+            | ("resource.k8s.io", "resourceclaims", None)
+    )
+}
+
+/// Returns whether this write can change the amounts. An update of a whole pod can only by a move between the scopes `Terminating` and
+/// `NotTerminating`.
+fn may_change(request: &Request<'_>) -> bool {
+    match request.old {
+        Some(old) if request.action.updates("", "pods") => {
+            scopes::is_terminating(old) != scopes::is_terminating(request.object)
+        }
+        _ => true,
+    }
+}
+
 /// Returns whether a quota counts the object. An object that leaves out a limited resource, or a quota without a known usage, is an error.
 fn counts(
     ctx: &Ctx<'_>,
@@ -91,14 +106,8 @@ fn counts(
     request: &Request<'_>,
 ) -> Result<bool, Status> {
     let status = &quota["status"];
-    let limited: Vec<&str> = status
-        .entries("hard")
-        .map(|(name, _)| name)
-        .filter(|name| {
-            counted.is_counted_as(name)
-                || counted.is_of_devices() && extended::is_stood_for(ctx, name)
-        })
-        .collect();
+    let limits = status.entries("hard").map(|(name, _)| name);
+    let limited = counted.limits(ctx.lookup, limits);
     if limited.is_empty() || !scopes::contain(quota, counted, request.object) {
         return Ok(false);
     }
@@ -119,22 +128,13 @@ fn counts(
     Ok(true)
 }
 
-/// Returns the amounts that an object uses.
-fn used_by(ctx: &Ctx<'_>, counted: &CountedKind<'_>, object: &Value) -> Amounts {
-    let mut used = counted.usage(object, ctx.now);
-    if counted.is_of_devices() {
-        extended::add(ctx, object, &mut used);
-    }
-    used
-}
-
 /// Returns the amounts that the written object uses.
 fn usage(
     ctx: &Ctx<'_>,
     counted: &CountedKind<'_>,
     request: &Request<'_>,
 ) -> Result<Amounts, Status> {
-    let used = used_by(ctx, counted, request.object);
+    let used = counted.used_by(ctx.lookup, request.object, ctx.now);
     let negative: Vec<&str> = used
         .iter()
         .filter(|(_, amount)| amount.is_negative())

@@ -1,13 +1,13 @@
 //! Which objects a quota with scopes counts: only those in all of its scopes.
 
-use mullion_kinds::podspec::qos;
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::usage::CountedKind;
+use super::CountedKind;
+use crate::podspec::qos;
 
 /// Returns whether the object is in every scope of a quota.
-pub(super) fn contain(quota: &Value, counted: &CountedKind<'_>, object: &Value) -> bool {
+pub fn contain(quota: &Value, counted: &CountedKind<'_>, object: &Value) -> bool {
     let spec = &quota["spec"];
     let named = spec
         .items("scopes")
@@ -40,7 +40,7 @@ fn is_in(
         "DoesNotExist" => class.is_empty(),
         _ => false,
     };
-    match (counted.plural(), scope) {
+    match (counted.core_plural(), scope) {
         ("pods", "Terminating") => is_terminating(object),
         ("pods", "NotTerminating") => !is_terminating(object),
         ("pods", "BestEffort") => qos::class(spec) == "BestEffort",
@@ -66,7 +66,7 @@ fn is_in(
 }
 
 /// Returns whether a pod has a deadline (`activeDeadlineSeconds`), which is the scope `Terminating`.
-pub(super) fn is_terminating(pod: &Value) -> bool {
+pub fn is_terminating(pod: &Value) -> bool {
     let seconds = pod["spec"].integer("activeDeadlineSeconds");
     seconds.is_some_and(|seconds| seconds >= 0)
 }

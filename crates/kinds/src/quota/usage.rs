@@ -1,16 +1,15 @@
-//! What objects use of a quota, kind by kind (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
-//! claims of devices these by their class, Services their ports and load balancers, and every object one of its `count/...`.
+//! Counts what one object uses, by the rules of its kind: a pod its resources while it runs, a claim its storage, a claim of devices these by
+//! their class, a Service its ports and load balancers, and every object one of its `count/...`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use mullion_kinds::{Resource, podspec::totals};
 use mullion_kube_text::{quantity::Quantity, validation::resources};
 use mullion_schema::tree::Tree;
 use serde_json::Value;
 
-use super::{Amounts, extended::CLASS_PREFIX, scopes};
-use crate::admission::Request;
+use super::{Amounts, extended, extended::CLASS_PREFIX};
+use crate::{Resource, persistentvolumeclaims, podspec::totals, request::Lookup};
 
 /// Computing resources that, once limited, every container must name.
 const DEMANDED: [&str; 6] = [
@@ -41,43 +40,43 @@ pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 const MOST_DEVICES: i64 = 32;
 
 /// A kind as quotas count it.
-pub(super) struct CountedKind<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct CountedKind<'a> {
     group: &'a str,
     plural: &'a str,
 }
 
-/// Returns whether an update can change the amounts that an object of the resource uses.
-pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
-    matches!(
-        (&*resource.group, &*resource.plural, subresource),
-        ("", "pods", None | Some("resize"))
-            | ("", "persistentvolumeclaims" | "services", None)
-            | ("resource.k8s.io", "resourceclaims", None)
-    )
-}
-
-/// Returns whether this write can change the amounts. An update of a whole pod can only by a move between the scopes `Terminating` and
-/// `NotTerminating`.
-pub(super) fn may_change(request: &Request<'_>) -> bool {
-    match request.old {
-        Some(old) if request.action.updates("", "pods") => {
-            scopes::is_terminating(old) != scopes::is_terminating(request.object)
-        }
-        _ => true,
-    }
-}
-
 impl<'a> CountedKind<'a> {
-    pub(super) fn of(resource: &'a Resource) -> Self {
+    /// Returns the kind of a served resource.
+    pub fn of(resource: &'a Resource) -> Self {
         CountedKind::named(&resource.group, &resource.plural)
     }
 
-    pub(super) fn named(group: &'a str, plural: &'a str) -> Self {
+    /// Returns the kind with this group, which is empty for core kinds, and plural name.
+    pub fn named(group: &'a str, plural: &'a str) -> Self {
         CountedKind { group, plural }
     }
 
-    /// Returns the plural of a core kind, or an empty text for another kind, which has no scopes.
-    pub(super) fn plural(&self) -> &str {
+    /// Returns the kind whose objects a limit counts one by one, such as `count/deployments.apps` or `configmaps`.
+    pub fn counted_by(limit: &'a str) -> Option<Self> {
+        let kind = limit.strip_prefix("count/");
+        let kind = kind.or_else(|| SHORT.contains(&limit).then_some(limit))?;
+        let (plural, group) = kind.split_once('.').unwrap_or((kind, ""));
+        Some(CountedKind { group, plural })
+    }
+
+    /// Returns the API group, which is empty for core kinds.
+    pub fn group(&self) -> &'a str {
+        self.group
+    }
+
+    /// Returns the name of the kind in paths.
+    pub fn plural(&self) -> &'a str {
+        self.plural
+    }
+
+    /// Returns the plural of a core kind, or an empty text for another kind, which has no rules but those about counts and devices.
+    pub(super) fn core_plural(&self) -> &str {
         if self.group.is_empty() {
             self.plural
         } else {
@@ -98,12 +97,23 @@ impl<'a> CountedKind<'a> {
         }
     }
 
-    /// Returns whether objects of the kind count towards a limit of that name.
-    pub(super) fn is_counted_as(&self, name: &str) -> bool {
+    /// Returns those of the limits towards which objects of the kind count.
+    pub fn limits<'l>(
+        &self,
+        lookup: &dyn Lookup,
+        limits: impl IntoIterator<Item = &'l str>,
+    ) -> Vec<&'l str> {
+        let counts = |name: &&str| {
+            self.is_counted_as(name) || self.is_of_devices() && extended::is_stood_for(lookup, name)
+        };
+        limits.into_iter().filter(counts).collect()
+    }
+
+    fn is_counted_as(&self, name: &str) -> bool {
         if name == self.count() || self.is_of_devices() && name.ends_with(DEVICES) {
             return true;
         }
-        match self.plural() {
+        match self.core_plural() {
             "pods" => {
                 let bare = name.strip_prefix("requests.");
                 DEMANDED.contains(&name)
@@ -128,10 +138,10 @@ impl<'a> CountedKind<'a> {
     }
 
     /// Returns the limited resources that a pod's containers must set but do not, as text for the error.
-    pub(super) fn missing(&self, limited: &[&str], object: &Value) -> Option<String> {
+    pub fn missing(&self, limited: &[&str], object: &Value) -> Option<String> {
         let spec = &object["spec"];
         // Amounts for the whole pod cover containers that name none.
-        if self.plural() != "pods" || totals::has_pod_level(spec) {
+        if self.core_plural() != "pods" || totals::has_pod_level(spec) {
             return None;
         }
         let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -165,7 +175,16 @@ impl<'a> CountedKind<'a> {
         Some(format!("must specify {}", parts.join("; ")))
     }
 
-    /// Returns the amounts that an object uses.
+    /// Returns the amounts that an object uses. For a claim of devices, `lookup` finds their classes and the pod that the claim is for.
+    pub fn used_by(&self, lookup: &dyn Lookup, object: &Value, now: Timestamp) -> Amounts {
+        let mut used = self.usage(object, now);
+        if self.is_of_devices() {
+            extended::add(lookup, object, now, &mut used);
+        }
+        used
+    }
+
+    /// Returns the amounts that an object uses, but for the extended resources that its devices stand for.
     pub(super) fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
         let one = || Quantity::from_integer(1);
         let mut used = Amounts::new();
@@ -173,7 +192,7 @@ impl<'a> CountedKind<'a> {
         if self.is_of_devices() {
             devices(object, &mut used);
         }
-        match self.plural() {
+        match self.core_plural() {
             // kube-apiserver (QuotaV1Pod): a pod that has ended counts under `count/pods` until it is deleted, but uses nothing.
             "pods" if runs(object, now) => {
                 let spec = &object["spec"];
@@ -258,7 +277,7 @@ fn devices(claim: &Value, used: &mut Amounts) {
 
 fn claim(claim: &Value, used: &mut Amounts) {
     let one = Quantity::from_integer(1);
-    let class = mullion_kinds::persistentvolumeclaims::class(claim);
+    let class = persistentvolumeclaims::class(claim);
     used.insert("persistentvolumeclaims".into(), one.clone());
     if !class.is_empty() {
         used.insert(format!("{class}{BY_CLASS}persistentvolumeclaims"), one);
@@ -345,6 +364,67 @@ mod tests {
             shown(&CountedKind::named("", "pods"), &ended),
             "count/pods=1"
         );
+    }
+
+    #[test]
+    fn a_pod_uses_what_it_asks_for_while_it_runs() {
+        let resources = json!({
+            "requests": { "cpu": "250m", "memory": "128M", "example.com/card": "2", "hugepages-2Mi": "4Mi" },
+            "limits": { "memory": "1536Mi", "example.com/card": "2" },
+        });
+        let mut pod = json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "resources": resources }] } });
+        let pods = CountedKind::named("", "pods");
+        let all = "count/pods=1 cpu=250m hugepages-2Mi=4Mi limits.memory=1536Mi memory=128M pods=1 requests.cpu=250m \
+                   requests.example.com/card=2 requests.hugepages-2Mi=4Mi requests.memory=128M";
+        assert_eq!(shown(&pods, &pod), all);
+        pod["metadata"] =
+            json!({ "deletionTimestamp": "1970-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0 });
+        assert_eq!(shown(&pods, &pod), all, "its grace period ends now");
+        pod["metadata"]["deletionTimestamp"] = json!("1969-12-31T23:59:59Z");
+        assert_eq!(shown(&pods, &pod), "count/pods=1");
+    }
+
+    #[test]
+    fn devices_are_counted_by_class_with_the_most_of_alternatives() {
+        let exact = |class: &str, count: i64| json!({ "deviceClassName": class, "allocationMode": "ExactCount", "count": count });
+        let claim = json!({ "spec": { "devices": { "requests": [
+            { "name": "a", "exactly": exact("gpu", 2) },
+            { "name": "b", "exactly": { "deviceClassName": "nic", "allocationMode": "All" } },
+            { "name": "c", "firstAvailable": [exact("gpu", 1), exact("gpu", 4)] },
+        ] } } });
+        assert_eq!(
+            shown(
+                &CountedKind::named("resource.k8s.io", "resourceclaims"),
+                &claim
+            ),
+            "count/resourceclaims.resource.k8s.io=1 gpu.deviceclass.resource.k8s.io/devices=6 nic.deviceclass.resource.k8s.io/devices=32"
+        );
+    }
+
+    #[test]
+    fn a_limit_says_whose_objects_count() {
+        let counts = |group: &str, plural: &str, limit: &str| {
+            CountedKind::named(group, plural).is_counted_as(limit)
+        };
+        assert!(counts("", "pods", "requests.nvidia.com/gpu"));
+        assert!(counts("", "pods", "requests.hugepages-2Mi"));
+        // Only requests of extended resources have limits: they cannot be overcommitted.
+        assert!(!counts("", "pods", "limits.nvidia.com/gpu"));
+        assert!(counts(
+            "",
+            "persistentvolumeclaims",
+            "gp3.storageclass.storage.k8s.io/requests.storage"
+        ));
+        assert!(!counts("", "pods", "something"));
+        let kind = |limit: &'static str| {
+            CountedKind::counted_by(limit).map(|kind| (kind.group, kind.plural))
+        };
+        assert_eq!(
+            kind("count/deployments.apps"),
+            Some(("apps", "deployments"))
+        );
+        assert_eq!(kind("secrets"), Some(("", "secrets")));
+        assert_eq!(kind("pods"), None);
     }
 
     #[test]
