@@ -2,38 +2,33 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::api::core::v1::Pod;
 use mullion_kinds::request::Lookup;
 use serde_json::{Value, json};
 
-/// Objects of one namespace, and the DeviceClasses, by group and plural.
-pub(super) struct Listed(Vec<(&'static str, &'static str, Vec<Arc<Value>>)>);
+use crate::{Context, Informer};
+
+/// The DeviceClasses, the claims of devices of the namespace that is counted, and pods.
+pub(super) struct Listed {
+    classes: Vec<Arc<Value>>,
+    /// Empty until they are listed.
+    pub(super) claims: Vec<Arc<Value>>,
+    pods: Informer<Pod>,
+}
 
 impl Listed {
-    pub(super) fn new(classes: &[Arc<DeviceClass>]) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
+        let classes = context.informers.device_classes.list();
         let classes = classes.iter().map(|class| {
             let name = &class.metadata.name;
             let extended = &class.spec.extended_resource_name;
             json!({ "metadata": { "name": name }, "spec": { "extendedResourceName": extended } })
         });
-        let classes = classes.map(Arc::new).collect();
-        Self(vec![("resource.k8s.io", "deviceclasses", classes)])
-    }
-
-    /// Sets the objects of a kind.
-    pub(super) fn set(
-        &mut self,
-        group: &'static str,
-        plural: &'static str,
-        objects: Vec<Arc<Value>>,
-    ) {
-        self.0.push((group, plural, objects));
-    }
-
-    fn of(&self, group: &str, plural: &str) -> &[Arc<Value>] {
-        let mut kinds = self.0.iter();
-        let found = kinds.find(|(own, name, _)| *own == group && *name == plural);
-        found.map_or(&[], |(.., objects)| objects)
+        Self {
+            classes: classes.map(Arc::new).collect(),
+            claims: Vec::new(),
+            pods: context.informers.pods.clone(),
+        }
     }
 }
 
@@ -42,16 +37,22 @@ impl Lookup for Listed {
         &self,
         group: &str,
         plural: &str,
-        _namespace: Option<&str>,
+        namespace: Option<&str>,
         name: &str,
     ) -> Option<Arc<Value>> {
-        let mut objects = self.of(group, plural).iter();
-        objects
-            .find(|object| object["metadata"]["name"] == name)
-            .cloned()
+        if plural == "pods" {
+            let pod = self.pods.get(namespace.unwrap_or_default(), name)?;
+            return serde_json::to_value(&*pod).ok().map(Arc::new);
+        }
+        let mut objects = self.list(group, plural, namespace).into_iter();
+        objects.find(|object| object["metadata"]["name"] == name)
     }
 
-    fn list(&self, group: &str, plural: &str, _namespace: Option<&str>) -> Vec<Arc<Value>> {
-        self.of(group, plural).to_vec()
+    fn list(&self, _group: &str, plural: &str, _namespace: Option<&str>) -> Vec<Arc<Value>> {
+        match plural {
+            "deviceclasses" => self.classes.clone(),
+            "resourceclaims" => self.claims.clone(),
+            _ => Vec::new(),
+        }
     }
 }

@@ -33,8 +33,7 @@ const RECOUNT: Duration = Duration::from_secs(5);
 const RESYNC: Duration = Duration::from_secs(300);
 /// The number of objects listed per request.
 const PAGE: u32 = 500;
-/// The paths of the kinds whose objects use amounts, not only a number; `{}` is the namespace. Pods come first, because claims of devices ask
-/// for the pods that they are for.
+/// The paths of the kinds whose objects use amounts, not only a number; `{}` is the namespace.
 const MEASURED: [(&str, &str, &str); 4] = [
     ("", "pods", "/api/v1/namespaces/{}/pods"),
     (
@@ -174,7 +173,7 @@ impl Controller {
     ) -> kube::Result<(Amounts, bool)> {
         let scopes = json!({ "spec": quota.spec });
         let now = self.context.clock.now();
-        let mut listed = Listed::new(&self.context.informers.device_classes.list());
+        let mut listed = Listed::new(&self.context);
         let mut used = Amounts::new();
         let mut counts_others = false;
         for (group, plural, path) in MEASURED {
@@ -187,8 +186,7 @@ impl Controller {
             if group == DEVICES {
                 // No informer watches claims of devices here, so the quota must be recounted.
                 counts_others = true;
-                listed.set("", "pods", self.list(MEASURED[0].2, namespace).await?);
-                listed.set(group, plural, objects.clone());
+                listed.claims.clone_from(&objects);
             }
             for limit in &limits {
                 used.entry((*limit).to_owned()).or_insert_with(zero);
