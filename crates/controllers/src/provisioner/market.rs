@@ -4,6 +4,7 @@
 //! Invariant: planning and launching use the same market, so a launch buys what was planned: a planned node has the labels
 //! and allocatable of the later instance, and prices include its operating system.
 
+mod closed;
 mod rules;
 mod trial;
 
@@ -137,20 +138,6 @@ impl Market {
     pub fn with_settings(mut self, settings: &Settings) -> Self {
         self.template.memory_overhead = settings.vm_memory_overhead;
         self.template.reserved_enis = settings.reserved_enis;
-        self
-    }
-
-    /// Makes the offerings of zones unavailable, which are given by their ids.
-    pub fn without_zones(mut self, zone_ids: &BTreeSet<Arc<str>>) -> Self {
-        if zone_ids.is_empty() {
-            return self;
-        }
-        let mut offers = self.offers.to_vec();
-        let offerings = offers.iter_mut().flat_map(|offer| &mut offer.offerings);
-        for offering in offerings.filter(|own| zone_ids.contains(&own.zone_id)) {
-            offering.available = false;
-        }
-        self.offers = offers.into();
         self
     }
 

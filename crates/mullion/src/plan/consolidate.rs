@@ -44,7 +44,7 @@ pub(super) struct Answer {
     moves: Vec<ConsolidationMove>,
     /// The nodes that stay, grouped by reason.
     stays: Vec<StayingNodes>,
-    /// Remarks for the user about CapacityBuffers and zonal shifts.
+    /// Remarks for the user about CapacityBuffers and faults of the simulated cloud.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     remarks: Vec<String>,
 }

@@ -247,7 +247,11 @@ impl PoolStanding {
             self.cheapest = Some(name.clone());
             self.cheapest_usd_per_hour = Some(dollars(price));
         } else {
-            self.buys_nothing = Some("no instance type meets its requirements".to_owned());
+            let why = match types.is_empty() {
+                true => "no instance type meets its requirements",
+                false => "every instance type that meets its requirements is sold out",
+            };
+            self.buys_nothing = Some(why.to_owned());
         }
         if let Some(limit) = template.limit_reached() {
             self.buys_nothing = Some(cluster.pool_reason_text(&limit));
@@ -297,7 +301,7 @@ impl PoolStanding {
     }
 }
 
-/// Says which CapacityBuffers and zonal shifts count for an answer.
+/// Says which CapacityBuffers and faults of the simulated cloud count for an answer.
 fn note(question: &Question) {
     let remarks = question.pools.remarks.iter();
     remarks.for_each(|remark| out::note(remark));

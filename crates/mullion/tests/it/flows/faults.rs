@@ -210,6 +210,23 @@ fn a_cluster_that_is_gone_is_named_with_what_to_do() {
 }
 
 #[test]
+fn offerings_of_the_flag_run_out_for_one_start_only() {
+    let cluster = Cluster::start(&["--name", "kept", "--insufficient-capacity", "m5.large"]);
+    let names = [
+        "get",
+        "simulatedfaults",
+        "-o",
+        "jsonpath={.items[*].status.names}",
+    ];
+    assert_eq!(cluster.kubectl(&names), r#"["m5.large/*/*"]"#);
+    let again = ["--name", "kept", "--insufficient-capacity", "*/*/spot"];
+    let cluster = cluster.kill_and_restart(&again);
+    assert_eq!(cluster.kubectl(&names), r#"["*/*/spot"]"#);
+    let cluster = cluster.kill_and_restart(&["--name", "kept"]);
+    assert_eq!(cluster.kubectl(&names), "");
+}
+
+#[test]
 fn a_proxy_of_the_environment_does_not_stand_between_commands_and_this_machine() {
     let cluster = Cluster::start(&["--speed", "max"]);
     let kubeconfig = cluster.kubeconfig();
