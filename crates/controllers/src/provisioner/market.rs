@@ -245,6 +245,9 @@ impl Market {
             return None;
         }
         let (capacity, allocatable) = self.resources(&offer.instance_type);
+        if holds_nothing(&allocatable) {
+            return None;
+        }
         Some(provision::InstanceType {
             name: offer.instance_type.name.to_string(),
             labels,
@@ -287,7 +290,7 @@ impl Market {
             let holds = requests
                 .iter()
                 .all(|(name, amount)| *amount <= room.get(name).copied().unwrap_or_default());
-            if !holds {
+            if !holds || holds_nothing(&room) {
                 continue;
             }
             for offering in self.sold_here(offer) {
@@ -466,6 +469,14 @@ fn launch_option(
         reservation: share.map(|share| share.reservation.id.to_string()),
         placement: place.cloned(),
     }
+}
+
+/// Returns whether a node with these amounts holds no pod at all, because a NodeOverlay makes one of them less than nothing (Karpenter:
+/// `resources.Fits`).
+fn holds_nothing(allocatable: &ResourceMap) -> bool {
+    allocatable
+        .values()
+        .any(|amount| *amount < Default::default())
 }
 
 /// Parses the quantities of a resource list; unreadable ones are left out.
