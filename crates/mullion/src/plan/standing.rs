@@ -122,7 +122,7 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
             usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
-            outcome: answer.node_outcome(name),
+            outcome: answer.node_outcome(name, label(mullion_api::labels::NODEPOOL).as_deref()),
         };
         stay &= matches!(standing.outcome, NodeOutcome::Stays { .. });
         print(&standing, asked.output, index, |page| standing.print(page))?;
@@ -138,9 +138,14 @@ impl NodeStanding {
             NodeOutcome::Stays { reason } => {
                 page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
             }
-            NodeOutcome::Goes { made } => {
+            NodeOutcome::Goes { made, after } => {
+                let first = match after.as_slice() {
+                    [] => String::new(),
+                    [one] => format!(" after {one}"),
+                    several => format!(" after {}", super::refusals::some_of(several)),
+                };
                 page.paragraph(&format!(
-                    "{bold}node {name}{end} could go, by consolidation:"
+                    "{bold}node {name}{end} could go{first}, by consolidation:"
                 ));
                 made.print(page);
             }
