@@ -104,6 +104,8 @@ pub const DO_NOT_CONSOLIDATE: &str = "karpenter.sh/do-not-consolidate";
 /// Says that a NodePool or EC2NodeClass is the mirror of a legacy object (`Kind/name`).
 pub const MIRRORED_FROM: &str = "mullion.dev/mirrored-from";
 
+/// Annotation on a SimulatedFault that a flag of `mullion up` causes, for one start of the cluster; its value is the flag.
+pub const FROM_FLAG: &str = "mullion.dev/from-flag";
 /// Keeps NodeClaims and their nodes until pods are drained and the instance is gone.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
 /// On a pod or namespace: `false` switches placement by image off, `true` on.

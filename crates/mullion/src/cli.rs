@@ -1,9 +1,10 @@
 //! The command line: its commands, flags and help. Each command's module converts the flags to ready objects.
 
+mod negative;
 mod refusal;
 mod values;
 
-use std::{ffi::OsString, net::IpAddr, path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{
     Args, Parser, Subcommand,
@@ -14,7 +15,7 @@ use mullion_cloud::{Speed, sim::AddressFaults};
 use mullion_controllers::provisioner::gates::FeatureGates;
 
 pub(crate) use self::values::{
-    Ipam, MOST_PODS_PER_NODE, Output, UnknownImages, duration, feature_gates, port, speed,
+    Ipam, MOST_PODS_PER_NODE, Output, UnknownImages, duration, feature_gates, looks, port, speed,
     subnet_size, whole,
 };
 use self::values::{address_faults, nodes, pods};
@@ -148,7 +149,7 @@ pub(crate) enum Command {
 /// Parses the command line. Help and version are printed and end the process. An error becomes one line and a hint, like every other error
 /// of the program.
 pub(crate) fn parse() -> Result<Cli, Failure> {
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let args = negative::join(std::env::args_os().collect());
     let error = match Cli::try_parse_from(&args) {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
@@ -446,13 +447,15 @@ pub(crate) enum Bench {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use clap::CommandFactory;
 
     use super::*;
 
     fn refused(args: &[&str]) -> String {
-        let error = Cli::try_parse_from(args).expect_err("it is wrong");
-        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+        let args = negative::join(args.iter().map(OsString::from).collect());
+        let error = Cli::try_parse_from(&args).expect_err("it is wrong");
         refusal::refusal(&error, &args).to_string()
     }
 
@@ -463,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_on_the_command_line_is_one_line_and_a_hint() {
-        let wrong: [&[&str]; 14] = [
+        let wrong: [&[&str]; 22] = [
             &["mullion", "up", "--speed"],
             &["mullion", "completions"],
             &["mullion", "up", "--speed", "-1"],
@@ -478,6 +481,14 @@ mod tests {
             &["mullion", "benhc"],
             &["mullion", "completions", "zhs"],
             &["mullion", "bench", "up", "--nodes", "1000000"],
+            &["mullion", "up", "--batch-idle-duration", "-5s"],
+            &["mullion", "up", "--batch-max-duration", "-.5s"],
+            &["mullion", "up", "--reserved-enis", "-1"],
+            &["mullion", "plan", "--effort", "-1"],
+            &["mullion", "plan", "--effort", "2000000000"],
+            &["mullion", "up", "--feature-gates", "Foo=true"],
+            &["mullion", "up", "--feature-gates", "NodeRepair"],
+            &["mullion", "up", "-5"],
         ];
         let answers: Vec<String> = wrong
             .iter()

@@ -9,13 +9,12 @@ use mullion_cloud::{
     Clock, Speed,
     sim::{self, SimulatedEc2},
 };
-use tokio::net::TcpListener;
 
 use crate::{
     cli::{port, speed, subnet_size},
-    failure::{Failure, without_number},
+    failure::Failure,
     out,
-    up::{self, plan::read},
+    up::{self, plan::read, port::bind_exactly},
 };
 
 /// Flags of `mullion cloud`.
@@ -84,18 +83,8 @@ pub(crate) async fn run(args: CloudArgs) -> Result<(), Failure> {
 /// # Errors
 /// The port is not available.
 pub(crate) async fn serve(endpoint: Endpoint, port: u16, flag: &str) -> Result<String, Failure> {
-    let failed = |error: &std::io::Error| {
-        Failure::run(format!(
-            "port {port} of 127.0.0.1 cannot be had for the simulated AWS endpoint: {}",
-            without_number(error)
-        ))
-        .hint(format!(
-            "give another port with {flag}; 0 takes any free one"
-        ))
-    };
-    let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.map_err(|error| failed(&error))?;
-    let address = listener.local_addr().map_err(|error| failed(&error))?;
+    let listener = bind_exactly(port, flag).await?;
+    let address = listener.local_addr().map_err(Failure::run)?;
     let config = endpoint.ec2().config();
     let region = &config.region;
     let told = format!(

@@ -23,9 +23,9 @@ use mullion_cloud::{
     sim::SimulatedEc2,
 };
 use serde_json::json;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, up::port::bind_exactly};
 
 const NAME: &str = "mullion-simulated-cloud";
 const NAMESPACE: &str = "kube-system";
@@ -45,14 +45,9 @@ pub(crate) async fn serve(
     client: &Client,
     port: u16,
 ) -> Result<String, Failure> {
-    let failed = |why: &dyn fmt::Display| {
-        Failure::run(format!("the simulated EC2 cannot be served: {why}"))
-            .hint("give another port with --cloud-port; 0 takes any free one")
-    };
     // Loopback only: whoever reaches the port may launch and terminate instances.
-    let listener = TcpListener::bind(("127.0.0.1", port)).await;
-    let listener = listener.map_err(|error| failed(&error))?;
-    let address = listener.local_addr().map_err(|error| failed(&error))?;
+    let listener = bind_exactly(port, "--cloud-port").await?;
+    let address = listener.local_addr().map_err(Failure::run)?;
     let routes = Router::new()
         .route(PATH, post(call))
         .with_state(Arc::new(cloud));

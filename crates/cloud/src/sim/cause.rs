@@ -366,7 +366,7 @@ impl SimulatedEc2 {
     }
 
     fn offering_named(&self, target: &str) -> Result<CapacityPattern, RefusedFault> {
-        let pattern: CapacityPattern = target
+        let mut pattern: CapacityPattern = target
             .parse()
             .map_err(|error: super::ParsePatternError| RefusedFault::new(error.to_string()))?;
         if let Some(name) = &pattern.instance_type
@@ -378,8 +378,9 @@ impl SimulatedEc2 {
                 near: near(name, all.map(|own| &*own.name)),
             });
         }
-        if let Some(zone) = &pattern.zone {
-            self.zone_named(zone)?;
+        // Launches name a zone by its name, so a pattern with its id would match none.
+        if let Some(zone) = &mut pattern.zone {
+            *zone = self.zone_named(zone)?.to_string();
         }
         Ok(pattern)
     }
@@ -422,7 +423,7 @@ fn family_named(target: &str) -> Result<AmiFamily, RefusedFault> {
             .collect();
         RefusedFault {
             message: format!("{target} is no image alias or family"),
-            near: near(target, names.iter().map(String::as_str)),
+            near: names,
         }
     })
 }

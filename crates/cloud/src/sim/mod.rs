@@ -55,8 +55,8 @@ pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
 use crate::{
-    Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, PlacementGroup, Speed,
-    StatusCheck,
+    Clock, Instance, InstanceId, InstanceState, LaunchOption, MessageKind, Offer, PlacementGroup,
+    Speed, StatusCheck,
 };
 use address_faults::FaultyCalls;
 use cause::{ActiveFaults, Releases};
@@ -375,6 +375,11 @@ impl SimulatedEc2 {
     /// Removes the capacity of all options that match the pattern.
     pub fn exhaust(&self, pattern: CapacityPattern) {
         self.state().faults.exhaust(pattern);
+    }
+
+    /// Returns whether a launch is refused because its capacity has been removed.
+    pub fn is_exhausted(&self, option: &LaunchOption) -> bool {
+        self.state().faults.is_exhausted(option)
     }
 
     /// Undoes [`SimulatedEc2::exhaust`] of an equal pattern, and forgets its refusals.

@@ -41,14 +41,15 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
 }
 
 /// Returns whether the schedule hit within the duration up to `now`, now included: then the window that the hit opened
-/// is open.
+/// is open. The window of a schedule that never hits, such as one for February 31st, is always open (Karpenter compares
+/// with the zero time that robfig/cron returns).
 fn has_hit(schedule: &Schedule, duration: SignedDuration, now: Timestamp) -> bool {
     // This cannot fail: jiff refuses only spans with calendar units.
     let Ok(start) = now.saturating_sub(duration) else {
         return true;
     };
     let first = schedule.next(start, &TimeZone::UTC);
-    first.is_some_and(|hit| hit <= now)
+    first.is_none_or(|hit| hit <= now)
 }
 
 fn of(budget: &Budget, nodes: usize) -> usize {
@@ -104,6 +105,14 @@ mod tests {
         assert!(open(business, 8, "2026-01-27T16:59:59Z"));
         assert!(!open(business, 8, "2026-01-27T17:00:00Z"));
         assert!(!open(business, 8, "2026-01-25T10:00:00Z"), "a Sunday");
+    }
+
+    #[test]
+    fn the_window_of_a_day_that_never_comes_is_always_open() {
+        assert!(open("0 0 31 2 *", 1, "2026-01-27T08:59:59Z"));
+        let never = pool(json!([{ "nodes": "0", "schedule": "0 0 31 2 *", "duration": "1h" }]));
+        assert_eq!(allowed(&never, DisruptionReason::Empty, 10), 0);
+        assert!(!open("0 0 29 2 *", 1, "2026-01-27T08:59:59Z"));
     }
 
     #[test]

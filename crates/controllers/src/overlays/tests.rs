@@ -313,3 +313,28 @@ fn the_status_says_what_came_of_it_in_karpenters_words() {
         "ValidationSucceeded=False RuntimeValidation: no"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn types_with_less_than_nothing_of_a_resource_hold_no_pod_and_the_overlay_is_valid() {
+    let market = market("AL2023", 33).await;
+    let all = [overlay(
+        "o",
+        &["m5.large"],
+        &[],
+        json!({ "capacity": { "example.com/card": "-1" } }),
+    )];
+    let judgement = judged(&market, &all);
+    assert_eq!(judgement.verdicts["o"], Verdict::Valid);
+    let overlaid = market.with_overlays(&pool("a", "one"), &judgement.overlays);
+    let wanted = [Requirement::new(
+        labels::INSTANCE_TYPE,
+        Operator::In,
+        ["m5.large", "m5.xlarge"],
+    )];
+    let machines = overlaid.machines(&wanted);
+    let names: Vec<_> = machines.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, ["m5.xlarge"]);
+    let options = overlaid.launch_options(&wanted, &Default::default());
+    assert!(!options.is_empty());
+    assert!(options.iter().all(|own| own.instance_type == "m5.xlarge"));
+}

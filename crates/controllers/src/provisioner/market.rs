@@ -4,6 +4,7 @@
 //! Invariant: planning and launching use the same market, so a launch buys what was planned: a planned node has the labels
 //! and allocatable of the later instance, and prices include its operating system.
 
+mod closed;
 mod rules;
 mod trial;
 
@@ -140,20 +141,6 @@ impl Market {
         self
     }
 
-    /// Makes the offerings of zones unavailable, which are given by their ids.
-    pub fn without_zones(mut self, zone_ids: &BTreeSet<Arc<str>>) -> Self {
-        if zone_ids.is_empty() {
-            return self;
-        }
-        let mut offers = self.offers.to_vec();
-        let offerings = offers.iter_mut().flat_map(|offer| &mut offer.offerings);
-        for offering in offerings.filter(|own| zone_ids.contains(&own.zone_id)) {
-            offering.available = false;
-        }
-        self.offers = offers.into();
-        self
-    }
-
     /// Applies the discovered capacity of the class's nodes.
     pub fn with_discovered(mut self, class: &EC2NodeClass, records: &CapacityRecords) -> Self {
         if !records.is_empty() {
@@ -258,6 +245,9 @@ impl Market {
             return None;
         }
         let (capacity, allocatable) = self.resources(&offer.instance_type);
+        if holds_nothing(&allocatable) {
+            return None;
+        }
         Some(provision::InstanceType {
             name: offer.instance_type.name.to_string(),
             labels,
@@ -300,7 +290,7 @@ impl Market {
             let holds = requests
                 .iter()
                 .all(|(name, amount)| *amount <= room.get(name).copied().unwrap_or_default());
-            if !holds {
+            if !holds || holds_nothing(&room) {
                 continue;
             }
             for offering in self.sold_here(offer) {
@@ -479,6 +469,14 @@ fn launch_option(
         reservation: share.map(|share| share.reservation.id.to_string()),
         placement: place.cloned(),
     }
+}
+
+/// Returns whether a node with these amounts holds no pod at all, because a NodeOverlay makes one of them less than nothing (Karpenter:
+/// `resources.Fits`).
+fn holds_nothing(allocatable: &ResourceMap) -> bool {
+    allocatable
+        .values()
+        .any(|amount| *amount < Default::default())
 }
 
 /// Parses the quantities of a resource list; unreadable ones are left out.

@@ -21,6 +21,15 @@ pub(crate) const BACKENDS: u64 = 1024;
 pub(crate) const OLD_BACKENDS: u64 = 64;
 /// The revision of build 10.0.17763 that has KB5011551.
 const FIRST_REVISION: u32 = 2746;
+/// The domains of taints by which the control plane says how a node is.
+const STATE_DOMAINS: [&str; 2] = ["node.kubernetes.io", "node.cloudprovider.kubernetes.io"];
+/// Taints by which autoscalers say how a node is.
+const STATE_TAINTS: [&str; 4] = [
+    labels::UNREGISTERED_TAINT,
+    labels::DISRUPTED_TAINT,
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+];
 
 /// A group of equal nodes.
 #[derive(Clone, Debug)]
@@ -148,7 +157,7 @@ fn node(object: &Object, index: usize) -> Option<Group> {
         name: object.name().to_owned(),
         system: Some(System::of_label(label(labels::OS)?)?),
         build: label(labels::WINDOWS_BUILD).and_then(|build| build.parse().ok()),
-        taints: taints(&object.value["spec"]["taints"]),
+        taints: lasting(taints(&object.value["spec"]["taints"])),
         types: label(labels::INSTANCE_TYPE)
             .map(str::to_owned)
             .into_iter()
@@ -316,6 +325,16 @@ fn taints(value: &Value) -> Vec<Taint> {
     list(value).map(of_list).collect()
 }
 
+/// Returns the taints of a node without those that say how it is at the moment (not ready, cordoned, about to go): they pass, and no pod of
+/// the owner is meant to tolerate them.
+fn lasting(mut taints: Vec<Taint>) -> Vec<Taint> {
+    taints.retain(|taint| {
+        let domain = taint.key.split('/').next().unwrap_or_default();
+        !STATE_DOMAINS.contains(&domain) && !STATE_TAINTS.contains(&taint.key.as_str())
+    });
+    taints
+}
+
 /// Returns how many Windows pods a node of the type has addresses for; `None` if EKS does not run Windows on it.
 pub(super) fn addresses(name: &str, prefixes: bool) -> Option<u64> {
     /// The kubelet's limit for pods on EKS's Windows nodes.
@@ -340,6 +359,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn taints_that_say_how_a_node_is_at_the_moment_do_not_count() {
+        let taint = |key: &str, effect: &str| json!({"key": key, "effect": effect});
+        let all = json!([
+            taint("node.kubernetes.io/unreachable", "NoSchedule"),
+            taint("node.kubernetes.io/unreachable", "NoExecute"),
+            taint("node.kubernetes.io/unschedulable", "NoSchedule"),
+            taint("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule"),
+            taint("karpenter.sh/disrupted", "NoSchedule"),
+            taint("os", "NoSchedule"),
+        ]);
+        let left = lasting(taints(&all));
+        let keys: Vec<_> = left.iter().map(|taint| taint.key.as_str()).collect();
+        assert_eq!(keys, ["os"]);
+    }
 
     #[test]
     fn only_nodes_of_2019_before_the_update_serve_64_backends() {

@@ -152,7 +152,7 @@ pub(super) static GROUPS: [Group; 7] = [
                 Error,
                 Safe,
                 "a Windows pod that tolerates no taint of the Windows nodes",
-                "Every Windows node or pool carries a taint that the pod does not tolerate: it stays Pending. When no nodes are known, the usual taint `os=windows:NoSchedule` is looked for, and it is a warning.",
+                "Every Windows node or pool carries a taint that the pod does not tolerate: it stays Pending. Taints that say how a node is at the moment (unreachable, cordoned, about to go) do not count. When no nodes are known, the usual taint `os=windows:NoSchedule` is looked for, and it is a warning.",
                 "https://kubernetes.io/docs/concepts/windows/user-guide/",
             ),
             rule_of(

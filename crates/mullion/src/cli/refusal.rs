@@ -7,7 +7,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::{Cli, values::duration};
+use super::{Cli, negative, values::duration};
 use crate::failure::Failure;
 
 /// Returns the failure for an error of the parser.
@@ -78,15 +78,6 @@ fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
 /// Returns the help command for these arguments.
 fn help_command(args: &[OsString]) -> String {
     let known = Cli::command();
-    let (mut command, mut path) = (&known, vec!["mullion"]);
-    for word in args.iter().skip(1) {
-        match command.find_subcommand(word) {
-            Some(sub) => {
-                command = sub;
-                path.push(sub.get_name());
-            }
-            None => break,
-        }
-    }
+    let (_, path) = negative::command_of(&known, args);
     format!("{} --help", path.join(" "))
 }

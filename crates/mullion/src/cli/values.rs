@@ -81,6 +81,14 @@ pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
 }
 
+/// The most looks that `--effort` may ask for.
+const MOST_LOOKS: u32 = 1_000_000_000;
+
+/// Parses how long to search for a cheaper plan.
+pub(crate) fn looks(text: &str) -> Result<u64, String> {
+    whole(text, 0, MOST_LOOKS).map(u64::from)
+}
+
 pub(crate) fn speed(text: &str) -> Result<Speed, String> {
     if text == "max" {
         return Ok(Speed::INSTANT);

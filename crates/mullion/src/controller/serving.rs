@@ -9,7 +9,7 @@ use std::{
 use axum::{Router, http::StatusCode, routing::get};
 use tokio::{net::TcpListener, sync::watch};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, up::port};
 
 /// The readiness of the process: `None` if it is ready, or else the reason why it is not.
 #[derive(Clone, Debug)]
@@ -92,7 +92,8 @@ pub(super) async fn listen(address: SocketAddr, what: &str) -> Result<TcpListene
         bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
     }
     bound.map_err(|error| {
-        Failure::input(format!("{what} cannot be served on {address}: {error}"))
+        let why = port::cause(&error);
+        Failure::input(format!("{what} cannot be served on {address}: {why}"))
             .hint("another process may listen there: give another port")
     })
 }

@@ -15,6 +15,7 @@ use kube::{
 use mullion_api::fault::{
     FaultKind, REFUSED, SimulatedFault, SimulatedFaultSpec, SimulatedFaultStatus,
 };
+use mullion_cloud::sim::CapacityPattern;
 use tokio::time::{sleep, timeout};
 
 use crate::{cli::Output, failure::Failure, out, why::source};
@@ -101,17 +102,24 @@ impl From<Kind> for FaultKind {
 
 /// Injects or ends a fault, or lists those in effect.
 pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
+    let asked = args.fault.zip(args.target);
+    let asked = asked.map(|(kind, target)| (FaultKind::from(kind), target));
+    if let Some((kind, target)) = &asked
+        && target.trim().is_empty()
+    {
+        let failure = Failure::input(format!("{kind}: TARGET is empty"));
+        return Err(failure.hint(format!("it is {}", targets(*kind))));
+    }
     let (client, server) = source::client(args.kubeconfig, args.context).await?;
     let faults = Faults { client, server };
     let all = faults.all().await?;
-    let (Some(kind), Some(target)) = (args.fault, args.target) else {
+    let Some((kind, target)) = asked else {
         match args.output {
             Output::Text => out::line(&report::table(&all, jiff::Timestamp::now())),
             Output::Json => out::line(&report::json(&all)),
         }
         return Ok(());
     };
-    let kind = FaultKind::from(kind);
     // A fault of the same target is not made twice: ending one of the two would leave the other in force.
     let known = all.iter().find(|own| is_about(own, kind, &target));
     match (known, args.heal) {
@@ -126,6 +134,18 @@ pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
     }
 }
 
+/// Describes the targets that a fault may have.
+fn targets(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::SpotInterruption | FaultKind::Rebalance | FaultKind::Crash => {
+            "a node, an instance or a NodeClaim, by its name or id"
+        }
+        FaultKind::ZoneOutage | FaultKind::ZonalShift => "a zone, such as us-west-2a",
+        FaultKind::Capacity => "TYPE, TYPE/ZONE or TYPE/ZONE/CAPACITY-TYPE, each * for any",
+        FaultKind::NewImage => "an image alias or family, such as al2023 or windows2022@latest",
+    }
+}
+
 /// Returns whether a fault has this kind and this target, by any of the target's names.
 fn is_about(own: &SimulatedFault, kind: FaultKind, target: &str) -> bool {
     let mut names = own.status.iter().flat_map(|status| &status.names);
@@ -134,12 +154,16 @@ fn is_about(own: &SimulatedFault, kind: FaultKind, target: &str) -> bool {
 }
 
 /// Returns whether two names are the same target. The version of an image alias does not matter, because the fault is always about the
-/// newest image.
+/// newest image, and parts of an offering that may be anything may be left out.
 fn same(kind: FaultKind, name: &str, target: &str) -> bool {
     match kind {
         FaultKind::NewImage => {
             let (family, _) = target.split_once('@').unwrap_or((target, ""));
             family.eq_ignore_ascii_case(name)
+        }
+        FaultKind::Capacity => {
+            let pattern = |text: &str| text.parse::<CapacityPattern>().ok();
+            pattern(name).is_some_and(|own| Some(own) == pattern(target))
         }
         _ => name == target,
     }
@@ -168,7 +192,11 @@ impl Faults {
 
     fn failed(&self, what: &str, error: &kube::Error) -> Failure {
         let why = source::root(error);
-        Failure::input(format!("{}: faults cannot be {what}: {why}", self.server))
+        let failure = Failure::input(format!("{}: faults cannot be {what}: {why}", self.server));
+        match error {
+            kube::Error::Api(_) => failure,
+            _ => failure.hint(source::IS_IT_RUNNING),
+        }
     }
 
     /// Returns the faults of the cluster.
@@ -215,7 +243,7 @@ impl Faults {
             return Err(if status.near.is_empty() {
                 failure
             } else {
-                failure.hint(format!("one of {}", status.near.join(", ")))
+                failure.hint(report::names(kind, &status.near))
             });
         }
         out::line(&report::caused(kind, target, &status));
@@ -281,6 +309,15 @@ mod tests {
             "al2023@latest",
             &["al2023", "AmazonLinux2023"],
         );
+        let sold_out = fault(FaultKind::Capacity, "m5.large", &["m5.large/*/*"]);
+        for target in ["m5.large", "m5.large/*", "m5.large/*/*"] {
+            assert!(is_about(&sold_out, FaultKind::Capacity, target), "{target}");
+        }
+        assert!(!is_about(
+            &sold_out,
+            FaultKind::Capacity,
+            "m5.large/us-west-2a"
+        ));
         for target in ["AL2023", "al2023@v1", "AmazonLinux2023"] {
             assert!(is_about(&image, FaultKind::NewImage, target), "{target}");
         }

@@ -47,6 +47,24 @@ pub(super) fn healed(kind: FaultKind, target: &str) -> String {
     }
 }
 
+/// Names targets that a refused fault could have had: all zones and image families, or of the many others those that are most alike.
+pub(super) fn names(kind: FaultKind, near: &[String]) -> String {
+    let names = near.join(", ");
+    match kind {
+        FaultKind::ZoneOutage | FaultKind::ZonalShift | FaultKind::NewImage => {
+            format!("one of {names}")
+        }
+        // Of the many instance types, whose names have a dot, or all zones.
+        FaultKind::Capacity if near.iter().all(|name| name.contains('.')) => {
+            format!("the most alike are {names}")
+        }
+        FaultKind::Capacity => format!("one of {names}"),
+        FaultKind::SpotInterruption | FaultKind::Rebalance | FaultKind::Crash => {
+            format!("such as {names}; `kubectl get nodes,nodeclaims` lists all")
+        }
+    }
+}
+
 /// Formats the faults in effect as a table.
 pub(super) fn table(all: &[SimulatedFault], now: Timestamp) -> String {
     if all.is_empty() {

@@ -27,6 +27,9 @@ use crate::{
     },
 };
 
+/// Why a node stays that the budgets of its pool hold.
+const NO_BUDGET: &str = "the disruption budgets of its NodePool let no more nodes go now";
+
 /// The result of consolidation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,7 +47,7 @@ pub(super) struct Answer {
     moves: Vec<ConsolidationMove>,
     /// The nodes that stay, grouped by reason.
     stays: Vec<StayingNodes>,
-    /// Remarks for the user about CapacityBuffers and zonal shifts.
+    /// Remarks for the user about CapacityBuffers and faults of the simulated cloud.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     remarks: Vec<String>,
 }
@@ -212,9 +215,7 @@ fn staying(
 ) -> Vec<StayingNodes> {
     let by_engine = moves.stays.iter().map(|(node, stays)| {
         let text = |why: &Unschedulable| state.cluster.message(why);
-        let why = consolidation::message(stays, text).unwrap_or_else(|| {
-            "the disruption budgets of its NodePool let no more nodes go now".to_owned()
-        });
+        let why = consolidation::message(stays, text).unwrap_or_else(|| NO_BUDGET.to_owned());
         (node.clone(), with_names(why, names))
     });
     let mut groups: Vec<StayingNodes> = Vec::new();
@@ -256,16 +257,22 @@ pub(super) enum NodeOutcome {
     Goes {
         /// The move that removes the node.
         made: Box<ConsolidationMove>,
+        /// The nodes of the moves before it, without which it may be another one.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        after: Vec<String>,
     },
 }
 
 impl Answer {
-    /// Returns the outcome of consolidation for the node.
-    pub(super) fn node_outcome(&self, node: &str) -> NodeOutcome {
-        let is_it = |made: &&ConsolidationMove| made.nodes.iter().any(|own| own.node == node);
-        if let Some(made) = self.moves.iter().find(is_it) {
+    /// Returns the outcome of consolidation for the node of a pool.
+    pub(super) fn node_outcome(&self, node: &str, pool: Option<&str>) -> NodeOutcome {
+        let is_it = |made: &ConsolidationMove| made.nodes.iter().any(|own| own.node == node);
+        if let Some(at) = self.moves.iter().position(is_it) {
+            let (before, from) = self.moves.split_at(at);
+            let before = before.iter().flat_map(|made| &made.nodes);
             return NodeOutcome::Goes {
-                made: Box::new(made.clone()),
+                made: Box::new(from[0].clone()),
+                after: before.map(|own| own.node.clone()).collect(),
             };
         }
         let is_it = |group: &&StayingNodes| group.nodes.iter().any(|own| own == node);
@@ -275,7 +282,24 @@ impl Answer {
             "pods of nodes that could go would come to it, so it is not looked at before they have"
                 .to_owned()
         });
+        let reason = if reason == NO_BUDGET {
+            self.with_those_that_go(reason, pool)
+        } else {
+            reason
+        };
         NodeOutcome::Stays { reason }
+    }
+
+    /// Adds the nodes of a pool that use up its budgets, if consolidation removes some, to the sentence that says so.
+    fn with_those_that_go(&self, reason: String, pool: Option<&str>) -> String {
+        let nodes = self.moves.iter().flat_map(|made| &made.nodes);
+        let own = nodes.filter(|own| Some(own.node_pool.as_str()) == pool);
+        let own: Vec<String> = own.map(|own| own.node.clone()).collect();
+        match own.as_slice() {
+            [] => reason,
+            [one] => format!("{reason}: {one} goes first"),
+            several => format!("{reason}: {} go first", some_of(several)),
+        }
     }
 
     /// Returns the answer as text for people, without a newline at its end.
@@ -391,5 +415,55 @@ impl ConsolidationMove {
         row(format!("costs {:.1} of disruption{twice}", self.disruption));
         page.rows(&rows, 0);
         page.blank();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removal(node: &str, pool: &str) -> ConsolidationMove {
+        ConsolidationMove {
+            nodes: vec![NodeToRemove {
+                node: node.to_owned(),
+                node_pool: pool.to_owned(),
+                usd_per_hour: 0.1,
+            }],
+            existing: BTreeMap::new(),
+            replacements: Vec::new(),
+            saving_usd_per_hour: 0.1,
+            disruption: 1.0,
+            paid_twice_usd: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_node_is_told_which_nodes_go_before_it_or_use_up_its_budget() {
+        let answer = Answer {
+            what_if: Vec::new(),
+            nodes: 4,
+            before_usd_per_hour: 0.4,
+            after_usd_per_hour: 0.1,
+            bound_usd_per_hour: 0.0,
+            moves: vec![
+                removal("a", "linux"),
+                removal("b", "other"),
+                removal("c", "linux"),
+            ],
+            stays: vec![StayingNodes {
+                reason: NO_BUDGET.to_owned(),
+                nodes: vec!["d".to_owned()],
+            }],
+            remarks: Vec::new(),
+        };
+        let after = |node: &str| match answer.node_outcome(node, Some("linux")) {
+            NodeOutcome::Goes { after, .. } => after,
+            NodeOutcome::Stays { reason } => panic!("{reason}"),
+        };
+        assert!(after("a").is_empty());
+        assert_eq!(after("c"), ["a", "b"]);
+        let reason = format!("{NO_BUDGET}: a, c go first");
+        let stays = answer.node_outcome("d", Some("linux"));
+        assert_eq!(stays, NodeOutcome::Stays { reason });
     }
 }

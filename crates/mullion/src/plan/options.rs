@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::whatif::WhatIf;
-use crate::why::placement::Switch;
+use crate::{cli::looks, why::placement::Switch};
 
 /// How a plan is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -87,7 +87,7 @@ pub(crate) struct PlanArgs {
     pub(super) bound_only: bool,
 
     /// How long to search for a cheaper plan: pods are looked at so many times for one machine or another. 0 takes the first plan
-    #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000), conflicts_with = "consolidate")]
+    #[arg(long, value_name = "LOOKS", value_parser = looks, conflicts_with = "consolidate")]
     pub(super) effort: Option<u64>,
 
     /// Say of every node which pods it gets

@@ -122,7 +122,7 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
             usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
-            outcome: answer.node_outcome(name),
+            outcome: answer.node_outcome(name, label(mullion_api::labels::NODEPOOL).as_deref()),
         };
         stay &= matches!(standing.outcome, NodeOutcome::Stays { .. });
         print(&standing, asked.output, index, |page| standing.print(page))?;
@@ -138,9 +138,14 @@ impl NodeStanding {
             NodeOutcome::Stays { reason } => {
                 page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
             }
-            NodeOutcome::Goes { made } => {
+            NodeOutcome::Goes { made, after } => {
+                let first = match after.as_slice() {
+                    [] => String::new(),
+                    [one] => format!(" after {one}"),
+                    several => format!(" after {}", super::refusals::some_of(several)),
+                };
                 page.paragraph(&format!(
-                    "{bold}node {name}{end} could go, by consolidation:"
+                    "{bold}node {name}{end} could go{first}, by consolidation:"
                 ));
                 made.print(page);
             }
@@ -247,7 +252,12 @@ impl PoolStanding {
             self.cheapest = Some(name.clone());
             self.cheapest_usd_per_hour = Some(dollars(price));
         } else {
-            self.buys_nothing = Some("no instance type meets its requirements".to_owned());
+            let why = if types.is_empty() {
+                "no instance type meets its requirements"
+            } else {
+                "every instance type that meets its requirements is sold out"
+            };
+            self.buys_nothing = Some(why.to_owned());
         }
         if let Some(limit) = template.limit_reached() {
             self.buys_nothing = Some(cluster.pool_reason_text(&limit));
@@ -297,7 +307,7 @@ impl PoolStanding {
     }
 }
 
-/// Says which CapacityBuffers and zonal shifts count for an answer.
+/// Says which CapacityBuffers and faults of the simulated cloud count for an answer.
 fn note(question: &Question) {
     let remarks = question.pools.remarks.iter();
     remarks.for_each(|remark| out::note(remark));

@@ -104,7 +104,7 @@ fn render(facts: &Facts<'_>) -> String {
     let speed = if facts.speed.is_infinite() {
         "no delays".to_owned()
     } else {
-        format!("speed {}x", facts.speed)
+        format!("speed {}x", factor(facts.speed))
     };
     let nodes = match facts.version.to_string() {
         version if version == API => String::new(),
@@ -215,9 +215,24 @@ pub(crate) fn quoted(path: &Path) -> String {
     }
 }
 
+/// Formats the speed's factor, in powers of ten where it would be a long row of zeros.
+fn factor(speed: f64) -> String {
+    if (1e-3..1e6).contains(&speed) {
+        speed.to_string()
+    } else {
+        format!("{speed:e}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_speed_of_many_digits_is_a_power_of_ten() {
+        let shown = [0.5, 10.0, 999_999.0, 1e308, 1e-300].map(factor);
+        assert_eq!(shown, ["0.5", "10", "999999", "1e308", "1e-300"]);
+    }
 
     #[test]
     fn the_banner_says_what_is_there_and_what_to_do_next() {

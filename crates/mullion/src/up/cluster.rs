@@ -291,9 +291,6 @@ impl Cluster {
         // Only after all objects and instances are there: a start that was cut off before this fills the
         // cluster again.
         keep::set_filled(notes);
-        for pattern in &self.plan.exhausted {
-            ec2.exhaust(pattern.clone());
-        }
         let placement = mullion_engine::Options {
             os_filter: self.plan.pod_os_counts,
         };
@@ -306,7 +303,7 @@ impl Cluster {
         });
         // Reservations and faults must be in effect before the provisioner buys anything.
         account::resume(context, ec2).await;
-        let faults = Faults::resume(context, ec2).await;
+        let faults = Faults::resume(context, ec2, &self.plan.exhausted).await?;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
         traces::follow(context, Some(&provisioner));
         sources.provisioner.get_or_init(|| provisioner);

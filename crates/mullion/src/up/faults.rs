@@ -2,7 +2,8 @@
 //! deleted.
 //!
 //! Invariant: the faults in effect are those of the objects. Faults of an earlier start are injected again before anything is launched. An
-//! object whose instance is gone is deleted, because its fault has no effect any more.
+//! object whose instance is gone is deleted, because its fault has no effect any more. The offerings of `--insufficient-capacity` are
+//! objects too, for one start of the cluster.
 
 use std::{
     collections::BTreeMap,
@@ -11,21 +12,28 @@ use std::{
 
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use mullion_api::{
     ami::AmiFamily,
-    fault::{FaultKind, IN_FORCE, REFUSED, SimulatedFault, SimulatedFaultStatus},
+    fault::{
+        FaultKind, IN_FORCE, REFUSED, SimulatedFault, SimulatedFaultSpec, SimulatedFaultStatus,
+    },
+    labels,
 };
 use mullion_cloud::{
     CloudProvider,
     catalogue::Arch,
-    sim::{Fault, SimulatedEc2},
+    sim::{CapacityPattern, Fault, SimulatedEc2},
 };
 use mullion_controllers::{Context, Informer, Queue, api_error};
 use serde_json::json;
 
 use super::account;
+use crate::failure::Failure;
+
+/// The flag of `mullion up` that exhausts offerings from the start.
+const FLAG: &str = "--insufficient-capacity";
 
 /// The faults in effect, by the name of their object.
 #[derive(Clone)]
@@ -42,24 +50,100 @@ struct ActiveFault {
 }
 
 impl Faults {
-    /// Injects again the faults that were in effect when the cluster stopped.
-    pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) -> Self {
+    /// Injects again the faults that were in effect when the cluster stopped, and makes objects of the offerings that a flag of this start
+    /// exhausts.
+    ///
+    /// # Errors
+    /// The API server refuses an object.
+    pub(super) async fn resume(
+        context: &Context,
+        ec2: &SimulatedEc2,
+        exhausted: &[CapacityPattern],
+    ) -> Result<Self, Failure> {
         let faults = Self {
             context: context.clone(),
             ec2: ec2.clone(),
             in_force: Arc::default(),
         };
-        // A cluster made by an earlier version does not have this kind.
-        let found = faults.api().list(&ListParams::default()).await;
-        for object in found.into_iter().flat_map(|list| list.items) {
-            let phase = object.status.as_ref().map_or("", |status| &status.phase);
-            if phase == IN_FORCE {
-                faults.cause(&object);
+        match faults.api().list(&ListParams::default()).await {
+            Ok(found) => {
+                let known = faults.resume_all(found.items).await;
+                let known = known.map_err(cannot_be_made)?;
+                faults
+                    .make_all(exhausted, known)
+                    .await
+                    .map_err(cannot_be_made)?;
+            }
+            // A cluster made by an earlier version does not have this kind, so nothing lists what the flag exhausts.
+            Err(_) => {
+                let patterns = exhausted.iter().cloned();
+                patterns.for_each(|pattern| ec2.exhaust(pattern));
             }
         }
         // A crash that was ended while the cluster was down must not leave its instance stopped.
         ec2.start_forgotten();
-        faults
+        Ok(faults)
+    }
+
+    /// Injects faults again, and returns their objects; those of an earlier start's flag are deleted.
+    async fn resume_all(&self, found: Vec<SimulatedFault>) -> kube::Result<Vec<SimulatedFault>> {
+        let mut known = Vec::new();
+        for object in found {
+            if object.annotations().contains_key(labels::FROM_FLAG) {
+                let name = object.name_any();
+                let deleted = self.api().delete(&name, &DeleteParams::default()).await;
+                api_error::ignore_not_found(deleted)?;
+                continue;
+            }
+            let phase = object.status.as_ref().map_or("", |status| &status.phase);
+            if phase == IN_FORCE {
+                self.cause(&object);
+                known.push(object);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Makes the faults of a flag that are not among the known ones: if one fault had two objects, the deletion of one would leave the
+    /// other in force.
+    async fn make_all(
+        &self,
+        exhausted: &[CapacityPattern],
+        mut known: Vec<SimulatedFault>,
+    ) -> kube::Result<()> {
+        for pattern in exhausted {
+            let is_known = |own: &SimulatedFault| {
+                let mut names = own.status.iter().flat_map(|status| &status.names);
+                own.spec.fault == FaultKind::Capacity.as_str()
+                    && names.any(|name| *name == pattern.to_string())
+            };
+            if !known.iter().any(is_known) {
+                known.push(self.make(pattern).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the object of a fault that a flag causes, and injects the fault.
+    async fn make(&self, pattern: &CapacityPattern) -> kube::Result<SimulatedFault> {
+        let mut object = SimulatedFault::new(
+            "",
+            SimulatedFaultSpec {
+                fault: FaultKind::Capacity.as_str().to_owned(),
+                target: pattern.to_string(),
+            },
+        );
+        let flag = (labels::FROM_FLAG.to_owned(), FLAG.to_owned());
+        object.metadata = ObjectMeta {
+            generate_name: Some(format!("{}-", FaultKind::Capacity)),
+            annotations: Some(BTreeMap::from([flag])),
+            ..ObjectMeta::default()
+        };
+        let object = self.api().create(&PostParams::default(), &object).await?;
+        // The provisioner starts next, so the fault is not left to the loop that follows the objects.
+        let patch = Patch::Merge(json!({ "status": self.cause(&object) }));
+        let (name, params) = (object.name_any(), PatchParams::default());
+        self.api().patch_status(&name, &params, &patch).await
     }
 
     /// Follows the objects until the context ends.
@@ -177,6 +261,10 @@ impl Faults {
     fn api(&self) -> Api<SimulatedFault> {
         Api::all(self.context.client.clone())
     }
+}
+
+fn cannot_be_made(error: kube::Error) -> Failure {
+    Failure::run(format!("the faults of {FLAG} cannot be made: {error}"))
 }
 
 fn locked(

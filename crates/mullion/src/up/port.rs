@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpListener;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, without_number};
 
 /// The usual port of a Kubernetes API server, which is tried first.
 const FIRST_PORT: u16 = 6443;
@@ -26,13 +26,7 @@ impl PortChoice {
     /// Takes the port on loopback.
     pub(crate) async fn bind(self) -> Result<(TcpListener, SocketAddr), Failure> {
         let listener = match self {
-            PortChoice::Exactly(port) => listen(port).await.map_err(|error| {
-                Failure::input(format!(
-                    "port {port} on 127.0.0.1 cannot be taken: {}",
-                    cause(&error)
-                ))
-                .hint("choose another one with --port N; --port 0 takes any free one")
-            })?,
+            PortChoice::Exactly(port) => bind_exactly(port, "--port").await?,
             PortChoice::Again(port) => match listen(port).await {
                 Ok(listener) => listener,
                 // The kubeconfig is written anew with the port, so another one does no harm.
@@ -45,6 +39,19 @@ impl PortChoice {
             .map_err(|error| Failure::run(format!("the listener has no address: {error}")))?;
         Ok((listener, address))
     }
+}
+
+/// Takes a port on loopback that a flag names; 0 is any free one.
+pub(crate) async fn bind_exactly(port: u16, flag: &str) -> Result<TcpListener, Failure> {
+    listen(port).await.map_err(|error| {
+        Failure::input(format!(
+            "port {port} on 127.0.0.1 cannot be taken: {}",
+            cause(&error)
+        ))
+        .hint(format!(
+            "choose another one with {flag} N; {flag} 0 takes any free one"
+        ))
+    })
 }
 
 async fn usual() -> Result<TcpListener, Failure> {
@@ -72,12 +79,13 @@ async fn listen(port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await
 }
 
-fn cause(error: &std::io::Error) -> String {
+/// Describes why a port cannot be taken.
+pub(crate) fn cause(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => "it is in use".to_owned(),
         std::io::ErrorKind::PermissionDenied => {
             "you may not (ports below 1024 need privileges)".to_owned()
         }
-        _ => error.to_string(),
+        _ => without_number(error),
     }
 }

@@ -1,6 +1,6 @@
 //! The lists that are read of a running cluster: kinds and paths, and what follows if the user may not list one.
 
-use super::{buffers, shifts};
+use super::{buffers, faults};
 
 /// The kind and the path of everything that affects where pods go.
 pub(super) const LISTS: [(&str, &str); 25] = [
@@ -90,9 +90,9 @@ pub(super) const ACCOUNT: (&str, &str) = (
     "/apis/cloud.mullion.dev/v1alpha1/simulatedaccounts",
 );
 
-/// The faults of the simulated EC2, of which zonal shifts count. A real cluster does not have this kind.
+/// The faults of the simulated EC2, of which those count that decide what can be bought. A real cluster does not have this kind.
 pub(super) const FAULT: (&str, &str) = (
-    shifts::KIND,
+    faults::KIND,
     "/apis/cloud.mullion.dev/v1alpha1/simulatedfaults",
 );
 

@@ -2,7 +2,7 @@
 //!
 //! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
 //! yet, [`template`] says which pods it makes and [`world`] puts the rest into the state, [`pools`] says what can be bought, beside the
-//! chunks of [`buffers`] and outside of the zones of [`shifts`]; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers
+//! chunks of [`buffers`] and without what [`faults`] rule out; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers
 //! many small clusters at once.
 
 mod addresses;
@@ -12,6 +12,7 @@ mod case;
 mod cases;
 pub(crate) mod daemon;
 mod explanation;
+mod faults;
 mod groups;
 mod images;
 mod lists;
@@ -23,7 +24,6 @@ pub(crate) mod page;
 pub(crate) mod placement;
 pub(crate) mod pools;
 pub(crate) mod rules;
-mod shifts;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod template;

@@ -1,6 +1,6 @@
 //! Determines what the state's NodePools can buy, by the provisioner's rules and the catalogue's prices, and what they have bought already.
 //!
-//! Prices and instance types come from the catalogue. Which capacity a real cloud lacks at the moment is not known here.
+//! Prices and instance types come from the catalogue. What cannot be had at the moment is known of a simulated cloud only ([`faults`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,7 @@ use mullion_engine::{
     remedy::PrefixAddresses,
 };
 
-use super::{answer, buffers::Chunks, shifts, state::State};
+use super::{answer, buffers::Chunks, faults, state::State};
 use crate::failure::Failure;
 
 /// The region that is assumed if the nodes do not name one.
@@ -73,7 +73,7 @@ pub(crate) struct Pools {
     pub(crate) markets: Markets,
     /// Remarks for the user about which NodeOverlays are in effect and which are not.
     pub(crate) overlays: Vec<String>,
-    /// Remarks for the user about CapacityBuffers and zonal shifts.
+    /// Remarks for the user about CapacityBuffers and faults of the simulated cloud.
     pub(crate) remarks: Vec<String>,
     /// The nodes that are being removed. Their pods are among the pending ones.
     pub(crate) leaving: Vec<String>,
@@ -164,7 +164,9 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     // Before markets are opened, which offer the reserved machines.
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &cloud).await;
-    found.remarks.extend(shifts::cause(state, &cloud)?);
+    let faults = faults::cause(state, &cloud)?;
+    let has_faults = !faults.is_empty();
+    found.remarks.extend(faults);
     let shifted = cloud.zonal_shifts().await.unwrap_or_default();
     let shifted: BTreeSet<_> = shifted.into_iter().map(|shift| shift.zone_id).collect();
     let (discovered, risks) = (state.discovered_capacity(), state.spot_risks());
@@ -176,6 +178,11 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
                 .without_zones(&shifted)
                 .with_risks(&risks, Timestamp::now())
                 .with_discovered(class, &discovered);
+            let market = if has_faults {
+                market.without_refused(|option| cloud.is_exhausted(option))
+            } else {
+                market
+            };
             markets.insert(class.name_any(), market);
         }
     }

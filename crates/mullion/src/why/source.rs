@@ -48,6 +48,10 @@ pub(crate) struct Source {
 const CLUSTER: &str = "start one with `mullion up`, or name its kubeconfig with --kubeconfig";
 const CLUSTER_OR_FILE: &str = "start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state";
 
+/// The hint for a user whose cluster does not answer.
+pub(crate) const IS_IT_RUNNING: &str =
+    "is the cluster running? `mullion up` says where its kubeconfig is";
+
 /// Loads the state of a running cluster, which keeps what `keeps` says unabridged, and templates if the cluster has CapacityBuffers.
 pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
@@ -216,8 +220,7 @@ pub(crate) async fn try_list(
     path: &str,
 ) -> Result<Option<List>, ListFault> {
     let failure = |why: String| {
-        Failure::input(format!("{server}{path} cannot be listed: {why}"))
-            .hint("is the cluster running? `mullion up` says where its kubeconfig is")
+        Failure::input(format!("{server}{path} cannot be listed: {why}")).hint(IS_IT_RUNNING)
     };
     let failed = |why: String| ListFault::Failed(failure(why));
     let request = Request::get(path)

@@ -7,11 +7,10 @@ use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    addresses, buffers,
+    addresses, buffers, faults,
     manifest::Document,
     object::fault,
     placement::Placement,
-    shifts,
     source::{self, Source},
     state::State,
     template::{self, PodOwner, Prospect, put},
@@ -55,7 +54,7 @@ const KINDS: [(&str, &str, bool, bool); 27] = [
     ("NodePool", "nodepools", false, false),
     ("NodeOverlay", "nodeoverlays", false, false),
     ("SimulatedAccount", "simulatedaccounts", false, false),
-    (shifts::KIND, "simulatedfaults", false, false),
+    (faults::KIND, "simulatedfaults", false, false),
     ("PodTemplate", "podtemplates", true, false),
     (buffers::KIND, "capacitybuffers", true, false),
 ];
@@ -69,7 +68,7 @@ const FOREIGN: [&str; 8] = [
     "NodeOverlay",
     "NodePool",
     "SimulatedAccount",
-    shifts::KIND,
+    faults::KIND,
 ];
 
 /// A pod of a manifest, as it would be created.

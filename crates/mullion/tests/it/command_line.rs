@@ -59,6 +59,30 @@ fn help_names_every_command() {
 }
 
 #[test]
+fn help_fits_the_columns_of_the_terminal() {
+    for command in [
+        &[][..],
+        &["up"],
+        &["plan"],
+        &["why"],
+        &["fault"],
+        &["check"],
+        &["doctor"],
+        &["controller"],
+        &["nodes"],
+        &["cloud"],
+        &["apiserver"],
+    ] {
+        let mut help = std::process::Command::new(env!("CARGO_BIN_EXE_mullion"));
+        help.args(command).arg("--help").env("COLUMNS", "80");
+        let output = crate::process::ended(&mut help, "", crate::cluster::PATIENCE);
+        let text = crate::cluster::text(&output.stdout);
+        let long = text.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(long, None, "mullion {} --help", command.join(" "));
+    }
+}
+
+#[test]
 fn help_of_up_names_every_flag() {
     let ended = mullion(&["up", "--help"]);
     assert_eq!(ended.code, Some(0));
@@ -114,6 +138,19 @@ fn what_the_api_server_cannot_start_with_is_refused_in_a_sentence() {
         let begins = format!("error: {why}");
         assert!(ended.stderr.starts_with(&begins), "{}", ended.stderr);
         assert!(ended.stderr.contains("\nhint:  "), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_port_of_the_simulated_cloud_that_is_in_use_is_refused_as_that_of_a_cluster_is() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let said = format!(
+        "error: port {port} on 127.0.0.1 cannot be taken: it is in use\nhint:  choose another one with --port N; --port 0 takes any free one\n"
+    );
+    for command in ["up", "cloud"] {
+        let ended = mullion(&[command, "--port", &port]);
+        assert_eq!((ended.code, &ended.stderr), (Some(2), &said));
     }
 }
 

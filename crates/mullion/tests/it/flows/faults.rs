@@ -130,6 +130,38 @@ fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
         stderr,
         "error: us-west-2z is no zone of us-west-2\nhint:  one of us-west-2a, us-west-2b, us-west-2c\n"
     );
+    for (args, message) in [
+        (
+            ["zone-outage", " "],
+            "error: zone-outage: TARGET is empty\nhint:  it is a zone, such as us-west-2a\n",
+        ),
+        (
+            ["capacity", "m5.larg"],
+            "error: m5.larg is not an EC2 instance type\nhint:  the most alike are m5.large, ",
+        ),
+        (
+            ["capacity", "m5.large/spot"],
+            "error: spot is no zone of us-west-2\nhint:  one of us-west-2a, us-west-2b, us-west-2c\n",
+        ),
+        (
+            ["new-image", "al2024"],
+            "error: al2024 is no image alias or family\nhint:  one of al2, al2023, ",
+        ),
+        (
+            ["crash", "nobody"],
+            "error: nobody is no node, instance or NodeClaim\nhint:  such as ",
+        ),
+    ] {
+        let (code, _, stderr) = fault(&cluster, &args);
+        assert_eq!(code, Some(2));
+        assert!(stderr.starts_with(message), "{stderr}");
+    }
+    // A zone's id means the zone.
+    let said = done(&cluster, &["capacity", "*/usw2-az1"]);
+    assert!(
+        said.starts_with("EC2 has no capacity for */us-west-2"),
+        "{said}"
+    );
     // What kubectl makes is a fault too.
     cluster.apply(
         "apiVersion: cloud.mullion.dev/v1alpha1\nkind: SimulatedFault\nmetadata: {name: mine}\nspec: {fault: crash, target: nobody}\n",
@@ -147,6 +179,51 @@ fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
         listed.contains("refused: nobody is no node, instance or NodeClaim"),
         "{listed}"
     );
+}
+
+#[test]
+fn a_cluster_that_is_gone_is_named_with_what_to_do() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let kubeconfig = cluster.home().join("kept");
+    std::fs::copy(cluster.kubeconfig(), &kubeconfig).expect("a file");
+    let text_of = std::fs::read_to_string(&kubeconfig).expect("a file");
+    let server = text_of
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: "));
+    let server = server.expect("a server").to_owned();
+    // Nobody listens on port 9.
+    let (_, port) = server.rsplit_once(':').expect("a port");
+    let gone = server.replace(port, "9");
+    std::fs::write(&kubeconfig, text_of.replace(&server, &gone)).expect("a file");
+    let kubeconfig = kubeconfig.to_str().expect("a path");
+    for args in [&["zone-outage", "us-west-2a"][..], &[]] {
+        let output = cluster.mullion(&[&["fault", "--kubeconfig", kubeconfig], args].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(
+            text(&output.stderr),
+            format!(
+                "error: {gone}: faults cannot be listed: Connection refused\n\
+                 hint:  is the cluster running? `mullion up` says where its kubeconfig is\n"
+            )
+        );
+    }
+}
+
+#[test]
+fn offerings_of_the_flag_run_out_for_one_start_only() {
+    let cluster = Cluster::start(&["--name", "kept", "--insufficient-capacity", "m5.large"]);
+    let names = [
+        "get",
+        "simulatedfaults",
+        "-o",
+        "jsonpath={.items[*].status.names}",
+    ];
+    assert_eq!(cluster.kubectl(&names), r#"["m5.large/*/*"]"#);
+    let again = ["--name", "kept", "--insufficient-capacity", "*/*/spot"];
+    let cluster = cluster.kill_and_restart(&again);
+    assert_eq!(cluster.kubectl(&names), r#"["*/*/spot"]"#);
+    let cluster = cluster.kill_and_restart(&["--name", "kept"]);
+    assert_eq!(cluster.kubectl(&names), "");
 }
 
 #[test]

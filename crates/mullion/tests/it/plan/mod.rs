@@ -3,6 +3,7 @@
 
 mod asked;
 mod buffers;
+mod faults;
 mod objects;
 mod rules;
 

@@ -1,4 +1,4 @@
-//! `mullion why` with CapacityBuffers and with zones that the cluster is shifted away from.
+//! `mullion why` with CapacityBuffers and with faults of the simulated EC2 that decide what can be bought.
 
 use serde_json::{Value, json};
 
@@ -55,4 +55,19 @@ fn a_node_and_a_pool_are_told_which_buffers_and_shifts_count() {
     insta::assert_snapshot!(said.stdout);
     let said = why(&["nodepool", "linux", "--state", "-"], state());
     assert_eq!((said.code, said.stderr.as_str()), (Some(0), NOTES));
+}
+
+#[test]
+fn a_pool_whose_types_are_all_sold_out_says_so() {
+    let sold_out = state()
+        .replace("zonal-shift", "capacity")
+        .replace(r#""target":"us-west-2a""#, r#""target":"*/*/*""#);
+    let said = why(&["nodepool", "linux", "--state", "-"], sold_out);
+    assert_eq!(said.code, Some(1));
+    let headline =
+        "NodePool linux buys nothing: every instance type that meets its requirements is sold out.";
+    assert!(said.stdout.starts_with(headline), "{}", said.stdout);
+    let note =
+        "note:  SimulatedFault shift leaves EC2 without capacity for */*/*: none is bought\n";
+    assert!(said.stderr.ends_with(note), "{}", said.stderr);
 }

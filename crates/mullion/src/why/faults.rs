@@ -1,0 +1,59 @@
+//! Finds what cannot be bought because of faults of the simulated EC2: offerings without capacity, zones with an outage, and zones that the
+//! cluster is shifted away from.
+//!
+//! Faults are objects of a cluster with a simulated EC2 (SimulatedFault). A real cluster has none: which capacity its cloud lacks is not
+//! known here, and events that report a zonal shift are gone long before the shift ends, so they are not read.
+
+use mullion_api::fault::{FaultKind, REFUSED, SimulatedFault};
+use mullion_cloud::sim::{Fault, SimulatedEc2};
+
+use super::state::State;
+use crate::failure::Failure;
+
+/// The kind of the objects that cause faults.
+pub(super) const KIND: &str = "SimulatedFault";
+
+/// Causes those faults of a state in a simulated cloud that decide what can be bought there. Returns a sentence about each.
+///
+/// # Errors
+/// A fault is malformed.
+pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, Failure> {
+    let faults: Vec<SimulatedFault> = state.kept(KIND).map_err(Failure::input)?;
+    let mut remarks = Vec::new();
+    for own in faults {
+        let status = own.status.unwrap_or_default();
+        let decides = |kind: &FaultKind| {
+            matches!(
+                kind,
+                FaultKind::Capacity | FaultKind::ZoneOutage | FaultKind::ZonalShift
+            )
+        };
+        let Some(kind) = own.spec.fault.parse().ok().filter(decides) else {
+            continue;
+        };
+        if status.phase == REFUSED || own.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        // The target may be an id of the zone, which other zones have in the simulated cloud of this process; the status has its name.
+        let target = status.names.first().unwrap_or(&own.spec.target);
+        // No node class has a subnet in a zone that is not found, so nothing is bought there anyway.
+        let Ok(fault) = cloud.fault(kind, target) else {
+            continue;
+        };
+        cloud.cause(&fault);
+        let name = own.metadata.name.unwrap_or_default();
+        remarks.push(format!("{KIND} {name} {}", effect(&fault, target)));
+    }
+    Ok(remarks)
+}
+
+/// Describes what a fault does to purchases.
+fn effect(fault: &Fault, target: &str) -> String {
+    match fault {
+        Fault::Capacity(pattern) => {
+            format!("leaves EC2 without capacity for {pattern}: none is bought")
+        }
+        Fault::ZoneOutage(zone) => format!("lets {zone} fail: nothing can be bought there"),
+        _ => format!("shifts the cluster away from {target}: nothing is bought there"),
+    }
+}
