@@ -21,6 +21,7 @@ use crate::{
         rules::RuleFlags,
         source::{self, Source},
         state::{Keeps, State},
+        strict,
         template::PodOwner,
         world::{self, PlannedPod},
     },
@@ -105,6 +106,7 @@ impl Input {
         documents: Vec<Document>,
         namespace: Option<&str>,
     ) -> Result<(), Failure> {
+        strict::check(&self.source, &documents, namespace).await?;
         let planned =
             world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
         // DaemonSets come first, because their pods take room on the nodes before other pods are placed.

@@ -26,6 +26,7 @@ pub(crate) mod rules;
 mod shifts;
 pub(crate) mod source;
 pub(crate) mod state;
+pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
 pub(crate) mod world;

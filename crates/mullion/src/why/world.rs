@@ -14,6 +14,7 @@ use super::{
     shifts,
     source::{self, Source},
     state::State,
+    strict,
     template::{self, PodOwner, Prospect, put},
 };
 use crate::{failure::Failure, out};
@@ -148,6 +149,7 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
+    strict::check(source, &sorted.others, namespace).await?;
     let planned = put_in(source, sorted, namespace, placement).await?;
     for own in planned
         .iter()
@@ -240,7 +242,7 @@ async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Re
 }
 
 /// Returns the start of the paths of an API version.
-fn api_root(version: &str) -> &'static str {
+pub(super) fn api_root(version: &str) -> &'static str {
     match version {
         "v1" => "/api",
         _ => "/apis",
@@ -269,6 +271,18 @@ fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Resu
     take(state, &object)
 }
 
+/// Returns the plural of a kind whose objects are taken as they are written, and whether it is namespaced; `None` for other kinds.
+pub(super) fn taken_as_written(kind: &str) -> Option<(&'static str, bool)> {
+    let own = KINDS.iter().find(|(own, ..)| *own == kind)?;
+    FOREIGN.contains(&kind).then_some((own.1, own.2))
+}
+
+/// Returns the namespace of an object of a namespaced kind.
+pub(super) fn home_of<'a>(object: &'a Value, namespace: Option<&'a str>) -> &'a str {
+    let own = object["metadata"]["namespace"].as_str();
+    own.or(namespace).unwrap_or("default")
+}
+
 fn admits_pods(object: &Value) -> bool {
     let mut kinds = KINDS.iter();
     kinds.any(|(kind, _, _, admits)| *admits && object["kind"] == *kind)
@@ -291,11 +305,7 @@ async fn add(
     let mut object = object.clone();
     let mut homed = String::new();
     if *is_namespaced {
-        let home = object["metadata"]["namespace"]
-            .as_str()
-            .or(namespace)
-            .unwrap_or("default")
-            .to_owned();
+        let home = home_of(&object, namespace).to_owned();
         put(&mut object["metadata"], "namespace", json!(home));
         if source.offline && !FOREIGN.contains(&kind) {
             source::make_home(&source.client, &home, "default").await?;

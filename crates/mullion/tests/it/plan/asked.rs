@@ -650,6 +650,53 @@ fn a_running_cluster_is_planned_for() {
     let (code, text) = ask(&["--consolidate"]);
     assert_eq!(code, Some(0));
     assert!(text.contains("no NodePool bought it"), "{text}");
+    // The cluster's server says what it takes, also of a pool that is there and of a kind that decides nothing about pods.
+    for flag in ["-f", "--add-pool"] {
+        for (name, field, cause) in [
+            ("gold", "wieght: 1", "unknown field \"spec.wieght\""),
+            ("linux", "weight: -1", "spec.weight: Invalid value"),
+        ] {
+            let pool = cluster.home().join("pool.yaml");
+            std::fs::write(&pool, POOL.replace("NAME", name).replace("FIELD", field))
+                .expect("a file");
+            let pool = pool.to_str().expect("a UTF-8 path");
+            let said = plan(&["--kubeconfig", kubeconfig, flag, pool], "");
+            assert_eq!(said.code, Some(2), "{flag} {name}: {}", said.stdout);
+            let start = format!("error: {pool} (NodePool {name}): ");
+            assert!(
+                said.stderr.starts_with(&start) && said.stderr.contains(cause),
+                "{flag}: {}",
+                said.stderr
+            );
+        }
+    }
+}
+
+/// A pool of the node class of `mullion up`'s Linux pool.
+const POOL: &str = "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: NAME}, spec: {FIELD, template: {spec: {
+    nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: linux}, requirements: []}}}}";
+
+#[test]
+fn a_pool_that_no_api_server_takes_is_refused_without_a_cluster_too() {
+    for flag in ["-f", "--add-pool"] {
+        for (field, cause) in [
+            ("wieght: 1", "unknown field \"spec.wieght\""),
+            ("weight: -1", "spec.weight: Invalid value"),
+        ] {
+            let pool = POOL.replace("NAME", "gold").replace("FIELD", field);
+            let said = plan(
+                &["--offline", "--default-pools", "-f", SHOP, flag, "-"],
+                &pool,
+            );
+            assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""));
+            let start = "error: stdin (NodePool gold): ";
+            assert!(
+                said.stderr.starts_with(start) && said.stderr.contains(cause),
+                "{flag} {field}: {}",
+                said.stderr
+            );
+        }
+    }
 }
 
 #[test]

@@ -392,6 +392,89 @@ fn a_malformed_manifest_is_refused_with_a_sentence() {
 }
 
 #[test]
+fn every_kind_is_refused_with_fields_and_values_that_no_api_server_takes() {
+    let class_ref = "nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: c}";
+    let template = format!("template: {{spec: {{requirements: [], {class_ref}}}}}");
+    let class = "role: nodes, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{id: subnet-1}], securityGroupSelectorTerms: [{id: sg-1}]";
+    let overlay =
+        "requirements: [{key: kubernetes.io/os, operator: In, values: [linux]}], price: '1'";
+    let of = |version: &str, kind: &str, fields: &str| {
+        format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: own}}, {fields}}}")
+    };
+    let pool = |more: &str| {
+        of(
+            "karpenter.sh/v1",
+            "NodePool",
+            &format!("spec: {{{more}{template}}}"),
+        )
+    };
+    let unknown = "unknown field \"spec.wieght\"";
+    let invalid = "spec.weight: Invalid value";
+    for (object, cause) in [
+        (pool("wieght: 1, "), unknown),
+        (pool("weight: -1, "), invalid),
+        (
+            of(
+                "karpenter.k8s.aws/v1",
+                "EC2NodeClass",
+                &format!("spec: {{{class}, wieght: 1}}"),
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "karpenter.sh/v1alpha1",
+                "NodeOverlay",
+                &format!("spec: {{{overlay}, wieght: 1}}"),
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "karpenter.sh/v1alpha1",
+                "NodeOverlay",
+                &format!("spec: {{{overlay}, weight: -1}}"),
+            ),
+            invalid,
+        ),
+        (
+            of(
+                "autoscaling.x-k8s.io/v1beta1",
+                "CapacityBuffer",
+                "spec: {podTemplateRef: {name: a}, replicas: 1, wieght: 1}",
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "cloud.mullion.dev/v1alpha1",
+                "SimulatedFault",
+                "spec: {fault: zonal-shift, target: us-west-2a, wieght: 1}",
+            ),
+            unknown,
+        ),
+        (of("v1", "Node", "spec: {wieght: 1}"), unknown),
+        (
+            of("v1", "ConfigMap", "dta: {a: b}"),
+            "unknown field \"dta\"",
+        ),
+    ] {
+        let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}\n---\n{object}"));
+        assert!(
+            stderr.contains("error: FILE: document 2 (") && stderr.contains(cause),
+            "{object}: {text}{stderr}"
+        );
+    }
+    // Nobody defines this version, so nobody can check it.
+    let other = pool("wieght: 1, ").replace("karpenter.sh/v1", "karpenter.sh/v9");
+    let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}\n---\n{other}"));
+    assert!(
+        text.starts_with("pod shop/web goes to n0"),
+        "{text}{stderr}"
+    );
+}
+
+#[test]
 fn a_volume_of_a_manifest_can_be_had() {
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
