@@ -16,7 +16,7 @@ mod input;
 mod options;
 mod price;
 mod question;
-mod refusals;
+pub(crate) mod refusals;
 mod replicas;
 mod report;
 mod scale;

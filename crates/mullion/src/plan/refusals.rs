@@ -79,7 +79,7 @@ fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, i
 }
 
 /// Returns the first few names, and how many more there are.
-pub(super) fn some_of(names: &[String]) -> String {
+pub(crate) fn some_of(names: &[String]) -> String {
     let shown = names[..names.len().min(SHOWN)].join(", ");
     match names.len().saturating_sub(SHOWN) {
         0 => shown,

@@ -29,6 +29,7 @@ pub(crate) mod state;
 pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
+mod unused;
 pub(crate) mod world;
 
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};

@@ -276,6 +276,7 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
             None => add(&mut state, &document, "", &named)?,
         }
     }
+    state.note_unused(&named);
     with_local_server(state).await
 }
 

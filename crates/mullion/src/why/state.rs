@@ -33,6 +33,8 @@ use super::{
     images::{self, ImagePlatforms},
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
+    template::PodOwner,
+    unused::Unused,
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
@@ -79,6 +81,8 @@ pub(crate) struct State {
     pub(super) kubelet_version: Option<String>,
     /// The settings of the cluster's provisioner.
     pub(crate) settings: provisioner::Settings,
+    /// What of the input is not used. A case has none.
+    pub(super) unused: Unused,
 }
 
 /// What a state keeps unabridged for callers that need it.
@@ -133,6 +137,7 @@ impl State {
             others: BTreeMap::new(),
             kubelet_version: None,
             settings: provisioner::Settings::default(),
+            unused: Unused::default(),
         }
     }
 
@@ -157,12 +162,25 @@ impl State {
         if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
             self.note_address(&serde_json::from_str(text)?);
         }
-        self.read_object(text, usual)
-            .or_else(|error| match without_nulls(text.as_bytes()) {
-                // A list must not be read again, because some of its items may have been added.
-                Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
-                _ => Err(error),
-            })
+        let workloads = self.unused.workloads();
+        let read =
+            self.read_object(text, usual)
+                .or_else(|error| match without_nulls(text.as_bytes()) {
+                    // A list must not be read again, because some of its items may have been added.
+                    Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
+                    _ => Err(error),
+                });
+        // A controller writes the status of every workload that it has seen.
+        if text.contains("\"status\"") {
+            self.unused.forget_workloads(workloads);
+        }
+        read
+    }
+
+    /// Prints which objects of the file that the state was read from nothing is taken from.
+    pub(super) fn note_unused(&self, file: &str) {
+        let owns = |owner: &PodOwner| self.pods.iter().any(|pod| owner.owns(pod));
+        self.unused.note(file, owns);
     }
 
     /// Records why a pod's pending resize is not carried out.
@@ -284,10 +302,18 @@ impl State {
                 self.keep(kind, workload);
             }
             "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
+                let workload = named(rest, |own: &WorkloadSpec| &own.name)?;
+                if self.keeps_pods {
+                    let (namespace, name) = (&workload.namespace, &workload.name);
+                    self.unused.add_owner(kind, namespace, name);
+                }
                 cluster.set_workload(&WorkloadSpec {
                     kind: kind.to_owned(),
-                    ..named(rest, |own: &WorkloadSpec| &own.name)?
+                    ..workload
                 });
+            }
+            "Deployment" | "Job" | "CronJob" if self.keeps_pods => {
+                self.unused.add_workload(kind, rest)?;
             }
             "PersistentVolumeClaim" => {
                 let claim = named(rest, |own: &PersistentVolumeClaimSpec| &own.name)?;
@@ -334,7 +360,8 @@ impl State {
             }
             "ConfigMap" => {
                 let config = whole(rest)?;
-                if [vpc_cni(), discovered()].contains(&key_of(kind, &config)) {
+                let (_, namespace, name) = key_of(kind, &config);
+                if is_read(&namespace, &name) {
                     self.keep(kind, config);
                 }
             }
@@ -344,6 +371,7 @@ impl State {
                 let usual = list.strip_suffix("List").unwrap_or_default();
                 return rest.deserialize_map(Nested { state: self, usual });
             }
+            _ if self.keeps_pods => self.unused.add(kind, rest)?,
             _ => drop(IgnoredAny::deserialize(rest)?),
         }
         Ok(())
@@ -521,6 +549,12 @@ impl State {
             .iter()
             .find(|pod| pod.name == name && pod.template.namespace == namespace)
     }
+}
+
+/// Returns whether a ConfigMap has settings or records that count.
+pub(super) fn is_read(namespace: &str, name: &str) -> bool {
+    let title = ["ConfigMap", namespace, name].map(str::to_owned).into();
+    [vpc_cni(), discovered()].contains(&title)
 }
 
 /// Returns the title of the ConfigMap that records the capacity which nodes turned out to have.

@@ -16,6 +16,7 @@ use super::{
     state::State,
     strict,
     template::{self, PodOwner, Prospect, put},
+    unused,
 };
 use crate::{failure::Failure, out};
 
@@ -132,6 +133,7 @@ pub(super) async fn apply(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let mut sorted = SortedManifest::of(documents, namespace);
+    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
     // Only the pods are selected; all other objects of the manifest count, as if it were applied.
@@ -177,6 +179,7 @@ pub(crate) async fn apply_all(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let sorted = SortedManifest::of(documents, namespace);
+    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     put_in(source, sorted, namespace, placement).await
 }
 
@@ -269,6 +272,11 @@ fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Resu
         json!(own.owner.namespace),
     );
     take(state, &object)
+}
+
+/// Returns the kinds that affect placing, apart from those that create pods.
+pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|(kind, ..)| *kind)
 }
 
 /// Returns the plural of a kind whose objects are taken as they are written, and whether it is namespaced; `None` for other kinds.

@@ -700,6 +700,39 @@ fn a_pool_that_no_api_server_takes_is_refused_without_a_cluster_too() {
 }
 
 #[test]
+fn what_a_plan_takes_nothing_from_is_named() {
+    let said = |stdin: &str| {
+        let said = plan(&["--offline", "--default-pools", "-f", "-"], stdin);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        said.stderr
+    };
+    for empty in [
+        "",
+        "# nothing yet\n",
+        "{apiVersion: v1, kind: List, items: []}",
+    ] {
+        assert_eq!(
+            said(empty),
+            "note:  stdin has no objects: nothing is taken from it\n"
+        );
+    }
+    assert_eq!(
+        said("{apiVersion: apps/v1, kind: Deploymnet, metadata: {name: web}}"),
+        "note:  stdin (Deploymnet web): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
+    );
+    assert_eq!(
+        said("{apiVersion: v1, kind: Secret, metadata: {name: key}}"),
+        "note:  nothing is taken from stdin (Secret key): an object of its kind does not decide where pods go\n"
+    );
+    // A list of objects is what a cluster has, not what a manifest would bring.
+    let said = plan(&["--state", SHOP, "--default-pools"], "");
+    assert_eq!(
+        said.stderr,
+        "note:  docs/plan/shop.yaml: Deployment shop/web, Deployment shop/api, Deployment shop/invoices have no pods here, because no controller has seen them: -f takes manifests, --state what a cluster has\n"
+    );
+}
+
+#[test]
 fn the_settings_of_a_running_cluster_count_for_its_plans() {
     let pod = |name: &str| {
         json!({

@@ -475,6 +475,78 @@ fn every_kind_is_refused_with_fields_and_values_that_no_api_server_takes() {
 }
 
 #[test]
+fn what_nothing_is_taken_from_is_named() {
+    let object = |kind: &str, name: &str| {
+        format!("\n---\n{{apiVersion: v1, kind: {kind}, metadata: {{name: {name}}}}}")
+    };
+    let said = |more: &[(&str, &str)]| {
+        let more: String = more.iter().map(|(kind, name)| object(kind, name)).collect();
+        let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}{more}"));
+        assert!(
+            text.starts_with("pod shop/web goes to n0"),
+            "{text}{stderr}"
+        );
+        stderr
+    };
+    assert_eq!(said(&[]), "");
+    assert_eq!(
+        said(&[("Deploymnet", "a")]),
+        "note:  FILE: document 2 (Deploymnet a): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
+    );
+    assert_eq!(
+        said(&[("Secret", "a")]),
+        "note:  nothing is taken from FILE: document 2 (Secret a): an object of its kind does not decide where pods go\n"
+    );
+    assert_eq!(
+        said(&[("Secret", "a"), ("ConfigMap", "a")]),
+        "note:  nothing is taken from FILE: document 2 (Secret a), FILE: document 3 (ConfigMap a): objects of these kinds do not decide where pods go\n"
+    );
+    let (_, stderr, _) = planned(&[node_of_4("n0")], "# nothing yet\n---\n");
+    assert_eq!(
+        stderr,
+        "note:  FILE has no objects: nothing is taken from it\nerror: FILE: there is no pod and no workload with pods\n"
+    );
+}
+
+#[test]
+fn objects_of_a_file_of_objects_that_do_not_count_are_named() {
+    let object = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
+    let said = |items: &[Value]| {
+        let items = [&[node_of_4("n0")], items].concat();
+        let state = file(&json!({"kind": "List", "items": items}).to_string());
+        let ended = why(&["--state", path(&state)], String::new());
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stderr.replace(path(&state), "FILE")
+    };
+    let none = "note:  no pod waits for a node\n";
+    assert_eq!(said(&[]), none);
+    assert_eq!(
+        said(&[
+            object("Nod", "n1"),
+            object("Secret", "a"),
+            object("Secret", "b"),
+            object("Role", "c")
+        ]),
+        format!(
+            "note:  FILE: nothing is taken from Nod shop/n1: there is no kind Nod, the nearest is Node\n\
+             note:  FILE: nothing is taken from Role shop/c, Secret (2): such objects do not decide where pods go\n{none}"
+        )
+    );
+    for kind in ["Deployment", "StatefulSet", "ReplicaSet", "Job", "CronJob"] {
+        let mut web = object(kind, "web");
+        assert_eq!(
+            said(&[web.clone()]),
+            format!(
+                "note:  FILE: {kind} shop/web has no pods here, because no controller has seen it: -f takes manifests, --state what a cluster has\n{none}"
+            )
+        );
+        // Of a cluster, where it was scaled down.
+        web["status"] = json!({"replicas": 0});
+        assert_eq!(said(&[web]), none, "{kind}");
+    }
+}
+
+#[test]
 fn a_volume_of_a_manifest_can_be_had() {
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
