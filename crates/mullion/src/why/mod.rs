@@ -16,6 +16,7 @@ mod groups;
 mod images;
 mod lists;
 pub(crate) mod manifest;
+mod names;
 mod nulls;
 mod object;
 pub(crate) mod outlook;
@@ -132,13 +133,14 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
+    let names = names::of(&args.what, !args.filename.is_empty())?;
     // Files are read before the cluster is asked, because a CapacityBuffer in one decides what is read of the cluster.
     let documents = manifest::documents(&args.filename);
     let keeps = Keeps {
         whole: false,
         templates: documents.as_deref().is_ok_and(manifest::have_buffers),
     };
-    let source = match &args.state {
+    let mut source = match &args.state {
         Some(path) => {
             let state = State::new(rules.empty_cluster()?).keeping(keeps);
             source::file(path, state).await?
@@ -146,8 +148,6 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps).await?,
     };
     let table = Arc::new(up::images::table(args.images.as_deref())?);
-    let names = names(&args.what, !args.filename.is_empty())?;
-    let mut source = source;
     let subjects: Vec<ExplainedPod> = match args.filename.is_empty() {
         false => {
             let documents = documents?;
@@ -339,38 +339,6 @@ fn explain(
     explained.sort_by_key(|(index, _)| *index);
     let explained = explained.into_iter().map(|(_, explanation)| explanation);
     Ok(explained.collect())
-}
-
-/// Parses the names of the pods: `pod NAME...`, `pod/NAME` or NAME.
-fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
-    const KINDS: [&str; 3] = ["pod", "pods", "po"];
-    const OTHERS: [&str; 5] = ["deployment", "deploy", "daemonset", "replicaset", "service"];
-    if let [kind, _, ..] = what
-        && OTHERS.contains(&kind.as_str())
-    {
-        return Err(only_pods(&what.join(" "), kind, &what[1], of_files));
-    }
-    let words = match what.split_first() {
-        Some((first, rest)) if KINDS.contains(&first.as_str()) => rest,
-        _ => what,
-    };
-    let name = |word: &String| match word.split_once('/') {
-        None => Ok(word.clone()),
-        Some((kind, name)) if KINDS.contains(&kind) => Ok(name.to_owned()),
-        Some((kind, name)) => Err(only_pods(word, kind, name, of_files)),
-    };
-    words.iter().map(name).collect()
-}
-
-fn only_pods(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
-    match of_files {
-        true => Failure::input(format!(
-            "{what}: objects of the files are named without their kind"
-        ))
-        .hint(format!("mullion why -f FILE {name}")),
-        false => Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
-            .hint("mullion why pod -l app=iis"),
-    }
 }
 
 /// Returns the existing pods asked about: the named ones, the selected ones, or all pending ones.

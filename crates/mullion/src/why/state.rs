@@ -34,7 +34,7 @@ use super::{
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
     template::PodOwner,
-    unused::Unused,
+    unused::{self, Unused},
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
@@ -372,7 +372,10 @@ impl State {
                 return rest.deserialize_map(Nested { state: self, usual });
             }
             _ if self.keeps_pods => self.unused.add(kind, rest)?,
-            _ => drop(IgnoredAny::deserialize(rest)?),
+            _ => match unused::meant(kind) {
+                None => drop(IgnoredAny::deserialize(rest)?),
+                Some(meant) => return Err(D::Error::custom(unused::unknown(kind, meant))),
+            },
         }
         Ok(())
     }
