@@ -297,6 +297,11 @@ fn explain(
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
     let images_of = |subject: &ExplainedPod| state.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
+    let recorded = subjects.iter().filter_map(|subject| {
+        let runs = state.recorded_runs(&subject.pod, table)?;
+        Some((subject.pod.key(), runs))
+    });
+    let recorded = recorded.collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
@@ -311,7 +316,7 @@ fn explain(
     let name_of = |key: &str| names.get(key).map_or(key, String::as_str).to_owned();
     let asked = subjects.iter().filter(|subject| subject.daemon.is_none());
     let asked = asked.map(|subject| &subject.pod);
-    let mut explainer = Explainer::new(cluster, pools, table, asked)?;
+    let mut explainer = Explainer::new(cluster, pools, (table, recorded), asked)?;
     // Pending pods come last, in the order of the scheduler's queue, because room that one pod makes changes the cluster for the next.
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     order.sort_by_key(|index| {

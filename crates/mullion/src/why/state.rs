@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mullion_api::labels::{self, PLACED_BY_IMAGE};
+use mullion_api::labels::{self, PLACED_BY_IMAGE, RUNS_ON};
 use mullion_cloud::WindowsAddresses;
 use mullion_controllers::provisioner::{
     self,
@@ -14,7 +14,7 @@ use mullion_controllers::provisioner::{
 };
 use mullion_engine::{
     Cluster, ModelError,
-    images::ImageTable,
+    images::{ImageTable, Runs},
     ip::Settings,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
@@ -71,10 +71,12 @@ pub(crate) struct State {
     settled: BTreeSet<ObjectKey>,
     /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<ObjectKey, String>,
-    /// What the images run on, as placement by image recorded it on pods.
+    /// What the images run on, as placement by image recorded it on pods, or as the user says there.
     images: BTreeMap<ObjectKey, Vec<ImagePlatforms>>,
     /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
+    /// Whether placement by image has placed a pod.
+    placed_by_image: bool,
     /// The objects of the kinds that are kept unabridged.
     others: BTreeMap<ObjectKey, Value>,
     /// The `status.nodeInfo.kubeletVersion` of the first node that has one; it serves as the cluster's version.
@@ -133,6 +135,7 @@ impl State {
             settled: BTreeSet::new(),
             resizes: BTreeMap::new(),
             images: BTreeMap::new(),
+            placed_by_image: false,
             addressed: BTreeSet::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
@@ -156,7 +159,7 @@ impl State {
         if self.keeps_pods && text.contains(RESIZE_PENDING.0) {
             self.note_resize(&serde_json::from_str(text)?);
         }
-        if self.keeps_pods && text.contains(PLACED_BY_IMAGE) {
+        if self.keeps_pods && (text.contains(PLACED_BY_IMAGE) || text.contains(RUNS_ON)) {
             self.note_images(&serde_json::from_str(text)?);
         }
         if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
@@ -197,17 +200,34 @@ impl State {
         }
     }
 
-    /// Records what placement by image wrote to a pod.
+    /// Records what placement by image wrote to a pod, or else what the user says there of its images.
     pub(super) fn note_images(&mut self, pod: &Value) {
-        if let Some(report) = pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str() {
-            let words = images::of_annotation(report);
+        let annotations = &pod["metadata"]["annotations"];
+        let words = match annotations[PLACED_BY_IMAGE].as_str() {
+            Some(report) => {
+                self.placed_by_image = true;
+                images::of_annotation(report)
+            }
+            None => images::declared(pod),
+        };
+        if !words.is_empty() {
             self.images.insert(key_of("Pod", pod), words);
         }
     }
 
+    /// Returns on which platforms all images of a pod run, if more than their names says so.
+    pub(super) fn recorded_runs(&self, pod: &PodSpec, table: &ImageTable) -> Option<Runs> {
+        let title = (
+            "Pod".to_owned(),
+            pod.template.namespace.clone(),
+            pod.name.clone(),
+        );
+        images::common(self.images.get(&title)?, table)
+    }
+
     /// Returns whether the cluster has placed any pod by its images.
     pub(super) fn is_placed_by_image(&self) -> bool {
-        !self.images.is_empty()
+        self.placed_by_image
     }
 
     /// Returns what is known about a pod's images, if that matters.
