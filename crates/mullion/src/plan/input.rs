@@ -42,6 +42,8 @@ pub(super) struct Input {
     pub(super) keys: FxHashSet<String>,
     /// A model pod for each workload of the manifests that has zero replicas.
     pub(super) idle: Vec<(PodOwner, PodSpec)>,
+    /// The NodePools of the what-if flags.
+    pub(super) added_pools: Vec<String>,
 }
 
 impl Input {
@@ -89,6 +91,7 @@ impl Input {
             remarks: Vec::new(),
             keys: FxHashSet::default(),
             idle: Vec::new(),
+            added_pools: Vec::new(),
         };
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;

@@ -733,6 +733,51 @@ fn what_a_plan_takes_nothing_from_is_named() {
 }
 
 #[test]
+fn an_added_pool_that_buys_nothing_says_why() {
+    let asked_for = |fields: &str, requirement: &str, files: &[&str]| {
+        let pool = POOL.replace("NAME", "gold").replace("FIELD", fields);
+        let pool = pool.replace("[]", &format!("[{requirement}]"));
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), pool).expect("a writable file");
+        let path = file.path().to_str().expect("UTF-8");
+        let text = offline(&["--add-pool", path], files).stdout;
+        let data = json_of(&offline(&["--add-pool", path, "-o", "json"], files));
+        let pools = data["then"]["idlePools"].clone();
+        (text, pools)
+    };
+    let asked = |fields: &str, files: &[&str]| asked_for(fields, "", files);
+    let gold = |reason: &str| json!([{"pool": "gold", "reason": reason}]);
+    let empty = tempfile::NamedTempFile::new().expect("a temporary file");
+    let empty = empty.path().to_str().expect("UTF-8");
+    let none = "no pod waits for a node";
+    let (text, pools) = asked("weight: 1", &[empty]);
+    assert_eq!(pools, gold(none));
+    assert!(
+        text.contains(&format!("\n  pools that buy nothing\n    gold  {none}")),
+        "{text}"
+    );
+    let (_, pools) = asked("limits: {nodes: 0}", &[SHOP]);
+    let expected = [
+        "limit reached: 0 nodes left",
+        "kubernetes.io/os is linux, the pod needs windows; no label node.kubernetes.io/windows-build, the pod needs 10.0.20348",
+    ];
+    let expected = expected.map(|reason| json!({"pool": "gold", "reason": reason}));
+    assert_eq!(pools, json!(expected));
+    // Machines that cost more than those of the other pools.
+    let dear = "limits: {cpu: 1000}";
+    let cards = "{key: karpenter.k8s.aws/instance-category, operator: In, values: [p]}";
+    let (_, pools) = asked_for(dear, cards, &[SHOP]);
+    let expected =
+        "the pods that it could hold go to pools that cost no more or have a greater weight";
+    assert_eq!(pools[0], json!({"pool": "gold", "reason": expected}));
+    // The reasons of pods without a place stand beside the pods.
+    let plain = cards.replace("[p]", "[m]");
+    let (text, pools) = asked_for("weight: 1", &plain, &["docs/plan/gpu.yaml"]);
+    assert!(pools.is_null(), "{pools}");
+    assert!(text.contains("gold, linux "), "{text}");
+}
+
+#[test]
 fn the_settings_of_a_running_cluster_count_for_its_plans() {
     let pod = |name: &str| {
         json!({
