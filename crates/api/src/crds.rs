@@ -55,11 +55,19 @@ pub const MANIFESTS: &[(&str, &str)] = &[
 
 /// Returns all custom resource definitions.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    MANIFESTS
-        .iter()
-        .map(|(file, text)| {
-            serde_saphyr::from_str(text)
-                .unwrap_or_else(|error| panic!("the embedded manifest {file} parses: {error}"))
-        })
-        .collect()
+    let manifests = MANIFESTS.iter();
+    manifests.map(|(file, text)| parsed(file, text)).collect()
+}
+
+/// Returns the definition of a group's resources with this plural, or `None` if there is none.
+pub fn crd(group: &str, plural: &str) -> Option<CustomResourceDefinition> {
+    let own = format!("{group}_{plural}.yaml");
+    let mut manifests = MANIFESTS.iter();
+    let (file, text) = manifests.find(|(file, _)| *file == own)?;
+    Some(parsed(file, text))
+}
+
+fn parsed(file: &str, text: &str) -> CustomResourceDefinition {
+    serde_saphyr::from_str(text)
+        .unwrap_or_else(|error| panic!("the embedded manifest {file} parses: {error}"))
 }

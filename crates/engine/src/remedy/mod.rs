@@ -11,6 +11,7 @@
 mod change;
 mod demand;
 mod dominance;
+mod images;
 mod market;
 mod near;
 mod prefixes;
@@ -22,13 +23,14 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
-use crate::images::ImageTable;
+use crate::images::{ImageTable, Runs};
 use crate::model::{PodSpec, PodTemplate, label};
 use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
 
 pub use change::Change;
 pub(crate) use change::units;
 pub(crate) use demand::{Demand, Demands, demand_text};
+pub use near::distance;
 pub(crate) use near::{is_misspelt, known_values, nearest};
 pub use prefixes::{PrefixAddresses, PrefixGain};
 pub use price::{PodDemand, Prices};
@@ -49,6 +51,8 @@ pub struct Facts<'a> {
     pub images: &'a ImageTable,
     /// The numbers of addresses that nodes would have with prefix delegation.
     pub prefixes: &'a PrefixAddresses,
+    /// The platforms on which all images of the pod run, if more than their names says so: a registry, or the user.
+    pub recorded: Option<&'a Runs>,
 }
 
 /// A set of changes that together place the pod.

@@ -13,7 +13,7 @@ pub(crate) fn known_values(key: &str) -> &'static [&'static str] {
 }
 
 /// Returns the edit distance of two texts: the number of characters to add, remove, replace or swap with a neighbour.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

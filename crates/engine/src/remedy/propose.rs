@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::describe_term;
 use super::demand::{Demand, Demands};
+use super::images::ImageNeeds;
 use super::near::{is_misspelt, known_values};
 use super::prefixes::ADDRESSES;
 use super::{Change, Facts};
 use crate::cluster::{Cluster, NodeId};
-use crate::images::{ImageRef, ImageTable, System};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{Operator, PodSpec, PodTemplate, TaintEffect, label};
@@ -82,7 +82,7 @@ fn least(changes: &[Change]) -> (u32, i64) {
 pub(super) struct RefusedPod<'a> {
     pod: &'a PodSpec,
     facts: Facts<'a>,
-    images: Vec<Build>,
+    images: ImageNeeds<'a>,
     os: &'a str,
     /// Its demands on node labels.
     pub(super) demands: Demands,
@@ -144,26 +144,11 @@ pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
     required.or(of_labels.or_else(of_types).map(String::as_str))
 }
 
-/// Returns the Windows build that an image needs, if its name or the image table says so.
-fn build_of(image: &str, table: &ImageTable) -> Option<Build> {
-    let guess = ImageRef::parse(image)
-        .ok()
-        .and_then(|image| table.guess(&image));
-    match guess {
-        Some(guess) => guess.runs.only(System::Windows).newest_build(),
-        None => table.builds().of_image(image),
-    }
-}
-
 impl<'a> RefusedPod<'a> {
     pub(super) fn new(pod: &'a PodSpec, facts: Facts<'a>, names: &mut Interner) -> Self {
-        let containers = pod.template.containers.iter();
-        let containers = containers.chain(&pod.template.init_containers);
-        let images: Vec<_> = containers
-            .filter_map(|container| build_of(&container.image, facts.images))
-            .collect();
-        // Only images that need a Windows build say something about the system; all others are taken for Linux.
-        let by_image = if images.is_empty() { LINUX } else { WINDOWS };
+        let images = ImageNeeds::of(&pod.template, facts);
+        // Images about which nothing is known are taken for Linux.
+        let by_image = if images.run_on(LINUX) { LINUX } else { WINDOWS };
         RefusedPod {
             pod,
             facts,
@@ -173,9 +158,9 @@ impl<'a> RefusedPod<'a> {
         }
     }
 
-    /// Returns whether the pod can run on this operating system; `true` if it is unknown.
+    /// Returns whether the pod asks for this operating system and its images run on it; `true` if the system is unknown.
     pub(super) fn is_for(&self, os: Option<&str>) -> bool {
-        os.is_none_or(|os| os == self.os)
+        os.is_none_or(|os| os == self.os && self.images.run_on(os))
     }
 
     /// Returns whether a resource matters for the pod's operating system: Windows addresses do not for Linux pods.
@@ -296,17 +281,14 @@ impl<'a> RefusedPod<'a> {
     /// build. The scheduler would accept the node, but the containers could not start.
     pub(super) fn about_build(&self, host: Option<&str>) -> Option<Change> {
         let host: Build = host?.parse().ok()?;
-        let images = self.images.iter();
-        let wrong = images
-            .clone()
-            .any(|image| self.facts.images.builds().check(*image, host).is_err());
-        wrong
-            .then(|| images.max().map(ToString::to_string))?
-            .map(|newest| Change::Select {
-                key: label::WINDOWS_BUILD.to_owned(),
-                wanted: String::new(),
-                instead: Some(newest),
-            })
+        if self.images.run_on_build(host) {
+            return None;
+        }
+        Some(Change::Select {
+            key: label::WINDOWS_BUILD.to_owned(),
+            wanted: String::new(),
+            instead: Some(self.images.newest()?.to_string()),
+        })
     }
 
     /// Adds proposals that would remove a pool's refusal.
@@ -416,18 +398,19 @@ impl<'a> RefusedPod<'a> {
             // is a mistake.
             label::OS => {
                 let named = |found: &&str| self.pod.template.os.as_deref() == Some(*found);
-                let runs = |found: &&str| *found == WINDOWS || self.images.is_empty();
+                let runs = |found: &&str| self.images.run_on(found);
                 instead = found.filter(|found| named(found) || demand.asks_for_unknown());
                 instead = Some(instead.filter(runs)?);
             }
             // An image may support several architectures, so only an unknown name is taken for a mistake.
             label::ARCH if !demand.asks_for_unknown() => instead = None,
             // Nodes for Linux pods have no Windows build.
-            label::WINDOWS_BUILD if self.os == LINUX && self.images.is_empty() => instead = None,
+            label::WINDOWS_BUILD if self.os == LINUX && self.images.run_on(LINUX) => {
+                instead = None;
+            }
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
-                let runs = |image: &Build| self.facts.images.builds().check(*image, host).is_ok();
-                if !self.images.iter().all(runs) {
+                if !self.images.run_on_build(host) {
                     return None;
                 }
             }

@@ -195,6 +195,7 @@ impl Session {
         let facts = Facts {
             images: &self.images,
             prefixes: &self.prefixes,
+            recorded: None,
         };
         let remedies = self
             .cluster

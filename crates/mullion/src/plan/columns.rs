@@ -7,9 +7,13 @@ pub(super) enum Alignment {
     Right,
 }
 
+/// The space before each column.
+const GAP: &str = "  ";
+
 /// A table with a header line.
 pub(super) struct Columns<const N: usize> {
     alignments: [Alignment; N],
+    left_out: [bool; N],
     rows: Vec<[String; N]>,
 }
 
@@ -17,6 +21,7 @@ impl<const N: usize> Columns<N> {
     pub(super) fn new(titles: [(&str, Alignment); N]) -> Self {
         Columns {
             alignments: titles.map(|(_, side)| side),
+            left_out: [false; N],
             rows: vec![titles.map(|(title, _)| title.to_owned())],
         }
     }
@@ -25,17 +30,43 @@ impl<const N: usize> Columns<N> {
         self.rows.push(row);
     }
 
-    /// Returns the lines, the header first, each indented by two spaces. Columns whose cells are all empty are left out.
-    pub(super) fn lines(&self) -> Vec<String> {
+    /// Leaves out columns until a line takes at most `width` characters: those with the titles in `spare`, in their order. Returns the titles
+    /// of the columns that are left out.
+    pub(super) fn narrow<'a>(&mut self, width: usize, spare: &[&'a str]) -> Vec<&'a str> {
+        let mut gone = Vec::new();
+        for title in spare {
+            let columns = self.used();
+            let whole: usize = columns.iter().map(|(_, width)| width + GAP.len()).sum();
+            if whole <= width {
+                break;
+            }
+            let mut columns = columns.into_iter().map(|(column, _)| column);
+            if let Some(column) = columns.find(|column| self.rows[0][*column] == *title) {
+                self.left_out[column] = true;
+                gone.push(*title);
+            }
+        }
+        gone
+    }
+
+    /// Returns the columns that are shown, with their widths.
+    fn used(&self) -> Vec<(usize, usize)> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.max().unwrap_or(0)
         };
-        let is_used = |column: &usize| self.rows[1..].iter().any(|row| !row[*column].is_empty());
-        let used: Vec<(usize, usize)> = (0..N)
+        let is_used = |column: &usize| {
+            !self.left_out[*column] && self.rows[1..].iter().any(|row| !row[*column].is_empty())
+        };
+        (0..N)
             .filter(is_used)
             .map(|column| (column, width(column)))
-            .collect();
+            .collect()
+    }
+
+    /// Returns the lines, the header first, each indented by two spaces. Columns whose cells are all empty are left out.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let used = self.used();
         let line = |row: &[String; N]| {
             let cells = used
                 .iter()
@@ -44,7 +75,7 @@ impl<const N: usize> Columns<N> {
                     Alignment::Right => format!("{:>width$}", row[column]),
                 });
             let cells: Vec<_> = cells.collect();
-            format!("  {}", cells.join("  ")).trim_end().to_owned()
+            format!("{GAP}{}", cells.join(GAP)).trim_end().to_owned()
         };
         self.rows.iter().map(line).collect()
     }
@@ -67,5 +98,29 @@ mod tests {
         table.row(row("a", "12345"));
         let expected = ["  pool      pods", "  windows      3", "  a        12345"];
         assert_eq!(table.lines(), expected);
+    }
+
+    #[test]
+    fn a_narrow_table_leaves_out_what_matters_least() {
+        let titles = [
+            ("nodes", Alignment::Right),
+            ("pool", Alignment::Left),
+            ("os", Alignment::Left),
+            ("zone", Alignment::Left),
+            ("USD/h", Alignment::Right),
+        ];
+        let shown = |width: usize| {
+            let mut table = Columns::new(titles);
+            table.row(["3", "linux", "", "us-west-2a", "0.5"].map(str::to_owned));
+            let gone = table.narrow(width, &["os", "zone", "pool"]);
+            (gone, table.lines().remove(0))
+        };
+        let whole = "  nodes  pool   zone        USD/h";
+        assert_eq!(shown(whole.len()), (Vec::new(), whole.to_owned()));
+        // A column without cells takes no room, so leaving it out would not help.
+        let less = "  nodes  pool   USD/h".to_owned();
+        assert_eq!(shown(whole.len() - 1), (vec!["zone"], less));
+        let least = "  nodes  USD/h".to_owned();
+        assert_eq!(shown(1), (vec!["zone", "pool"], least));
     }
 }

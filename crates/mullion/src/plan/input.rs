@@ -21,6 +21,7 @@ use crate::{
         rules::RuleFlags,
         source::{self, Source},
         state::{Keeps, State},
+        strict,
         template::PodOwner,
         world::{self, PlannedPod},
     },
@@ -41,6 +42,8 @@ pub(super) struct Input {
     pub(super) keys: FxHashSet<String>,
     /// A model pod for each workload of the manifests that has zero replicas.
     pub(super) idle: Vec<(PodOwner, PodSpec)>,
+    /// The NodePools of the what-if flags.
+    pub(super) added_pools: Vec<String>,
 }
 
 impl Input {
@@ -88,6 +91,7 @@ impl Input {
             remarks: Vec::new(),
             keys: FxHashSet::default(),
             idle: Vec::new(),
+            added_pools: Vec::new(),
         };
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;
@@ -105,6 +109,7 @@ impl Input {
         documents: Vec<Document>,
         namespace: Option<&str>,
     ) -> Result<(), Failure> {
+        strict::check(&self.source, &documents, namespace).await?;
         let planned =
             world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
         // DaemonSets come first, because their pods take room on the nodes before other pods are placed.

@@ -12,11 +12,12 @@ mod cases;
 mod columns;
 mod compare;
 mod consolidate;
+mod idle;
 mod input;
 mod options;
 mod price;
 mod question;
-mod refusals;
+pub(crate) mod refusals;
 mod replicas;
 mod report;
 mod scale;
@@ -98,7 +99,12 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
     let before = CurrentPrice::of(state.nodes(), &question);
     question
         .ask(&mut state.cluster, |plan, cluster| {
-            report::of(plan, &question, cluster, &before)
+            let idle_pools = idle::reasons(&input.added_pools, plan, &question, cluster)?;
+            let report = report::of(plan, &question, cluster, &before)?;
+            Ok(Report {
+                idle_pools,
+                ..report
+            })
         })
         .map_err(Failure::input)
 }

@@ -38,14 +38,14 @@ pub(super) fn unplaced(page: &mut Page, groups: &[UnplacedPods]) {
     }
 }
 
-/// Prints the pools that cannot buy anything at all.
+/// Prints the pools that cannot buy anything at all, and those that were added and buy nothing.
 pub(super) fn pools(page: &mut Page, report: &Report) {
-    if report.closed_pools.is_empty() {
+    if report.closed_pools.is_empty() && report.idle_pools.is_empty() {
         return;
     }
     page.blank();
     page.title("pools that buy nothing");
-    let pools = report.closed_pools.iter();
+    let pools = report.closed_pools.iter().chain(&report.idle_pools);
     let pools = pools.map(|word| (word.pool.as_str(), word.reason.as_str()));
     reasons(page, pools, "    ");
 }
@@ -79,7 +79,7 @@ fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, i
 }
 
 /// Returns the first few names, and how many more there are.
-pub(super) fn some_of(names: &[String]) -> String {
+pub(crate) fn some_of(names: &[String]) -> String {
     let shown = names[..names.len().min(SHOWN)].join(", ");
     match names.len().saturating_sub(SHOWN) {
         0 => shown,

@@ -32,6 +32,9 @@ pub(super) struct Report {
     /// The pools that cannot buy anything at all, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) closed_pools: Vec<PoolReason>,
+    /// The pools of `--add-pool` that buy nothing in this plan though they could, each with the reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) idle_pools: Vec<PoolReason>,
     pub(super) price: Price,
     /// The nodes that the plan removes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -225,6 +228,7 @@ pub(super) fn of(
                 reason: reason.clone(),
             })
             .collect(),
+        idle_pools: Vec::new(),
         price: Price {
             before_usd_per_hour: dollars(before.micro_usd),
             bought_usd_per_hour: dollars(price),

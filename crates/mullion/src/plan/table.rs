@@ -29,7 +29,7 @@ pub(super) fn text(
     let mut page = Page::new(colours, width);
     page.paragraph(&headline(report, &page.colours));
     page.blank();
-    nodes(&mut page, report);
+    nodes(&mut page, report, width);
     if args.pods {
         places(&mut page, report);
     }
@@ -113,8 +113,20 @@ fn asked(pods: &Pods) -> String {
     }
 }
 
-/// Prints the nodes to buy; equal ones share a row.
-fn nodes(page: &mut Page, report: &Report) {
+/// The columns that a narrow terminal can do without, the least important first.
+const SPARE: [&str; 8] = [
+    "or",
+    "os",
+    "addresses",
+    "zone",
+    "capacity",
+    "memory GiB",
+    "cpu",
+    "pods",
+];
+
+/// Prints the nodes to buy; equal ones share a row. A terminal of `width` columns gets no more of the table than fits.
+fn nodes(page: &mut Page, report: &Report, width: Option<usize>) {
     if report.nodes.is_empty() {
         return;
     }
@@ -166,8 +178,15 @@ fn nodes(page: &mut Page, report: &Report) {
             format!("{price:.3}"),
         ]);
     }
+    let left_out = width.map_or_else(Vec::new, |width| table.narrow(width, &SPARE));
     for line in table.lines() {
         page.paragraph(&line);
+    }
+    if !left_out.is_empty() {
+        page.dimmed(&format!(
+            "  a wider terminal also shows: {}",
+            left_out.join(", ")
+        ));
     }
     page.blank();
 }

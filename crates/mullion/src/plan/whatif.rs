@@ -154,6 +154,9 @@ impl WhatIf {
             for document in &documents {
                 let object = &document.object;
                 let kind = object["kind"].as_str().unwrap_or_default();
+                if kind == "NodePool" {
+                    input.added_pools.push(name_of(object).to_owned());
+                }
                 words.push(format!("with {kind} {}", name_of(object)));
             }
             input.apply(documents, namespace).await?;

@@ -101,6 +101,19 @@ pub(crate) async fn install(
     }
 }
 
+/// Creates a custom resource definition and waits until this version of its kind can be used.
+pub(crate) async fn serve(
+    client: &Client,
+    definition: &CustomResourceDefinition,
+    version: &str,
+) -> Result<(), Failure> {
+    install(client, definition).await?;
+    let kind = GroupVersionKind::gvk(&definition.spec.group, version, &definition.spec.names.kind);
+    let served = served(client, &kind).await;
+    let what = format!("{} of version {version}", kind.kind);
+    served.map(drop).map_err(|error| failed(&what, &error))
+}
+
 /// Custom resource definitions by name, each with a hash of its content.
 pub(crate) type Definitions = BTreeMap<String, u64>;
 

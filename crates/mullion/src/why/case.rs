@@ -5,7 +5,7 @@ use std::fmt;
 use mullion_engine::{Cluster, model::PodSpec};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IgnoredAny, MapAccess, Visitor},
+    de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::value::RawValue;
 
@@ -60,7 +60,12 @@ impl Case {
                 });
             }
         }
-        let error = serde_json::from_str::<PodSpec>(parts.pod?.get()).err()?;
+        let Some(pod) = parts.pod else {
+            return Some(
+                "there is no pod: \"pod\": {...} says which one is asked about".to_owned(),
+            );
+        };
+        let error = serde_json::from_str::<Fields>(pod.get()).err()?;
         Some(format!("pod: {}", fault(&error)))
     }
 }
@@ -92,12 +97,35 @@ impl<'de> Visitor<'de> for Line {
                     state: &mut state,
                     usual: "",
                 })?,
-                "pod" => pod = Some(map.next_value()?),
+                "pod" => pod = Some(map.next_value::<Fields>()?.0),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         let pod = pod.ok_or_else(|| A::Error::missing_field("pod"))?;
         Ok(Case { state, pod })
+    }
+}
+
+/// The pod of a case. Serde would also take a list of values for it.
+struct Fields(PodSpec);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PodVisitor).map(Fields)
+    }
+}
+
+struct PodVisitor;
+
+impl<'de> Visitor<'de> for PodVisitor {
+    type Value = PodSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a pod")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PodSpec, A::Error> {
+        PodSpec::deserialize(MapAccessDeserializer::new(map))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
-    images::ImageTable,
+    images::{ImageTable, Runs},
     model::{PodSpec, PodTemplate},
     remedy::{ChangedPlace, Facts, Remedy},
 };
@@ -201,8 +201,11 @@ pub(super) struct Explainer<'a> {
     pools: &'a Pools,
     /// The table that tells from its name what an image runs on.
     table: &'a ImageTable,
+    /// What the images of pods run on, by the pods' keys, where more than the names of the images says so.
+    recorded: FxHashMap<String, Runs>,
     outlook: Outlook,
-    known: FxHashMap<PodTemplate, SharedExplanation>,
+    /// By pod template and what its images run on.
+    known: FxHashMap<(PodTemplate, Option<Runs>), SharedExplanation>,
     /// The pods that do not exist yet.
     planned: Vec<PodSpec>,
     /// The costs for each pod template that was asked about.
@@ -235,7 +238,7 @@ impl<'a> Explainer<'a> {
     pub(super) fn new<'p>(
         cluster: &'a mut Cluster,
         pools: &'a Pools,
-        table: &'a ImageTable,
+        (table, recorded): (&'a ImageTable, FxHashMap<String, Runs>),
         pods: impl Iterator<Item = &'p PodSpec>,
     ) -> Result<Self, ModelError> {
         let known: FxHashSet<String> = pools.waiting.iter().map(PodSpec::key).collect();
@@ -256,6 +259,7 @@ impl<'a> Explainer<'a> {
             cluster,
             pools,
             table,
+            recorded,
             known: FxHashMap::default(),
             planned,
             costs: FxHashMap::default(),
@@ -310,12 +314,13 @@ impl<'a> Explainer<'a> {
         }
         // A pod with a nominated node has room reserved, so its answer differs from that of other pods of its template.
         let shares = pod.nominated_node_name.is_none();
-        let known = self.known.get(&pod.template).filter(|_| shares).cloned();
+        let key = pod.key();
+        let alike = (pod.template.clone(), self.recorded.get(&key).cloned());
+        let known = self.known.get(&alike).filter(|_| shares).cloned();
         let mut known = match known {
             Some(known) => known,
             None => self.say(pod, name_of)?,
         };
-        let key = pod.key();
         explanation.after.clone_from(&self.made_room);
         explanation.prerequisite.clone_from(&known.prerequisite);
         explanation.gates.clone_from(&pod.template.scheduling_gates);
@@ -355,7 +360,7 @@ impl<'a> Explainer<'a> {
                 // The earlier answers were about the cluster without this pod.
                 self.known.clear();
             }
-            None if shares => drop(self.known.insert(pod.template.clone(), known)),
+            None if shares => drop(self.known.insert(alike, known)),
             None => {}
         }
         Ok(explanation)
@@ -471,6 +476,7 @@ impl<'a> Explainer<'a> {
         let facts = Facts {
             images: self.table,
             prefixes: &self.pools.prefixes,
+            recorded: self.recorded.get(&pod.key()),
         };
         let remedies = self.cluster.remedies(pod, pools, facts, MOST)?;
         let sets = remedies.into_iter();

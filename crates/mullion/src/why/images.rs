@@ -66,6 +66,34 @@ pub(super) fn of_annotation(text: &str) -> Vec<ImagePlatforms> {
     containers.map(word).collect()
 }
 
+/// Reads from a pod's own annotation what its images run on; empty if the pod has none that can be read.
+pub(super) fn declared(pod: &Value) -> Vec<ImagePlatforms> {
+    let text = pod["metadata"]["annotations"][RUNS_ON].as_str();
+    let Some(runs) = text.and_then(|text| text.parse::<Runs>().ok()) else {
+        return Vec::new();
+    };
+    let lists = ["initContainers", "containers"].into_iter();
+    let containers = lists.filter_map(|list| pod["spec"][list].as_array());
+    let word = |container: &Value| {
+        let text = |field: &str| container[field].as_str().map(str::to_owned);
+        ImagePlatforms {
+            container: text("name"),
+            image: text("image").unwrap_or_default(),
+            runs_on: Some(runs.to_string()),
+            source: Some("annotation".to_owned()),
+            because: None,
+        }
+    };
+    containers.flatten().map(word).collect()
+}
+
+/// Returns the platforms on which all of these images run; `None` if nothing is known of any. Images of which nothing is known run everywhere.
+pub(super) fn common(words: &[ImagePlatforms], table: &ImageTable) -> Option<Runs> {
+    let known = words.iter().filter_map(|word| word.runs_on.as_ref());
+    let known = known.filter_map(|text| text.parse::<Runs>().ok());
+    known.reduce(|all, own| all.intersection(&own, table.builds()))
+}
+
 /// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
 /// Windows: then the images are hardly the user's question.
 pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {

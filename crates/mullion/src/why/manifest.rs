@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{buffers, template::put};
 use crate::{
     failure::{Failure, file_error, first_line},
-    input,
+    input, out,
 };
 
 /// The file extensions that are read in a directory, the same as kubectl's.
@@ -153,6 +153,9 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     let text = input::text_of(path)?;
     let shown = input::named(path);
     let (several, objects) = objects(&text, &shown)?;
+    if objects.is_empty() {
+        out::note(&format!("{shown} has no objects: nothing is taken from it"));
+    }
     for ManifestObject {
         document,
         items,

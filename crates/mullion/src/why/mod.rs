@@ -17,6 +17,7 @@ mod groups;
 mod images;
 mod lists;
 pub(crate) mod manifest;
+mod names;
 mod nulls;
 mod object;
 pub(crate) mod outlook;
@@ -26,8 +27,10 @@ pub(crate) mod pools;
 pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod state;
+pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
+mod unused;
 pub(crate) mod world;
 
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
@@ -130,13 +133,14 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
+    let names = names::of(&args.what, !args.filename.is_empty())?;
     // Files are read before the cluster is asked, because a CapacityBuffer in one decides what is read of the cluster.
     let documents = manifest::documents(&args.filename);
     let keeps = Keeps {
         whole: false,
         templates: documents.as_deref().is_ok_and(manifest::have_buffers),
     };
-    let source = match &args.state {
+    let mut source = match &args.state {
         Some(path) => {
             let state = State::new(rules.empty_cluster()?).keeping(keeps);
             source::file(path, state).await?
@@ -144,8 +148,6 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps).await?,
     };
     let table = Arc::new(up::images::table(args.images.as_deref())?);
-    let names = names(&args.what, !args.filename.is_empty())?;
-    let mut source = source;
     let subjects: Vec<ExplainedPod> = if args.filename.is_empty() {
         existing(&source.state, &names, &args)?
             .into_iter()
@@ -293,6 +295,11 @@ fn explain(
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
     let images_of = |subject: &ExplainedPod| state.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
+    let recorded = subjects.iter().filter_map(|subject| {
+        let runs = state.recorded_runs(&subject.pod, table)?;
+        Some((subject.pod.key(), runs))
+    });
+    let recorded = recorded.collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
@@ -307,7 +314,7 @@ fn explain(
     let name_of = |key: &str| names.get(key).map_or(key, String::as_str).to_owned();
     let asked = subjects.iter().filter(|subject| subject.daemon.is_none());
     let asked = asked.map(|subject| &subject.pod);
-    let mut explainer = Explainer::new(cluster, pools, table, asked)?;
+    let mut explainer = Explainer::new(cluster, pools, (table, recorded), asked)?;
     // Pending pods come last, in the order of the scheduler's queue, because room that one pod makes changes the cluster for the next.
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     order.sort_by_key(|index| {
@@ -335,39 +342,6 @@ fn explain(
     explained.sort_by_key(|(index, _)| *index);
     let explained = explained.into_iter().map(|(_, explanation)| explanation);
     Ok(explained.collect())
-}
-
-/// Parses the names of the pods: `pod NAME...`, `pod/NAME` or NAME.
-fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
-    const KINDS: [&str; 3] = ["pod", "pods", "po"];
-    const OTHERS: [&str; 5] = ["deployment", "deploy", "daemonset", "replicaset", "service"];
-    if let [kind, _, ..] = what
-        && OTHERS.contains(&kind.as_str())
-    {
-        return Err(only_pods(&what.join(" "), kind, &what[1], of_files));
-    }
-    let words = match what.split_first() {
-        Some((first, rest)) if KINDS.contains(&first.as_str()) => rest,
-        _ => what,
-    };
-    let name = |word: &String| match word.split_once('/') {
-        None => Ok(word.clone()),
-        Some((kind, name)) if KINDS.contains(&kind) => Ok(name.to_owned()),
-        Some((kind, name)) => Err(only_pods(word, kind, name, of_files)),
-    };
-    words.iter().map(name).collect()
-}
-
-fn only_pods(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
-    if of_files {
-        Failure::input(format!(
-            "{what}: objects of the files are named without their kind"
-        ))
-        .hint(format!("mullion why -f FILE {name}"))
-    } else {
-        Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
-            .hint("mullion why pod -l app=iis")
-    }
 }
 
 /// Returns the existing pods asked about: the named ones, the selected ones, or all pending ones.

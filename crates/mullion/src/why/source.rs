@@ -278,6 +278,7 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
             None => add(&mut state, &document, "", &named)?,
         }
     }
+    state.note_unused(&named);
     with_local_server(state).await
 }
 
@@ -314,15 +315,20 @@ fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result
     })
 }
 
-/// Starts an API server in this process that has the classes of the state.
-pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
+/// Starts an API server in this process that has no objects but its own.
+pub(super) fn local_server() -> Client {
     let server = ApiServer::new(Config::default());
     let user = User {
         name: "system:mullion".into(),
         groups: vec!["system:masters".into(), "system:authenticated".into()],
         ..User::default()
     };
-    let client = Client::new(server.router_as(user), "default");
+    Client::new(server.router_as(user), "default")
+}
+
+/// Starts an API server in this process that has the classes of the state.
+pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
+    let client = local_server();
     for (kind, path) in CLASSES {
         for mut object in state.kept::<Value>(kind).map_err(Failure::input)? {
             let home = object["metadata"]["namespace"].as_str().map(str::to_owned);
@@ -381,6 +387,18 @@ pub(super) async fn would_create(
     path: &str,
     object: &Value,
 ) -> Result<(), Failure> {
+    match refusal_of(client, path, object).await? {
+        Some(status) if status.code != 403 => Err(Failure::input(status.message)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the server's answer if it would not create the object, as [`would_create`] asks for it.
+pub(super) async fn refusal_of(
+    client: &Client,
+    path: &str,
+    object: &Value,
+) -> Result<Option<Status>, Failure> {
     let path = format!("{path}?dryRun=All&fieldValidation=Strict");
     let mut asked = object.clone();
     // What a server has written, as in a manifest that kubectl printed.
@@ -397,10 +415,7 @@ pub(super) async fn would_create(
         put(&mut asked["metadata"], "name", Value::Null);
         answered = answer(client, Method::POST, &path, &asked).await?;
     }
-    match answered {
-        Err(status) if status.code != 403 => Err(Failure::input(status.message)),
-        _ => Ok(()),
-    }
+    Ok(answered.err())
 }
 
 /// Applies an object and returns it as the server answers it.

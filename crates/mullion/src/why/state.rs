@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mullion_api::labels::{self, PLACED_BY_IMAGE};
+use mullion_api::labels::{self, PLACED_BY_IMAGE, RUNS_ON};
 use mullion_cloud::WindowsAddresses;
 use mullion_controllers::provisioner::{
     self,
@@ -14,7 +14,7 @@ use mullion_controllers::provisioner::{
 };
 use mullion_engine::{
     Cluster, ModelError,
-    images::ImageTable,
+    images::{ImageTable, Runs},
     ip::Settings,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
@@ -33,6 +33,8 @@ use super::{
     images::{self, ImagePlatforms},
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
+    template::PodOwner,
+    unused::{self, Unused},
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
@@ -69,16 +71,20 @@ pub(crate) struct State {
     settled: BTreeSet<ObjectKey>,
     /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<ObjectKey, String>,
-    /// What the images run on, as placement by image recorded it on pods.
+    /// What the images run on, as placement by image recorded it on pods, or as the user says there.
     images: BTreeMap<ObjectKey, Vec<ImagePlatforms>>,
     /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
+    /// Whether placement by image has placed a pod.
+    placed_by_image: bool,
     /// The objects of the kinds that are kept unabridged.
     others: BTreeMap<ObjectKey, Value>,
     /// The `status.nodeInfo.kubeletVersion` of the first node that has one; it serves as the cluster's version.
     pub(super) kubelet_version: Option<String>,
     /// The settings of the cluster's provisioner.
     pub(crate) settings: provisioner::Settings,
+    /// What of the input is not used. A case has none.
+    pub(super) unused: Unused,
 }
 
 /// What a state keeps unabridged for callers that need it.
@@ -129,10 +135,12 @@ impl State {
             settled: BTreeSet::new(),
             resizes: BTreeMap::new(),
             images: BTreeMap::new(),
+            placed_by_image: false,
             addressed: BTreeSet::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
             settings: provisioner::Settings::default(),
+            unused: Unused::default(),
         }
     }
 
@@ -151,18 +159,31 @@ impl State {
         if self.keeps_pods && text.contains(RESIZE_PENDING.0) {
             self.note_resize(&serde_json::from_str(text)?);
         }
-        if self.keeps_pods && text.contains(PLACED_BY_IMAGE) {
+        if self.keeps_pods && (text.contains(PLACED_BY_IMAGE) || text.contains(RUNS_ON)) {
             self.note_images(&serde_json::from_str(text)?);
         }
         if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
             self.note_address(&serde_json::from_str(text)?);
         }
-        self.read_object(text, usual)
-            .or_else(|error| match without_nulls(text.as_bytes()) {
-                // A list must not be read again, because some of its items may have been added.
-                Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
-                _ => Err(error),
-            })
+        let workloads = self.unused.workloads();
+        let read =
+            self.read_object(text, usual)
+                .or_else(|error| match without_nulls(text.as_bytes()) {
+                    // A list must not be read again, because some of its items may have been added.
+                    Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
+                    _ => Err(error),
+                });
+        // A controller writes the status of every workload that it has seen.
+        if text.contains("\"status\"") {
+            self.unused.forget_workloads(workloads);
+        }
+        read
+    }
+
+    /// Prints which objects of the file that the state was read from nothing is taken from.
+    pub(super) fn note_unused(&self, file: &str) {
+        let owns = |owner: &PodOwner| self.pods.iter().any(|pod| owner.owns(pod));
+        self.unused.note(file, owns);
     }
 
     /// Records why a pod's pending resize is not carried out.
@@ -179,17 +200,34 @@ impl State {
         }
     }
 
-    /// Records what placement by image wrote to a pod.
+    /// Records what placement by image wrote to a pod, or else what the user says there of its images.
     pub(super) fn note_images(&mut self, pod: &Value) {
-        if let Some(report) = pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str() {
-            let words = images::of_annotation(report);
+        let annotations = &pod["metadata"]["annotations"];
+        let words = match annotations[PLACED_BY_IMAGE].as_str() {
+            Some(report) => {
+                self.placed_by_image = true;
+                images::of_annotation(report)
+            }
+            None => images::declared(pod),
+        };
+        if !words.is_empty() {
             self.images.insert(key_of("Pod", pod), words);
         }
     }
 
+    /// Returns on which platforms all images of a pod run, if more than their names says so.
+    pub(super) fn recorded_runs(&self, pod: &PodSpec, table: &ImageTable) -> Option<Runs> {
+        let title = (
+            "Pod".to_owned(),
+            pod.template.namespace.clone(),
+            pod.name.clone(),
+        );
+        images::common(self.images.get(&title)?, table)
+    }
+
     /// Returns whether the cluster has placed any pod by its images.
     pub(super) fn is_placed_by_image(&self) -> bool {
-        !self.images.is_empty()
+        self.placed_by_image
     }
 
     /// Returns what is known about a pod's images, if that matters.
@@ -284,10 +322,18 @@ impl State {
                 self.keep(kind, workload);
             }
             "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
+                let workload = named(rest, |own: &WorkloadSpec| &own.name)?;
+                if self.keeps_pods {
+                    let (namespace, name) = (&workload.namespace, &workload.name);
+                    self.unused.add_owner(kind, namespace, name);
+                }
                 cluster.set_workload(&WorkloadSpec {
                     kind: kind.to_owned(),
-                    ..named(rest, |own: &WorkloadSpec| &own.name)?
+                    ..workload
                 });
+            }
+            "Deployment" | "Job" | "CronJob" if self.keeps_pods => {
+                self.unused.add_workload(kind, rest)?;
             }
             "PersistentVolumeClaim" => {
                 let claim = named(rest, |own: &PersistentVolumeClaimSpec| &own.name)?;
@@ -334,7 +380,8 @@ impl State {
             }
             "ConfigMap" => {
                 let config = whole(rest)?;
-                if [vpc_cni(), discovered()].contains(&key_of(kind, &config)) {
+                let (_, namespace, name) = key_of(kind, &config);
+                if is_read(&namespace, &name) {
                     self.keep(kind, config);
                 }
             }
@@ -344,7 +391,11 @@ impl State {
                 let usual = list.strip_suffix("List").unwrap_or_default();
                 return rest.deserialize_map(Nested { state: self, usual });
             }
-            _ => drop(IgnoredAny::deserialize(rest)?),
+            _ if self.keeps_pods => self.unused.add(kind, rest)?,
+            _ => match unused::meant(kind) {
+                None => drop(IgnoredAny::deserialize(rest)?),
+                Some(meant) => return Err(D::Error::custom(unused::unknown(kind, meant))),
+            },
         }
         Ok(())
     }
@@ -521,6 +572,12 @@ impl State {
             .iter()
             .find(|pod| pod.name == name && pod.template.namespace == namespace)
     }
+}
+
+/// Returns whether a ConfigMap has settings or records that count.
+pub(super) fn is_read(namespace: &str, name: &str) -> bool {
+    let title = ["ConfigMap", namespace, name].map(str::to_owned).into();
+    [vpc_cni(), discovered()].contains(&title)
 }
 
 /// Returns the title of the ConfigMap that records the capacity which nodes turned out to have.

@@ -13,7 +13,9 @@ use super::{
     placement::Placement,
     source::{self, Source},
     state::State,
+    strict,
     template::{self, PodOwner, Prospect, put},
+    unused,
 };
 use crate::{failure::Failure, out};
 
@@ -130,6 +132,7 @@ pub(super) async fn apply(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let mut sorted = SortedManifest::of(documents, namespace);
+    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
     // Only the pods are selected; all other objects of the manifest count, as if it were applied.
@@ -148,6 +151,7 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
+    strict::check(source, &sorted.others, namespace).await?;
     let planned = put_in(source, sorted, namespace, placement).await?;
     for own in planned
         .iter()
@@ -175,6 +179,7 @@ pub(crate) async fn apply_all(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let sorted = SortedManifest::of(documents, namespace);
+    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     put_in(source, sorted, namespace, placement).await
 }
 
@@ -240,7 +245,7 @@ async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Re
 }
 
 /// Returns the start of the paths of an API version.
-fn api_root(version: &str) -> &'static str {
+pub(super) fn api_root(version: &str) -> &'static str {
     match version {
         "v1" => "/api",
         _ => "/apis",
@@ -269,6 +274,23 @@ fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Resu
     take(state, &object)
 }
 
+/// Returns the kinds that affect placing, apart from those that create pods.
+pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|(kind, ..)| *kind)
+}
+
+/// Returns the plural of a kind whose objects are taken as they are written, and whether it is namespaced; `None` for other kinds.
+pub(super) fn taken_as_written(kind: &str) -> Option<(&'static str, bool)> {
+    let own = KINDS.iter().find(|(own, ..)| *own == kind)?;
+    FOREIGN.contains(&kind).then_some((own.1, own.2))
+}
+
+/// Returns the namespace of an object of a namespaced kind.
+pub(super) fn home_of<'a>(object: &'a Value, namespace: Option<&'a str>) -> &'a str {
+    let own = object["metadata"]["namespace"].as_str();
+    own.or(namespace).unwrap_or("default")
+}
+
 fn admits_pods(object: &Value) -> bool {
     let mut kinds = KINDS.iter();
     kinds.any(|(kind, _, _, admits)| *admits && object["kind"] == *kind)
@@ -291,11 +313,7 @@ async fn add(
     let mut object = object.clone();
     let mut homed = String::new();
     if *is_namespaced {
-        let home = object["metadata"]["namespace"]
-            .as_str()
-            .or(namespace)
-            .unwrap_or("default")
-            .to_owned();
+        let home = home_of(&object, namespace).to_owned();
         put(&mut object["metadata"], "namespace", json!(home));
         if source.offline && !FOREIGN.contains(&kind) {
             source::make_home(&source.client, &home, "default").await?;

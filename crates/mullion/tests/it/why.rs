@@ -141,6 +141,30 @@ fn a_line_that_is_no_case_says_so_in_its_place() {
 }
 
 #[test]
+fn a_case_with_a_misspelt_kind_or_without_a_pod_says_which_and_why() {
+    let cases = [
+        r#"{"items":[{"kind":"Nod","metadata":{"name":"n1"}}],"pod":{}}"#,
+        r#"{"items":[{"kind":"Secret","metadata":{"name":"key"}}],"pod":{}}"#,
+        r#"{"items":[]}"#,
+        r#"{"items":[],"pod":null}"#,
+        r#"{"items":[],"pod":[]}"#,
+    ];
+    let ended = why(&["--cases", "-"], cases.join("\n"));
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let none = r#"there is no pod: \"pod\": {...} says which one is asked about"#;
+    let expected = [
+        r#"{"error":"line 1: items[0] (Nod n1): there is no kind Nod, the nearest is Node"}"#
+            .to_owned(),
+        // Objects that do not decide where pods go may be there.
+        r#"{"nodes":[],"best":null,"message":"no nodes available to schedule pods"}"#.to_owned(),
+        format!(r#"{{"error":"line 3: {none}"}}"#),
+        format!(r#"{{"error":"line 4: {none}"}}"#),
+        r#"{"error":"line 5: pod: invalid type: sequence, expected a pod"}"#.to_owned(),
+    ];
+    assert_eq!(ended.stdout.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_file_of_objects_is_asked_without_a_cluster() {
     let state = file(&state());
     let waiting = why(&["--state", path(&state)], String::new());

@@ -650,6 +650,131 @@ fn a_running_cluster_is_planned_for() {
     let (code, text) = ask(&["--consolidate"]);
     assert_eq!(code, Some(0));
     assert!(text.contains("no NodePool bought it"), "{text}");
+    // The cluster's server says what it takes, also of a pool that is there and of a kind that decides nothing about pods.
+    for flag in ["-f", "--add-pool"] {
+        for (name, field, cause) in [
+            ("gold", "wieght: 1", "unknown field \"spec.wieght\""),
+            ("linux", "weight: -1", "spec.weight: Invalid value"),
+        ] {
+            let pool = cluster.home().join("pool.yaml");
+            std::fs::write(&pool, POOL.replace("NAME", name).replace("FIELD", field))
+                .expect("a file");
+            let pool = pool.to_str().expect("a UTF-8 path");
+            let said = plan(&["--kubeconfig", kubeconfig, flag, pool], "");
+            assert_eq!(said.code, Some(2), "{flag} {name}: {}", said.stdout);
+            let start = format!("error: {pool} (NodePool {name}): ");
+            assert!(
+                said.stderr.starts_with(&start) && said.stderr.contains(cause),
+                "{flag}: {}",
+                said.stderr
+            );
+        }
+    }
+}
+
+/// A pool of the node class of `mullion up`'s Linux pool.
+const POOL: &str = "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: NAME}, spec: {FIELD, template: {spec: {
+    nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: linux}, requirements: []}}}}";
+
+#[test]
+fn a_pool_that_no_api_server_takes_is_refused_without_a_cluster_too() {
+    for flag in ["-f", "--add-pool"] {
+        for (field, cause) in [
+            ("wieght: 1", "unknown field \"spec.wieght\""),
+            ("weight: -1", "spec.weight: Invalid value"),
+        ] {
+            let pool = POOL.replace("NAME", "gold").replace("FIELD", field);
+            let said = plan(
+                &["--offline", "--default-pools", "-f", SHOP, flag, "-"],
+                &pool,
+            );
+            assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""));
+            let start = "error: stdin (NodePool gold): ";
+            assert!(
+                said.stderr.starts_with(start) && said.stderr.contains(cause),
+                "{flag} {field}: {}",
+                said.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_plan_takes_nothing_from_is_named() {
+    let said = |stdin: &str| {
+        let said = plan(&["--offline", "--default-pools", "-f", "-"], stdin);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        said.stderr
+    };
+    for empty in [
+        "",
+        "# nothing yet\n",
+        "{apiVersion: v1, kind: List, items: []}",
+    ] {
+        assert_eq!(
+            said(empty),
+            "note:  stdin has no objects: nothing is taken from it\n"
+        );
+    }
+    assert_eq!(
+        said("{apiVersion: apps/v1, kind: Deploymnet, metadata: {name: web}}"),
+        "note:  stdin (Deploymnet web): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
+    );
+    assert_eq!(
+        said("{apiVersion: v1, kind: Secret, metadata: {name: key}}"),
+        "note:  nothing is taken from stdin (Secret key): an object of its kind does not decide where pods go\n"
+    );
+    // A list of objects is what a cluster has, not what a manifest would bring.
+    let said = plan(&["--state", SHOP, "--default-pools"], "");
+    assert_eq!(
+        said.stderr,
+        "note:  docs/plan/shop.yaml: Deployment shop/web, Deployment shop/api, Deployment shop/invoices have no pods here, because no controller has seen them: -f takes manifests, --state what a cluster has\n"
+    );
+}
+
+#[test]
+fn an_added_pool_that_buys_nothing_says_why() {
+    let asked_for = |fields: &str, requirement: &str, files: &[&str]| {
+        let pool = POOL.replace("NAME", "gold").replace("FIELD", fields);
+        let pool = pool.replace("[]", &format!("[{requirement}]"));
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), pool).expect("a writable file");
+        let path = file.path().to_str().expect("UTF-8");
+        let text = offline(&["--add-pool", path], files).stdout;
+        let data = json_of(&offline(&["--add-pool", path, "-o", "json"], files));
+        let pools = data["then"]["idlePools"].clone();
+        (text, pools)
+    };
+    let asked = |fields: &str, files: &[&str]| asked_for(fields, "", files);
+    let gold = |reason: &str| json!([{"pool": "gold", "reason": reason}]);
+    let empty = tempfile::NamedTempFile::new().expect("a temporary file");
+    let empty = empty.path().to_str().expect("UTF-8");
+    let none = "no pod waits for a node";
+    let (text, pools) = asked("weight: 1", &[empty]);
+    assert_eq!(pools, gold(none));
+    assert!(
+        text.contains(&format!("\n  pools that buy nothing\n    gold  {none}")),
+        "{text}"
+    );
+    let (_, pools) = asked("limits: {nodes: 0}", &[SHOP]);
+    let expected = [
+        "limit reached: 0 nodes left",
+        "kubernetes.io/os is linux, the pod needs windows; no label node.kubernetes.io/windows-build, the pod needs 10.0.20348",
+    ];
+    let expected = expected.map(|reason| json!({"pool": "gold", "reason": reason}));
+    assert_eq!(pools, json!(expected));
+    // Machines that cost more than those of the other pools.
+    let dear = "limits: {cpu: 1000}";
+    let cards = "{key: karpenter.k8s.aws/instance-category, operator: In, values: [p]}";
+    let (_, pools) = asked_for(dear, cards, &[SHOP]);
+    let expected =
+        "the pods that it could hold go to pools that cost no more or have a greater weight";
+    assert_eq!(pools[0], json!({"pool": "gold", "reason": expected}));
+    // The reasons of pods without a place stand beside the pods.
+    let plain = cards.replace("[p]", "[m]");
+    let (text, pools) = asked_for("weight: 1", &plain, &["docs/plan/gpu.yaml"]);
+    assert!(pools.is_null(), "{pools}");
+    assert!(text.contains("gold, linux "), "{text}");
 }
 
 #[test]

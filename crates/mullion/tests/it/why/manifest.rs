@@ -392,6 +392,161 @@ fn a_malformed_manifest_is_refused_with_a_sentence() {
 }
 
 #[test]
+fn every_kind_is_refused_with_fields_and_values_that_no_api_server_takes() {
+    let class_ref = "nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: c}";
+    let template = format!("template: {{spec: {{requirements: [], {class_ref}}}}}");
+    let class = "role: nodes, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{id: subnet-1}], securityGroupSelectorTerms: [{id: sg-1}]";
+    let overlay =
+        "requirements: [{key: kubernetes.io/os, operator: In, values: [linux]}], price: '1'";
+    let of = |version: &str, kind: &str, fields: &str| {
+        format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: own}}, {fields}}}")
+    };
+    let pool = |more: &str| {
+        of(
+            "karpenter.sh/v1",
+            "NodePool",
+            &format!("spec: {{{more}{template}}}"),
+        )
+    };
+    let unknown = "unknown field \"spec.wieght\"";
+    let invalid = "spec.weight: Invalid value";
+    for (object, cause) in [
+        (pool("wieght: 1, "), unknown),
+        (pool("weight: -1, "), invalid),
+        (
+            of(
+                "karpenter.k8s.aws/v1",
+                "EC2NodeClass",
+                &format!("spec: {{{class}, wieght: 1}}"),
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "karpenter.sh/v1alpha1",
+                "NodeOverlay",
+                &format!("spec: {{{overlay}, wieght: 1}}"),
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "karpenter.sh/v1alpha1",
+                "NodeOverlay",
+                &format!("spec: {{{overlay}, weight: -1}}"),
+            ),
+            invalid,
+        ),
+        (
+            of(
+                "autoscaling.x-k8s.io/v1beta1",
+                "CapacityBuffer",
+                "spec: {podTemplateRef: {name: a}, replicas: 1, wieght: 1}",
+            ),
+            unknown,
+        ),
+        (
+            of(
+                "cloud.mullion.dev/v1alpha1",
+                "SimulatedFault",
+                "spec: {fault: zonal-shift, target: us-west-2a, wieght: 1}",
+            ),
+            unknown,
+        ),
+        (of("v1", "Node", "spec: {wieght: 1}"), unknown),
+        (
+            of("v1", "ConfigMap", "dta: {a: b}"),
+            "unknown field \"dta\"",
+        ),
+    ] {
+        let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}\n---\n{object}"));
+        assert!(
+            stderr.contains("error: FILE: document 2 (") && stderr.contains(cause),
+            "{object}: {text}{stderr}"
+        );
+    }
+    // Nobody defines this version, so nobody can check it.
+    let other = pool("wieght: 1, ").replace("karpenter.sh/v1", "karpenter.sh/v9");
+    let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}\n---\n{other}"));
+    assert!(
+        text.starts_with("pod shop/web goes to n0"),
+        "{text}{stderr}"
+    );
+}
+
+#[test]
+fn what_nothing_is_taken_from_is_named() {
+    let object = |kind: &str, name: &str| {
+        format!("\n---\n{{apiVersion: v1, kind: {kind}, metadata: {{name: {name}}}}}")
+    };
+    let said = |more: &[(&str, &str)]| {
+        let more: String = more.iter().map(|(kind, name)| object(kind, name)).collect();
+        let (text, stderr, _) = planned(&[node_of_4("n0")], &format!("{POD}{more}"));
+        assert!(
+            text.starts_with("pod shop/web goes to n0"),
+            "{text}{stderr}"
+        );
+        stderr
+    };
+    assert_eq!(said(&[]), "");
+    assert_eq!(
+        said(&[("Deploymnet", "a")]),
+        "note:  FILE: document 2 (Deploymnet a): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
+    );
+    assert_eq!(
+        said(&[("Secret", "a")]),
+        "note:  nothing is taken from FILE: document 2 (Secret a): an object of its kind does not decide where pods go\n"
+    );
+    assert_eq!(
+        said(&[("Secret", "a"), ("ConfigMap", "a")]),
+        "note:  nothing is taken from FILE: document 2 (Secret a), FILE: document 3 (ConfigMap a): objects of these kinds do not decide where pods go\n"
+    );
+    let (_, stderr, _) = planned(&[node_of_4("n0")], "# nothing yet\n---\n");
+    assert_eq!(
+        stderr,
+        "note:  FILE has no objects: nothing is taken from it\nerror: FILE: there is no pod and no workload with pods\n"
+    );
+}
+
+#[test]
+fn objects_of_a_file_of_objects_that_do_not_count_are_named() {
+    let object = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop"}});
+    let said = |items: &[Value]| {
+        let items = [&[node_of_4("n0")], items].concat();
+        let state = file(&json!({"kind": "List", "items": items}).to_string());
+        let ended = why(&["--state", path(&state)], String::new());
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stderr.replace(path(&state), "FILE")
+    };
+    let none = "note:  no pod waits for a node\n";
+    assert_eq!(said(&[]), none);
+    assert_eq!(
+        said(&[
+            object("Nod", "n1"),
+            object("Secret", "a"),
+            object("Secret", "b"),
+            object("Role", "c")
+        ]),
+        format!(
+            "note:  FILE: nothing is taken from Nod shop/n1: there is no kind Nod, the nearest is Node\n\
+             note:  FILE: nothing is taken from Role shop/c, Secret (2): such objects do not decide where pods go\n{none}"
+        )
+    );
+    for kind in ["Deployment", "StatefulSet", "ReplicaSet", "Job", "CronJob"] {
+        let mut web = object(kind, "web");
+        assert_eq!(
+            said(&[web.clone()]),
+            format!(
+                "note:  FILE: {kind} shop/web has no pods here, because no controller has seen it: -f takes manifests, --state what a cluster has\n{none}"
+            )
+        );
+        // Of a cluster, where it was scaled down.
+        web["status"] = json!({"replicas": 0});
+        assert_eq!(said(&[web]), none, "{kind}");
+    }
+}
+
+#[test]
 fn a_volume_of_a_manifest_can_be_had() {
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},

@@ -195,6 +195,84 @@ fn a_pod_that_contradicts_itself_or_misspells_is_put_right() {
     ));
 }
 
+/// A node of this system that only pods go to which tolerate a taint.
+fn tainted(name: &str, os: &str) -> Value {
+    let mut node = node(name);
+    node["metadata"]["labels"][OS] = json!(os);
+    node["spec"] = json!({"taints": [{"key": "team", "value": os, "effect": "NoSchedule"}]});
+    node
+}
+
+#[test]
+fn no_change_leads_a_pod_to_a_system_on_which_its_images_do_not_run() {
+    const IIS: &str = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022";
+    const OWN: &str = "r.example.com/own:1";
+    let placed = |runs: &str| {
+        let report = json!({"os": "linux", "containers": {"c": {"image": OWN, "runsOn": runs, "source": "registry"}}});
+        json!({"mullion.dev/placed-by-image": report.to_string()})
+    };
+    let declared = |runs: &str| json!({"mullion.dev/runs-on": runs});
+    let select = |os: &str| json!({OS: os});
+    let led = |image: &str, annotations: Value, selector: Value| {
+        let mut web = pod("web", json!({"nodeSelector": selector}));
+        web["spec"]["containers"][0]["image"] = json!(image);
+        web["metadata"]["annotations"] = annotations;
+        let mut items = items();
+        items[0] = tainted("linux-1", "linux");
+        items.extend([tainted("windows-1", "windows"), web]);
+        // The pool of Linux nodes would take any pod that asks for none.
+        items[3]["spec"]["limits"] = json!({"nodes": "0"});
+        let (text, _, said) = said_of("web", json!(items));
+        let changes = said["changes"].as_array().cloned().unwrap_or_default();
+        let mut systems: Vec<String> = changes
+            .iter()
+            .map(|set| match set["node"].as_str() {
+                Some(node) => node.trim_end_matches("-1").to_owned(),
+                None => set["buys"]["pool"].as_str().expect("a pool").to_owned(),
+            })
+            .collect();
+        systems.dedup();
+        (systems, text)
+    };
+    let none = || json!({});
+    for (image, annotations, selector, expected) in [
+        ("nginx", none(), none(), Some("linux")),
+        ("nginx", none(), select("linux"), Some("linux")),
+        ("nginx", none(), select("windows"), None),
+        ("nginx", none(), select("windws"), None),
+        (IIS, none(), none(), Some("windows")),
+        (IIS, none(), select("windows"), Some("windows")),
+        (IIS, none(), select("linux"), None),
+        (OWN, none(), none(), Some("linux")),
+        (OWN, none(), select("windows"), Some("windows")),
+        (OWN, declared("windows"), none(), Some("windows")),
+        (OWN, declared("windows"), select("linux"), None),
+        (OWN, declared("linux"), select("windows"), None),
+        (
+            OWN,
+            declared("linux,windows"),
+            select("windows"),
+            Some("windows"),
+        ),
+        (
+            OWN,
+            placed("windows/amd64:10.0.20348"),
+            none(),
+            Some("windows"),
+        ),
+        (OWN, placed("linux/amd64"), select("windows"), None),
+        // More is known than the name says.
+        (IIS, placed("linux/amd64"), none(), Some("linux")),
+    ] {
+        let (systems, text) = led(image, annotations.clone(), selector.clone());
+        let expected: Vec<String> = expected.map(str::to_owned).into_iter().collect();
+        assert_eq!(
+            systems, expected,
+            "{image} {annotations} {selector}\n{text}"
+        );
+    }
+}
+
 #[test]
 fn a_limit_and_a_requirement_go_together_where_neither_alone_is_enough() {
     let mut items = items();

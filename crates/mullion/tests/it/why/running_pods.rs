@@ -56,6 +56,39 @@ fn objects_of_files_are_named_without_their_kind() {
 }
 
 #[test]
+fn an_object_of_another_kind_is_named_with_what_to_ask_instead() {
+    let said = |words: &[&str]| {
+        // Nothing listens there, and nobody is asked.
+        let flags = ["--kubeconfig", "/nowhere/config"];
+        let ended = why(&[words, &flags].concat(), String::new());
+        assert_eq!(ended.code, Some(2), "{words:?}");
+        ended.stderr
+    };
+    let pods = "hint:  ask about its pods by their labels, `mullion why pod -l app=iis`, or by their names\n";
+    let others = "hint:  mullion why pod NAME, mullion why node NAME, mullion why nodepool NAME\n";
+    for (words, what, hint) in [
+        (&["svc", "x"][..], "a service", pods),
+        (&["svc/x"], "a service", pods),
+        (&["deploy", "x"], "a deployment", pods),
+        (&["sts", "x"], "a statefulset", pods),
+        (&["ing", "x"], "an ingress", others),
+        (&["nodeclaims", "x"], "a nodeclaim", others),
+    ] {
+        assert_eq!(
+            said(words),
+            format!(
+                "error: {}: pods, nodes and nodepools can be explained, not {what}\n{hint}",
+                words.join(" ")
+            )
+        );
+    }
+    assert_eq!(
+        said(&["node/n1"]),
+        "error: node/n1: nodes and nodepools are named in two words\nhint:  mullion why node n1\n"
+    );
+}
+
+#[test]
 fn a_daemon_set_says_how_many_nodes_were_asked_whether_it_makes_room_there() {
     let names: Vec<_> = (100..203).map(|number| format!("n{number}")).collect();
     let mut items: Vec<Value> = names.iter().map(|name| node_of_4(name)).collect();

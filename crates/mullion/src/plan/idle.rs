@@ -1,0 +1,105 @@
+//! Says why pools that were added by `--add-pool` buy nothing.
+
+use mullion_engine::{
+    Cluster, ModelError,
+    model::PodSpec,
+    provision::{NodeTemplate, Plan, PlanRequest},
+};
+use rustc_hash::FxHashSet;
+
+use super::question::Question;
+use crate::why::outlook::{self, PoolReason};
+
+/// The number of pod templates that a pool is asked about.
+const MOST: usize = 20;
+
+/// Returns why each of these pools buys nothing in a plan. Left out are the pools that buy nodes, and those whose reasons the report has
+/// anyway: pools that are closed, and the refusals of pods without a place. The cluster is unchanged when this returns.
+///
+/// # Errors
+/// A pool has an impossible amount of a resource, such as a negative one.
+pub(super) fn reasons(
+    pools: &[String],
+    plan: &Plan,
+    question: &Question,
+    cluster: &mut Cluster,
+) -> Result<Vec<PoolReason>, ModelError> {
+    let mut found = Vec::new();
+    for pool in pools {
+        let buys = plan.nodes.iter().any(|node| node.pool == *pool);
+        let mut templates = question.request.templates.iter();
+        let Some(template) = templates.find(|own| own.pool == *pool && !buys) else {
+            continue;
+        };
+        let reasons = reasons_of(template, plan, question, cluster)?;
+        found.extend(reasons.into_iter().map(|reason| PoolReason {
+            pool: pool.clone(),
+            reason,
+        }));
+    }
+    Ok(found)
+}
+
+fn reasons_of(
+    pool: &NodeTemplate,
+    plan: &Plan,
+    question: &Question,
+    cluster: &mut Cluster,
+) -> Result<Vec<String>, ModelError> {
+    let pods = bought_for(plan, question);
+    if pods.is_empty() {
+        return Ok(
+            match (plan.existing.is_empty(), plan.unplaceable.is_empty()) {
+                (true, true) => vec!["no pod waits for a node".to_owned()],
+                (false, true) => vec!["every pod fits on the nodes there are".to_owned()],
+                (_, false) => Vec::new(),
+            },
+        );
+    }
+    // Asked for one pod of each template, so that an unlimited search has nothing to find either.
+    let alone = cluster.plan(&PlanRequest {
+        pods: pods.into_iter().cloned().collect(),
+        templates: vec![pool.clone()],
+        preferences: question.request.preferences,
+        min_values: question.request.min_values,
+        effort: Some(0),
+        ..PlanRequest::default()
+    })?;
+    let mut reasons = Vec::new();
+    if !alone.nodes.is_empty() {
+        reasons.push(
+            "the pods that it could hold go to pools that cost no more or have a greater weight"
+                .to_owned(),
+        );
+    }
+    for refused in &alone.unplaceable {
+        let mut pods = question.request.pods.iter();
+        let Some(pod) = pods.find(|pod| pod.key() == refused.pod) else {
+            continue;
+        };
+        let words =
+            outlook::refusal_texts(cluster, &question.pools, &pod.template, &refused.pools)?;
+        for PoolReason { reason, .. } in words {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+    }
+    Ok(reasons)
+}
+
+/// Returns one pod of each template for which a plan buys nodes, at most [`MOST`].
+fn bought_for<'a>(plan: &Plan, question: &'a Question) -> Vec<&'a PodSpec> {
+    let on_new: FxHashSet<&str> = plan
+        .nodes
+        .iter()
+        .flat_map(|node| &node.pods)
+        .map(String::as_str)
+        .collect();
+    let mut seen = FxHashSet::default();
+    let pods = question.request.pods.iter();
+    let pods = pods.filter(|pod| on_new.contains(pod.key().as_str()));
+    pods.filter(|pod| seen.insert(&pod.template))
+        .take(MOST)
+        .collect()
+}

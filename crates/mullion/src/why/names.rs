@@ -1,0 +1,105 @@
+//! Parses the names of the pods that `mullion why` is asked about, and refuses the names of other kinds of objects.
+
+use crate::{failure::Failure, plan::standing};
+
+/// The words by which kubectl knows pods.
+const PODS: [&str; 3] = ["pod", "pods", "po"];
+/// Other kinds, by the words that kubectl knows them by; the first is used in messages.
+const OTHERS: [&[&str]; 23] = [
+    &["deployment", "deployments", "deploy"],
+    &["daemonset", "daemonsets", "ds"],
+    &["replicaset", "replicasets", "rs"],
+    &["statefulset", "statefulsets", "sts"],
+    &["replicationcontroller", "replicationcontrollers", "rc"],
+    &["job", "jobs"],
+    &["cronjob", "cronjobs", "cj"],
+    &["service", "services", "svc"],
+    &["poddisruptionbudget", "poddisruptionbudgets", "pdb"],
+    &["horizontalpodautoscaler", "horizontalpodautoscalers", "hpa"],
+    &["ingress", "ingresses", "ing"],
+    &["configmap", "configmaps", "cm"],
+    &["secret", "secrets"],
+    &["namespace", "namespaces", "ns"],
+    &["persistentvolumeclaim", "persistentvolumeclaims", "pvc"],
+    &["persistentvolume", "persistentvolumes", "pv"],
+    &["storageclass", "storageclasses", "sc"],
+    &["priorityclass", "priorityclasses", "pc"],
+    &["resourceclaim", "resourceclaims"],
+    &["nodeclaim", "nodeclaims"],
+    &["ec2nodeclass", "ec2nodeclasses"],
+    &["nodeoverlay", "nodeoverlays"],
+    &["capacitybuffer", "capacitybuffers"],
+];
+/// How many of the kinds above come first that have pods.
+const WITH_PODS: usize = 10;
+
+/// Returns the names of the pods in `pod NAME...`, `pod/NAME` or NAME.
+///
+/// # Errors
+/// An object of another kind is named; the hint says what to ask instead.
+pub(super) fn of(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
+    if let [kind, name, ..] = what
+        && OTHERS.iter().any(|words| words.contains(&kind.as_str()))
+    {
+        return Err(other(&what.join(" "), kind, name, of_files));
+    }
+    let words = match what.split_first() {
+        Some((first, rest)) if PODS.contains(&first.as_str()) => rest,
+        _ => what,
+    };
+    let name = |word: &String| match word.split_once('/') {
+        None => Ok(word.clone()),
+        Some((kind, name)) if PODS.contains(&kind) => Ok(name.to_owned()),
+        Some((kind, name)) => Err(other(word, kind, name, of_files)),
+    };
+    words.iter().map(name).collect()
+}
+
+/// Returns the failure for an object that is no pod.
+fn other(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
+    if of_files {
+        return Failure::input(format!(
+            "{what}: objects of the files are named without their kind"
+        ))
+        .hint(format!("mullion why -f FILE {name}"));
+    }
+    if standing::Kind::named(kind).is_some() {
+        return Failure::input(format!(
+            "{what}: nodes and nodepools are named in two words"
+        ))
+        .hint(format!("mullion why {kind} {name}"));
+    }
+    let position = OTHERS.iter().position(|words| words.contains(&kind));
+    let kind = position.map_or(kind, |index| OTHERS[index][0]);
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) {
+        "an"
+    } else {
+        "a"
+    };
+    let failure = Failure::input(format!(
+        "{what}: pods, nodes and nodepools can be explained, not {article} {kind}"
+    ));
+    match position {
+        Some(index) if index < WITH_PODS => failure.hint(
+            "ask about its pods by their labels, `mullion why pod -l app=iis`, or by their names",
+        ),
+        _ => failure.hint("mullion why pod NAME, mullion why node NAME, mullion why nodepool NAME"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &[&str]) -> Result<Vec<String>, String> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        of(&words, false).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_pod_may_have_the_name_of_a_kind() {
+        for words in [&["pod", "svc"][..], &["svc"], &["pod/svc"]] {
+            assert_eq!(said(words), Ok(vec!["svc".to_owned()]));
+        }
+    }
+}
