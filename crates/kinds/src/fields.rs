@@ -321,7 +321,7 @@ mod tests {
                 "ports: Too many: 2: must have at most 1 item",
                 "ports[1].name: Required value",
                 "ports[1].number: Invalid value: 0: must be 1 to 9",
-                "hosts[0]: Too long: may not be more than 1 bytes",
+                "hosts[0]: Too long: may not be more than 1 byte",
                 "first: Forbidden: why",
             ]
         );

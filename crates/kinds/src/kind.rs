@@ -57,6 +57,11 @@ pub trait Kind: Send + Sync + 'static {
         let _ = object;
     }
 
+    /// Does the same as [`Kind::default`] for the result of a server-side apply.
+    fn default_applied(&self, object: &mut Value) {
+        self.default(object);
+    }
+
     /// Checks whether the user may write this content, for kinds where the right to write the kind is not enough (a user must not grant a
     /// role more rights than the user has). Runs after mutating admission. `name` is empty while `generateName` is not expanded, and `old`
     /// is `None` for a create.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
-    quantity,
+    quantity::{self, Quantity},
     validation::{IMMUTABLE, resources},
 };
 use mullion_schema::tree::{Tree, object_at};
@@ -59,6 +59,13 @@ const STANDARD: [&str; 19] = [
     "services.loadbalancers",
 ];
 
+/// The amounts of requests, each under the names of which the first counts, and the amount of limits that should not be less.
+const REQUESTS_AND_LIMITS: [(&[&str], &str); 3] = [
+    (&["requests.cpu", "cpu"], "limits.cpu"),
+    (&["requests.memory", "memory"], "limits.memory"),
+    (&["requests.ephemeral-storage"], "limits.ephemeral-storage"),
+];
+
 impl Kind for ResourceQuota {
     fn default(&self, object: &mut Value) {
         let Some(root) = object.as_object_mut() else {
@@ -92,8 +99,10 @@ impl Kind for ResourceQuota {
                 .collect()
         };
         if set(object) != set(old) {
-            let scopes = object["spec"]["scopes"].clone();
-            errors.invalid(&Path::new("spec").child("scopes"), scopes, IMMUTABLE);
+            let path = Path::new("spec");
+            let path = path.child("scopes");
+            let scopes = errors.as_sent(&path, &object["spec"]["scopes"]);
+            errors.invalid(&path, scopes, IMMUTABLE);
         }
     }
 
@@ -101,6 +110,23 @@ impl Kind for ResourceQuota {
         let path = Path::new("status");
         amounts(&object["status"], "hard", &path, errors);
         amounts(&object["status"], "used", &path, errors);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let hard = &object["spec"]["hard"];
+        let of = |name: &str| Quantity::parse(hard[name].as_str()?).ok();
+        let mut warnings = Vec::new();
+        for (requests, limits) in REQUESTS_AND_LIMITS.iter().filter(|_| old.is_none()) {
+            let given = requests.iter().find_map(|name| Some((name, of(name)?)));
+            if let (Some((name, request)), Some(limit)) = (given, of(limits))
+                && request > limit
+            {
+                warnings.push(format!(
+                    "ResourceQuota {name} ({request}) should be less than {limits} ({limit})"
+                ));
+            }
+        }
+        warnings
     }
 
     fn printing(&self) -> Option<&dyn Printing> {

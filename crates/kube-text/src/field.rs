@@ -335,7 +335,12 @@ impl Errors {
             let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
             format!("supported values: {}", quoted.join(", "))
         };
-        self.push(ErrorType::NotSupported, path, Some(value), detail);
+        // The values are of string types of their own in Go, which are printed as JSON and not quoted.
+        let shown = || match value.into() {
+            Value::String(text) => BadValue::Text(json_string(&text)),
+            other => BadValue::Json(other),
+        };
+        self.record(ErrorType::NotSupported, path, Some(shown), detail);
     }
 
     /// Records `field: Duplicate value: value`.
@@ -374,7 +379,10 @@ impl Errors {
             ErrorType::TooLong,
             path,
             None::<Value>,
-            format!("may not be more than {max_bytes} bytes"),
+            match max_bytes {
+                1 => "may not be more than 1 byte".to_owned(),
+                _ => format!("may not be more than {max_bytes} bytes"),
+            },
         );
     }
 
@@ -401,6 +409,17 @@ impl fmt::Display for BadValue {
             BadValue::Json(value) => f.write_str(&escape_html(&number::json_text(value))),
             BadValue::Text(text) => f.write_str(&escape_html(text)),
         }
+    }
+}
+
+/// Encodes a text as Go's JSON encoder does, except the characters of HTML.
+fn json_string(text: &str) -> String {
+    let json = Value::from(text).to_string();
+    match json.contains(['\u{2028}', '\u{2029}']) {
+        true => json
+            .replace('\u{2028}', "\\u2028")
+            .replace('\u{2029}', "\\u2029"),
+        false => json,
     }
 }
 

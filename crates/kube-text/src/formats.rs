@@ -104,13 +104,23 @@ pub fn is_known(format: &str) -> bool {
     KNOWN.contains(&format.replace('-', "").as_str())
 }
 
+/// Returns whether kube-apiserver knows a format for values of an OpenAPI type; it warns of all others and does not check them.
+pub fn is_known_of(kind: &str, format: &str) -> bool {
+    match kind {
+        "integer" => matches!(format, "int32" | "int64"),
+        "number" => matches!(format, "float" | "double"),
+        "" | "string" => is_known(format),
+        _ => false,
+    }
+}
+
 /// Returns whether a string is valid in a format.
 pub fn holds(format: &str, text: &str) -> bool {
     match format.replace('-', "").as_str() {
         "datetime" => {
             // jiff also parses shorter forms, which kube-openapi refuses.
             text.len() >= 20
-                && matches!(text.as_bytes()[10], b'T' | b't' | b' ')
+                && matches!(text.as_bytes()[10], b'T' | b't')
                 && text.parse::<jiff::Timestamp>().is_ok()
         }
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),

@@ -19,7 +19,7 @@ pub use json_patch::{
     JsonPatchError, MEMBERS as JSON_PATCH_MEMBERS, apply as json_patch,
     misfit as json_patch_misfit, visited as json_patch_visits,
 };
-pub use strategic::{apply as strategic, without_spent_directives};
+pub use strategic::{apply as strategic, without_spent_directives, without_unmatched_nulls};
 
 /// Applies a JSON merge patch like kube-apiserver's library: where the patch adds a value, or replaces a list or scalar, nulls are removed
 /// from its objects, also from those in lists; lists keep their nulls. A list that replaces an object stays as it is.

@@ -124,8 +124,14 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
         }
     };
     let ignored = ignored_fields(writer, object);
-    // If a list cannot be keyed, the entries stay as they are.
-    if let Some(comparison) = compare(kind, before, object) {
+    // kube-apiserver's field manager drops all entries where an object does not fit its type or a list cannot be keyed.
+    if kind.is_custom() && !(apply::fits(kind, object) && apply::fits(kind, before)) {
+        return;
+    }
+    let Some(comparison) = compare(kind, before, object) else {
+        return;
+    };
+    {
         let changes = Changes::new(comparison, &ignored);
         let me = writer.as_manager();
         // The schema of a custom resource may have changed since the last write, so every set must be parsed.

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use mullion_kube_text::golang::regexp;
+use mullion_kube_text::{formats, golang::regexp};
 use regex::Regex;
 use serde_json::Value;
 
@@ -170,9 +170,12 @@ impl Schema {
             || below.iter().any(|schema| schema.has_keys);
         let embedded = flag("x-kubernetes-embedded-resource");
         let has_embedded = embedded || below.iter().any(|schema| schema.has_embedded);
+        let kind = text("type").unwrap_or_default();
+        // kube-apiserver takes formats out that it does not know for the type.
+        let format = text("format").filter(|format| formats::is_known_of(&kind, format));
         Schema {
-            kind: text("type").unwrap_or_default(),
-            format: text("format").unwrap_or_default(),
+            kind,
+            format: format.unwrap_or_default(),
             nullable: flag("nullable"),
             default: value.get("default").cloned(),
             additional,

@@ -116,20 +116,25 @@ fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
     let decimals = rest.strip_prefix(['.', ',']).map_or(0, |after| {
         after.bytes().take_while(u8::is_ascii_digit).count()
     });
-    if layout == MICROS && decimals != 6 {
-        return Err(fail(rest, ".000000"));
-    }
-    if decimals > 0 {
+    if layout == MICROS {
+        if decimals < 6 {
+            return Err(fail(rest, ".000000"));
+        }
+        // The layout takes six digits, so that further ones stand where the zone belongs.
+        rest = &rest[7..];
+    } else if decimals > 0 {
         rest = &rest[1 + decimals..];
     }
     let zone = rest.as_bytes();
-    let is_offset = zone.len() == 6 && matches!(zone[0], b'+' | b'-') && zone[3] == b':';
-    if rest != "Z" && !is_offset {
-        let extra = rest.strip_prefix('Z').filter(|extra| !extra.is_empty());
-        return Err(extra.map_or_else(
-            || fail(rest, "Z07:00"),
-            |extra| format!("parsing time {text:?}: extra text: {extra:?}"),
-        ));
+    let is_offset = zone.len() >= 6 && matches!(zone[0], b'+' | b'-') && zone[3] == b':';
+    let zone_bytes = match zone.first() {
+        Some(b'Z') => 1,
+        _ if is_offset && rest.is_char_boundary(6) => 6,
+        _ => return Err(fail(rest, "Z07:00")),
+    };
+    if rest.len() > zone_bytes {
+        let extra = &rest[zone_bytes..];
+        return Err(format!("parsing time {text:?}: extra text: {extra:?}"));
     }
     text.parse()
         .map_err(|_| format!("parsing time {text:?}: {} out of range", out_of_range(text)))
@@ -195,6 +200,14 @@ mod tests {
         assert_eq!(
             seconds("2024-13-01T00:00:00Z"),
             Err(r#"parsing time "2024-13-01T00:00:00Z": month out of range"#.to_owned())
+        );
+        assert_eq!(
+            micros("2024-05-01T12:00:00.123456789Z"),
+            Err(r#"parsing time "2024-05-01T12:00:00.123456789Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "789Z" as "Z07:00""#.to_owned())
+        );
+        assert_eq!(
+            seconds("2024-05-01T12:00:00+02:00x"),
+            Err(r#"parsing time "2024-05-01T12:00:00+02:00x": extra text: "x""#.to_owned())
         );
         assert_eq!(
             micros("2024-05-01T12:00:00Z"),

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use mullion_kinds::request::Ctx;
-use mullion_kube_text::status::Status;
+use mullion_kube_text::{golang::quote, names, status::Status};
 use mullion_schema::tree::Tree;
 use serde_json::{Value, json};
 
@@ -205,10 +205,23 @@ fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {
         request.namespace.unwrap_or(""),
         request.object["spec"].text("serviceAccountName"),
     );
-    ctx.lookup.find("", "serviceaccounts", Some(namespace), name).ok_or_else(|| {
-        let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
-        request.forbidden(&why)
-    })
+    ctx.lookup
+        .find("", "serviceaccounts", Some(namespace), name)
+        .ok_or_else(|| {
+            let wrong = names::path_segment(name);
+            let why = match wrong.is_empty() {
+                true => format!("serviceaccount {name:?} not found"),
+                // kube-apiserver's client refuses to ask for such a name.
+                false => format!(
+                    "invalid resource name {}: [{}]",
+                    quote(name),
+                    wrong.join(" ")
+                ),
+            };
+            request.forbidden(&format!(
+                "error looking up service account {namespace}/{name}: {why}"
+            ))
+        })
 }
 
 /// Mounts a token volume in every container that has nothing at its place.

@@ -13,13 +13,30 @@ const MAX_DEFAULT_BYTES: usize = 3 << 20;
 /// Drops disallowed nulls and fills in defaults, from the outside inwards, so that defaults are themselves completed.
 pub(crate) fn apply(schema: &Schema, value: &mut Value) {
     let mut left = MAX_DEFAULT_BYTES;
-    Defaults { left: &mut left }.apply(schema, value);
+    Defaults {
+        left: &mut left,
+        keeps_nulls: false,
+    }
+    .apply(schema, value);
+}
+
+/// Does the same as [`apply`] for the result of a server-side apply, in which kube-apiserver leaves the disallowed nulls that have no
+/// default, so that validation refuses them.
+pub(crate) fn apply_keeping_nulls(schema: &Schema, value: &mut Value) {
+    let mut left = MAX_DEFAULT_BYTES;
+    Defaults {
+        left: &mut left,
+        keeps_nulls: true,
+    }
+    .apply(schema, value);
 }
 
 /// A walk that fills in defaults.
 struct Defaults<'a> {
     /// The number of bytes of defaults that may still be filled in.
     left: &'a mut usize,
+    /// Whether disallowed nulls without a default stay.
+    keeps_nulls: bool,
 }
 
 impl Defaults<'_> {
@@ -35,7 +52,10 @@ impl Defaults<'_> {
                 for (name, property) in &schema.properties {
                     let missing = match map.get(name) {
                         None => true,
-                        Some(Value::Null) if !property.nullable => {
+                        Some(Value::Null)
+                            if !property.nullable
+                                && (!self.keeps_nulls || property.default.is_some()) =>
+                        {
                             map.remove(name);
                             true
                         }
@@ -55,7 +75,7 @@ impl Defaults<'_> {
                     return;
                 };
                 // A null entry stays only if it is allowed, or if a default replaces it below.
-                if additional.default.is_none() && !additional.nullable {
+                if additional.default.is_none() && !additional.nullable && !self.keeps_nulls {
                     map.retain(|name, value| {
                         schema.properties.contains_key(name) || !value.is_null()
                     });

@@ -116,6 +116,10 @@ impl Kind for CustomResource {
         defaults::apply(&self.schema, object);
     }
 
+    fn default_applied(&self, object: &mut Value) {
+        defaults::apply_keeping_nulls(&self.schema, object);
+    }
+
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         self.check(object, None, errors);
     }

@@ -116,7 +116,7 @@ impl ApplySource {
         let decoded = self.decoded(call, &writer, old, tree)?;
         call.note_sent(&decoded.value, decoded.emptied);
         let mut object = decoded.value;
-        call.resource().behaviour.default(&mut object);
+        call.resource().behaviour.default_applied(&mut object);
         // A uid means one particular object, so an apply that names one must not create another.
         let uid = metadata::text(&object, "uid");
         if old.is_none() && !uid.is_empty() {

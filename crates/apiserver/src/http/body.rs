@@ -21,6 +21,7 @@ use super::{
     call::{Call, FieldValidation},
     negotiate::{Media, SUPPORTED},
     patch::Patch,
+    update,
     write::request_limit,
 };
 use crate::{
@@ -213,7 +214,7 @@ pub(crate) fn patched(
     patch.settle(expected.schema, &mut tree);
     // Decoding consumes the patched tree, but the error message shows it, so the rare failure patches again.
     let unfit = |why: &dyn Display| match patch.apply(expected.schema, old()) {
-        Ok(tree) => patch.unfit(expected.schema, &tree, &why),
+        Ok(tree) => patch.unfit(expected.schema, &tree, &old(), &why),
         Err(status) => status,
     };
     if !tree.is_object() {
@@ -221,6 +222,9 @@ pub(crate) fn patched(
         return Err(unfit(&format!(
             "{NO_META}json: cannot unmarshal {found} into Go value of type {META_ONLY}"
         )));
+    }
+    if !expected.custom && !patch.is_strategic() {
+        check_patched_type(call, patch, &tree, validation, &unfit)?;
     }
     if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
         if let Some(object) = converted(call, &mismatch, &tree, &unfit)? {
@@ -247,6 +251,37 @@ pub(crate) fn patched(
     problems.extend(decoded.problems);
     report(call, &problems, validation, |why| unfit(&why))?;
     Ok(object)
+}
+
+/// Refuses a patched object of a built-in kind whose apiVersion or kind cannot be read, or that has lost its apiVersion.
+///
+/// Without an apiVersion, kube-apiserver decodes the object as the internal type, whose fields have Go's names: it finds none of the
+/// object's fields, and so no name.
+fn check_patched_type(
+    call: &Call,
+    patch: &Patch,
+    tree: &Value,
+    validation: FieldValidation,
+    unfit: &impl Fn(&dyn Display) -> Status,
+) -> Result<(), Status> {
+    let meta = match TypeMeta::of(tree) {
+        Ok(meta) => meta,
+        Err(MetaError::Syntax) => return Ok(()),
+        Err(MetaError::Type(why)) => return Err(unfit(&format!("{NO_META}{why}"))),
+    };
+    if meta.api_version.matches('/').count() > 1 {
+        let why = format!("unexpected GroupVersion string: {}", meta.api_version);
+        return Err(unfit(&why));
+    }
+    if !meta.api_version.is_empty() {
+        return Ok(());
+    }
+    let fields = tree.as_object().into_iter().flatten();
+    let fields = fields.filter(|(field, _)| !["apiVersion", "kind"].contains(&field.as_str()));
+    let mut problems = patch.problems().to_vec();
+    problems.extend(fields.map(|(field, _)| Problem::Unknown(field.clone())));
+    report(call, &problems, validation, |why| unfit(&why))?;
+    update::check_name(call, &Value::Null)
 }
 
 /// Converts a patched object whose apiVersion became another version of its kind back to the requested version. Returns `None` if that

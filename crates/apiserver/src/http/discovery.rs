@@ -50,27 +50,35 @@ pub(crate) fn serve(
     match route {
         Route::Groups { core } => Some(match aggregated_version(headers) {
             Some(version) => aggregated(table, *core, version, headers),
-            None if *core => list(headers, &plain::core(address)),
-            None => list(headers, &plain::all(table)),
+            None if *core => list(headers, true, &plain::core(address)),
+            None => list(headers, false, &plain::all(table)),
         }),
-        Route::Group(group) => plain::group(table, group).map(|group| list(headers, &group)),
+        Route::Group(group) => plain::group(table, group).map(|group| list(headers, false, &group)),
         Route::Version { group, version } => {
-            plain::resources(table, group, version).map(|resources| list(headers, &resources))
+            let resources = plain::resources(table, group, version);
+            let custom = table.rows().iter().any(|row| {
+                row.custom && row.resource.group == *group && row.resource.version == *version
+            });
+            resources.map(|resources| list(headers, !custom, &resources))
         }
         Route::Object(_) | Route::Other(_) => None,
     }
 }
 
-/// Encodes a plain list as JSON, or as YAML if the client asks for it.
-fn list(headers: &HeaderMap, list: &impl Serialize) -> Response<Body> {
-    let answer = match negotiate::of_refusals(headers) {
-        Media::Yaml => serde_json::to_value(list)
-            .map_err(|error| Status::internal(error.to_string()))
-            .and_then(|value| reply::encode(Media::Yaml, 200, &value, None)),
-        _ => serde_json::to_vec(list)
-            .map_err(|error| Status::internal(error.to_string()))
-            .map(|body| reply::bytes(200, Media::Json, body.into())),
-    };
+/// Encodes a plain list as JSON, or as YAML if the client asks for it. `routed` says whether kube-apiserver serves the list through its
+/// router.
+fn list(headers: &HeaderMap, routed: bool, list: &impl Serialize) -> Response<Body> {
+    let internal = |error: serde_json::Error| Status::internal(error.to_string());
+    let answer = negotiate::of_lists(headers, routed).and_then(|media| match media {
+        Media::Yaml => {
+            let value = serde_json::to_value(list).map_err(internal)?;
+            reply::encode(Media::Yaml, 200, &value, None)
+        }
+        _ => {
+            let body = serde_json::to_vec(list).map_err(internal)?;
+            Ok(reply::bytes(200, Media::Json, body.into()))
+        }
+    });
     answer.unwrap_or_else(|status| reply::refusal(&status, Media::Json))
 }
 

@@ -47,7 +47,12 @@ pub(super) async fn answer(
     if let Err(status) = checked.and_then(|()| check_name(&call, &method)) {
         return Ok(finish(&call, Err(status)));
     }
-    let endpoint = endpoint?;
+    let endpoint = match endpoint {
+        Ok(endpoint) => endpoint,
+        // kube-apiserver warns of a deprecated version of a custom resource before it finds that it has no such endpoint.
+        Err(status) if call.row.custom => return Ok(finish(&call, Err(status))),
+        Err(status) => return Err(status),
+    };
     if watched && matches!(endpoint, Endpoint::List | Endpoint::Get) {
         return Ok(answer_watch(call).await);
     }

@@ -47,6 +47,8 @@ impl ListOptions {
     pub(crate) fn parse(query: &Query, watch: bool) -> Result<Self, Status> {
         let text = |key: &str| query.get(key).unwrap_or_default().to_owned();
         let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
+        // Before the limit, as kube-apiserver reads them: the first number that cannot be parsed is the error.
+        let timeout_seconds = query.integer("timeoutSeconds")?.and_then(positive);
         let options = ListOptions {
             resource_version: text("resourceVersion"),
             version_match: text("resourceVersionMatch"),
@@ -55,7 +57,7 @@ impl ListOptions {
                 .and_then(positive)
                 .map(|limit| limit as usize),
             continue_token: text("continue"),
-            timeout_seconds: query.integer("timeoutSeconds")?.and_then(positive),
+            timeout_seconds,
             bookmarks: query.flag("allowWatchBookmarks").unwrap_or(false),
             send_initial_events: query.flag("sendInitialEvents"),
         };
@@ -194,6 +196,10 @@ pub(crate) async fn read(
     options: &ListOptions,
     selector: &Selector,
 ) -> Result<Page, Status> {
+    // A token that cannot be read is the error, whatever else is wrong.
+    if !options.continue_token.is_empty() {
+        Continue::decode(&options.continue_token)?;
+    }
     let revision = match options.resource_version.as_str() {
         "" => None,
         text => Some(parse_revision(text).map_err(|error| {
@@ -299,7 +305,7 @@ fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
         if selector.is_empty() {
             metadata.insert("remainingItemCount".into(), page.remaining.into());
         }
-    } else if call.row.custom {
+    } else if call.row.custom && call.form.shape == Shape::Whole {
         // Lists of custom resources are untyped in kube-apiserver, so that no `omitempty` drops the empty token from the JSON.
         metadata.insert("continue".into(), "".into());
     }

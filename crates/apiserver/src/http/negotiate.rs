@@ -179,13 +179,40 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: RequestProperties) -> Result
         String::new()
     };
     let text = if asked.log { "text/plain, " } else { "" };
-    let mut status = Status::new(
-        406,
-        "NotAcceptable",
-        format!("406: Not Acceptable\n\nAvailable representations: {text}{SUPPORTED}{streams}"),
-    );
+    Err(not_routed(&format!("{text}{SUPPORTED}{streams}")))
+}
+
+/// Chooses the encoding of a plain discovery list, which has no other representations. `routed` says whether kube-apiserver's router looks
+/// at the header first.
+pub(crate) fn of_lists(headers: &HeaderMap, routed: bool) -> Result<Media, Status> {
+    let clauses = clauses(headers);
+    let mut known = !routed || clauses.is_empty();
+    for clause in &clauses {
+        let media = match clause.range {
+            "*/*" | "application/json" => Media::Json,
+            "application/*" if !routed => Media::Json,
+            "application/yaml" => Media::Yaml,
+            "application/vnd.kubernetes.protobuf" => Media::Protobuf,
+            _ => continue,
+        };
+        known = true;
+        if shape(clause, media) == Some(Shape::Whole) {
+            return Ok(media);
+        }
+    }
+    match (clauses.is_empty(), known) {
+        (true, _) => Ok(Media::Json),
+        (false, true) => Err(not_acceptable(SUPPORTED)),
+        (false, false) => Err(not_routed(SUPPORTED)),
+    }
+}
+
+/// Returns the 406 of kube-apiserver's router, which names the media types of the path.
+fn not_routed(available: &str) -> Status {
+    let why = format!("406: Not Acceptable\n\nAvailable representations: {available}");
+    let mut status = Status::new(406, "NotAcceptable", why);
     status.details = Some(Box::default());
-    Err(status)
+    status
 }
 
 fn not_acceptable(accepted: &str) -> Status {

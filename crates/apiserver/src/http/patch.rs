@@ -113,6 +113,11 @@ impl Patch {
         Ok(Patch { form, problems })
     }
 
+    /// Returns whether this is a strategic merge patch, whose result kube-apiserver does not decode from JSON.
+    pub(crate) fn is_strategic(&self) -> bool {
+        matches!(self.form, Form::Strategic(_))
+    }
+
     /// Returns the problems that strict field validation reports in the patch itself.
     pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
@@ -155,11 +160,18 @@ impl Patch {
         }
     }
 
-    /// Returns the error for a patched tree that does not fit the type.
-    pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
+    /// Returns the error for a patched tree that does not fit the type; `old` is the object before the patch.
+    pub(crate) fn unfit(
+        &self,
+        schema: &Type,
+        tree: &Value,
+        old: &Value,
+        why: &dyn Display,
+    ) -> Status {
         let text = match &self.form {
             Form::Strategic(patch) => {
-                let text = merge::go_text(&merge::without_spent_directives(patch, tree));
+                let shown = merge::without_spent_directives(patch, tree);
+                let text = merge::go_text(&merge::without_unmatched_nulls(&shown, old));
                 return match decode::unconvertible(schema, tree) {
                     Some(why) => merge::unfit(&text, &why),
                     // Errors of Go's own JSON decoder have a prefix here.

@@ -65,8 +65,8 @@ pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
     Response::from_parts(parts, Body::from(out))
 }
 
-/// Indents by two spaces a level, like Go's `json.MarshalIndent`. The input must have no spaces between its tokens, as all JSON of this
-/// server.
+/// Indents by two spaces a level, like Go's `json.MarshalIndent`. Space between the tokens of the input, which a response has that is
+/// indented for everybody, is dropped.
 #[derive(Default)]
 struct Indent {
     depth: usize,
@@ -93,6 +93,9 @@ impl Change for Indent {
                 out.push(byte);
                 self.quoted = byte != b'"' || self.escaped;
                 self.escaped = byte == b'\\' && !self.escaped;
+                continue;
+            }
+            if byte.is_ascii_whitespace() {
                 continue;
             }
             let is_end = matches!(byte, b'}' | b']');

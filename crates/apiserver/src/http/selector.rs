@@ -238,7 +238,12 @@ fn unescape(value: &str) -> Result<String, String> {
                 Some(other) => return Err(format!("\\{other}")),
                 None => return Err("\\".to_owned()),
             },
-            ',' | '=' => return Err(format!("unescaped character: {character}")),
+            ',' | '=' => {
+                let code = u32::from(character);
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {code}"
+                ));
+            }
             other => out.push(other),
         }
     }

@@ -27,7 +27,7 @@ use super::{
     selector::Selector,
     table,
 };
-use crate::request::upgrade::is_websocket;
+use crate::{registry::Row, request::upgrade::is_websocket};
 
 /// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);
@@ -317,7 +317,7 @@ impl LineWriter {
     }
 
     fn made(&mut self, event: EventType, object: &Object) -> Bytes {
-        let row = &self.call.row;
+        let row = self.call.row.clone();
         let object = row.served(object);
         let shown = match self.call.form.shape {
             Shape::Whole => object,
@@ -326,28 +326,30 @@ impl LineWriter {
             }
             Shape::Table(version) => {
                 let rows = vec![table::row(
-                    row,
+                    &row,
                     version,
                     &object,
                     self.call.server.now(),
                     self.include,
                 )];
                 let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-                // kube-apiserver sends the column definitions with the first table alone; kubectl keeps them.
-                let columns = if self.columns_sent {
-                    Value::Null
-                } else {
-                    table::definitions(row)
-                };
-                self.columns_sent = true;
+                let columns = self.columns(&row);
                 table::table(version, metadata, columns, rows)
             }
         };
         self.frame(event.as_str(), self.call.schema(), &shown)
     }
 
-    fn bookmark(&self, revision: u64, ends_initial: bool) -> Bytes {
-        let row = &self.call.row;
+    /// Returns the column definitions for the next table. kube-apiserver sends them with the first table alone; kubectl keeps them.
+    fn columns(&mut self, row: &Row) -> Value {
+        match std::mem::replace(&mut self.columns_sent, true) {
+            true => Value::Null,
+            false => table::definitions(row),
+        }
+    }
+
+    fn bookmark(&mut self, revision: u64, ends_initial: bool) -> Bytes {
+        let row = self.call.row.clone();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if ends_initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -359,7 +361,12 @@ impl LineWriter {
             Shape::Metadata(version) | Shape::MetadataList(version) => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
             }
-            Shape::Table(version) => table::table(version, metadata, Value::Null, Vec::new()),
+            Shape::Table(version) => {
+                // kube-apiserver makes a table without rows of it, which loses the annotation.
+                let metadata = json!({"resourceVersion": metadata["resourceVersion"]});
+                let columns = self.columns(&row);
+                table::table(version, metadata, columns, Vec::new())
+            }
         };
         self.frame("BOOKMARK", self.call.schema(), &object)
     }

@@ -210,7 +210,7 @@ async fn a_policy_is_checked_when_it_is_written() {
         [
             r#"spec.variables[1].name: Invalid value: "a-b": must be a valid CEL identifier"#,
             r#"spec.validations[1].expression: Invalid value: "'text'": must evaluate to bool but got string"#,
-            r#"spec.validations[1].message: Invalid value: " ": message must be non-empty if specified"#,
+            r#"spec.validations[1].message: Invalid value: " ": must be non-empty if specified"#,
             r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge""#,
             "spec.validations[2].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
             r#"spec.validations[3].expression: Invalid value: "object.spec.paused": must evaluate to bool but got dyn"#,

@@ -268,7 +268,7 @@ async fn nobody_grants_more_than_they_have() {
         "{body}"
     );
     let (status, body) = server.post(&jane, BINDINGS, bind("c", "none")).await;
-    let missing = r#"roles.rbac.authorization.k8s.io "none" not found"#;
+    let missing = r#"rolebindings.rbac.authorization.k8s.io "none" not found"#;
     assert_eq!((status, message(&body)), (404, missing));
     // Who may bind a role need not have it.
     let rules = json!([

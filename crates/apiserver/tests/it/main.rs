@@ -7,6 +7,7 @@ mod api;
 mod arrival;
 mod bounds;
 mod client;
+mod compared;
 mod connections;
 mod continuity;
 mod core;

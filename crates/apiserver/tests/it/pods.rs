@@ -244,7 +244,7 @@ async fn logs_are_cut_as_asked_and_followed_to_their_end() {
     bind(&pods, "x", "n1").await.unwrap();
     // Only a node says where its kubelet listens.
     let (code, message) = refusal(pods.logs("x", &LogParams::default()).await);
-    assert_eq!((code, &*message), (404, r#"nodes "n1" not found"#));
+    assert_eq!((code, &*message), (404, r#"pods "n1" not found"#));
     let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
     let nodes: Api<Node> = Api::all(client);
     nodes.create(&PostParams::default(), &node).await.unwrap();

@@ -34,10 +34,61 @@ fn syntax_errors(source: &str, errors: &ParseErrors) -> Issues {
             .take(row)
             .map(|line| line.chars().count() + 1)
             .sum();
-        Problem {
-            at: before + usize::try_from(error.pos.1 - 1).unwrap_or(0),
-            message: error.msg.clone(),
-        }
+        let at = before + usize::try_from(error.pos.1 - 1).unwrap_or(0);
+        let message = match error.msg.split_once(" expecting ") {
+            Some((found, expected)) if found.contains("mismatched input") => {
+                match ending(source, at, expected) {
+                    Some(end) => format!("{found} expecting {end}"),
+                    None => error.msg.clone(),
+                }
+            }
+            _ => error.msg.clone(),
+        };
+        Problem { at, message }
     });
     Issues::new(source, problems.collect())
+}
+
+/// Returns the only token that cel-go expects at a position behind a complete expression, where the cel crate's parser also lists all that
+/// could continue the expression: the end, or the bracket that closes a group, the arguments of a call or an index.
+fn ending(source: &str, at: usize, expected: &str) -> Option<&'static str> {
+    // Only a complete expression can be compared with another one.
+    if !expected.starts_with('{') || !expected.contains("'=='") {
+        return None;
+    }
+    let mut open = Vec::new();
+    let mut quote = None;
+    // Whether what stands before ends a value, so that a `[` after it is an index.
+    let mut is_value = false;
+    let mut characters = source.chars().take(at);
+    while let Some(character) = characters.next() {
+        match (quote, character) {
+            (Some(_), '\\') => {
+                characters.next();
+            }
+            (Some(mark), character) => {
+                if mark == character {
+                    quote = None;
+                }
+            }
+            (None, '"' | '\'') => {
+                quote = Some(character);
+                is_value = true;
+            }
+            (None, '(') => open.push(Some("')'")),
+            (None, '[') => open.push(is_value.then_some("']'")),
+            (None, '{') => open.push(None),
+            (None, ')' | ']' | '}') => {
+                open.pop();
+            }
+            (None, _) => {}
+        }
+        if quote.is_none() && !character.is_whitespace() {
+            is_value = character.is_alphanumeric() || "_)]}\"'`".contains(character);
+        }
+    }
+    match open.last() {
+        None => Some("<EOF>"),
+        Some(close) => *close,
+    }
 }

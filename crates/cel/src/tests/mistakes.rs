@@ -25,6 +25,46 @@ fn what_is_empty_shows_no_line_and_wide_characters_have_wide_marks() {
 }
 
 #[test]
+fn behind_a_complete_expression_only_its_end_is_expected() {
+    for (source, expected) in [
+        (
+            "a b c",
+            "1:3: Syntax error: mismatched input 'b' expecting <EOF>",
+        ),
+        (
+            "10.0.0.1",
+            "1:5: Syntax error: mismatched input '.0' expecting <EOF>",
+        ),
+        (
+            "(a) b c",
+            "1:5: Syntax error: mismatched input 'b' expecting <EOF>",
+        ),
+        (
+            "a[0] b c",
+            "1:6: Syntax error: mismatched input 'b' expecting <EOF>",
+        ),
+        (
+            "'(' : 1",
+            "1:5: Syntax error: mismatched input ':' expecting <EOF>",
+        ),
+        (
+            "(a b c)",
+            "1:4: Syntax error: mismatched input 'b' expecting ')'",
+        ),
+        (
+            "f(a, b c d)",
+            "1:8: Syntax error: mismatched input 'c' expecting ')'",
+        ),
+        (
+            "a[b c d]",
+            "1:5: Syntax error: mismatched input 'c' expecting ']'",
+        ),
+    ] {
+        assert_eq!(told(source)[0], expected, "{source}");
+    }
+}
+
+#[test]
 fn a_message_of_an_unknown_type_is_one_mistake() {
     assert_eq!(
         told("Object{spec: Object.spec{replicas: me.b}}"),

@@ -333,9 +333,9 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
     }
     let (text, at) = (rule.text("message"), path.child("message"));
     if !text.is_empty() && text.trim().is_empty() {
-        errors.invalid(&at, text, "message must be non-empty if specified");
+        errors.invalid(&at, text, "must be non-empty if specified");
     } else if text.trim().contains(['\n', '\r']) {
-        errors.invalid(&at, text, "message must not contain line breaks");
+        errors.invalid(&at, text, "must not contain line breaks");
     }
     fields::validate(VALIDATION, rule, path, errors);
 }

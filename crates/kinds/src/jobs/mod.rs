@@ -88,8 +88,8 @@ impl Kind for Jobs {
             if is_shared {
                 object["metadata"]["labels"] =
                     object["spec"]["template"]["metadata"]["labels"].clone();
-            } else if !ctx.dry_run {
-                // kube-apiserver copies the labels when it decodes the stored object, and a dry run stores nothing.
+            } else {
+                // kube-apiserver copies the labels when it decodes the stored object, or what a dry run would have stored.
                 label_like_template(object);
             }
         }

@@ -157,6 +157,16 @@ pub const METADATA_FIELDS: [&str; 15] = [
     "managedFields",
 ];
 
+/// The fields of an owner reference in the order of the Go struct.
+pub const OWNER_FIELDS: [&str; 6] = [
+    "apiVersion",
+    "kind",
+    "name",
+    "uid",
+    "controller",
+    "blockOwnerDeletion",
+];
+
 #[derive(Default)]
 struct Printer<'a> {
     out: String,
@@ -225,9 +235,24 @@ impl Printer<'_> {
         for field in METADATA_FIELDS {
             if let Some(value) = metadata.field(field) {
                 self.key(field, first);
+                match field {
+                    "ownerReferences" => self.list(value, Self::owner),
+                    _ => self.plain(value),
+                }
+            }
+        }
+    }
+
+    fn owner(&mut self, owner: &Value) {
+        self.open('{');
+        let mut first = true;
+        for field in OWNER_FIELDS {
+            if let Some(value) = owner.field(field) {
+                self.key(field, &mut first);
                 self.plain(value);
             }
         }
+        self.close('}', first);
     }
 
     fn label_selector(&mut self, selector: &Value) {

@@ -95,7 +95,7 @@ pub(crate) fn check_binding(
     let rules = ctx
         .authorizer
         .role(kind, role_name, ctx.namespace)
-        .ok_or_else(|| not_found(roles, role_name))?;
+        .ok_or_else(|| not_found(plural, role_name))?;
     confirm(ctx, &rules).map_err(|why| forbidden(plural, name, &why))
 }
 

@@ -191,9 +191,17 @@ impl Kind for ResourceClaimTemplate {
         }
     }
 
-    fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    fn creation_checks(&self) -> &'static [Check] {
+        // kube-apiserver looks for admin access before anything else.
+        &[Check::Change, Check::Metadata, Check::Object]
+    }
+
+    fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        rights::admin_access(ctx, &object["spec"]["spec"], errors);
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
-        rights::admin_access(ctx, &spec["spec"], errors);
         external::template_metadata(&spec["metadata"], &path.child("metadata"), errors);
         let at = path.child("spec");
         claim::devices(&spec["spec"]["devices"], &at.child("devices"), errors);

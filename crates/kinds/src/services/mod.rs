@@ -119,8 +119,13 @@ impl Kind for Service {
         }
     }
 
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        update::drop_without_cluster_ip(object);
+    }
+
     fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         update::drop_fields_of_old_type(object, old);
+        update::drop_without_cluster_ip(object);
     }
 
     fn validate_against(

@@ -73,6 +73,19 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
     }
 }
 
+/// Drops the policy for traffic within the cluster from a Service of type ExternalName, which has no such traffic. kube-apiserver does so
+/// when it reads the stored Service, so that validation still refuses a policy that it does not know.
+pub(super) fn drop_without_cluster_ip(object: &mut Value) {
+    let spec = &mut object["spec"];
+    let is_known = matches!(spec.text("internalTrafficPolicy"), "Cluster" | "Local");
+    if spec["type"] == "ExternalName"
+        && is_known
+        && let Some(spec) = spec.as_object_mut()
+    {
+        spec.remove("internalTrafficPolicy");
+    }
+}
+
 /// Records the errors of changes in a Service.
 pub(super) fn validate(errors: &mut Errors, service: &Value, old: &Value) {
     let (spec, before) = (&service["spec"], &old["spec"]);

@@ -80,7 +80,6 @@ impl<'s> Walker<'s> {
     pub(super) fn below(kind: &'s Type, field: &'s str) -> Self {
         let mut walker = Walker::new(kind);
         walker.path.push_str(field);
-        walker.fields.push(field);
         walker
     }
 

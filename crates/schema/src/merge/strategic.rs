@@ -85,6 +85,24 @@ pub fn without_spent_directives(patch: &Value, tree: &Value) -> Value {
     }
 }
 
+/// Returns a patch as its error message shows it: without the nulls below fields that the original does not have, which the merge takes
+/// out of the patch itself (kube-apiserver: `discardNullValuesFromPatch`).
+pub fn without_unmatched_nulls(patch: &Value, original: &Value) -> Value {
+    match (patch, original) {
+        (Value::Object(patch), Value::Object(original)) => patch
+            .iter()
+            .map(|(key, value)| {
+                let shown = match original.get(key) {
+                    Some(original) => without_unmatched_nulls(value, original),
+                    None => without_nulls(value.clone()),
+                };
+                (key.clone(), shown)
+            })
+            .collect(),
+        (patch, _) => patch.clone(),
+    }
+}
+
 /// The type of the value that is merged.
 #[derive(Clone, Copy)]
 struct Schema<'s> {

@@ -18,6 +18,7 @@ mod merge;
 mod typed;
 mod unowned;
 
+pub(super) use typed::fits;
 pub use unowned::merge_unowned;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";

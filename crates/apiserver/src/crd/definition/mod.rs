@@ -108,7 +108,7 @@ pub(crate) fn unknown_formats(schema: &Value) -> Vec<String> {
     let found = std::cell::RefCell::new(Vec::new());
     any(schema, &|schema| {
         let format = text(schema, "format");
-        if text(schema, "type") == "string" && !format.is_empty() && !formats::is_known(format) {
+        if !format.is_empty() && !formats::is_known_of(text(schema, "type"), format) {
             found.borrow_mut().push(format.to_owned());
         }
         false

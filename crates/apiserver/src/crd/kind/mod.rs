@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use mullion_kinds::{Check, Deletion, Kind, request::Ctx};
 use mullion_kube_text::{
     field::{Errors, Path},
-    golang::quote,
+    golang::{number, quote},
 };
 use mullion_schema::time;
 use serde_json::{Value, json};
@@ -69,6 +69,8 @@ impl Approval {
 
 impl Kind for CustomResourceDefinition {
     fn default(&self, object: &mut Value) {
+        // Go decodes the numbers of defaults and enums into any type and writes them anew.
+        number::settle(object);
         let spec = &mut object["spec"];
         let kind = text(&spec["names"], "kind").to_owned();
         if !kind.is_empty() {

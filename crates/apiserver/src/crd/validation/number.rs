@@ -23,101 +23,124 @@ fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
 }
 
 /// Validates a number against a schema.
+///
+/// Where the type and a bound are integers, Go compares integers. A bound that does not fit the type and format is an error of its own, and
+/// then compared as a double.
 pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
     let mut outcome = Outcome::default();
     let data = value.as_f64().unwrap_or_default();
     let integer = value.as_i64();
     if !in_range(schema, data, integer) {
-        let with = if schema.format.is_empty() {
-            " (default format)".to_owned()
-        } else {
-            format!(" with format {}", schema.format)
-        };
-        outcome.add(
-            path,
-            FindingKind::Nowhere,
-            None,
-            format!(
-                "Checked value must be of type {}{with} in {path}",
-                schema.kind
-            ),
-        );
+        outcome.merge(out_of_range(schema, "Checked", path));
     }
     if let Some(factor) = schema.multiple_of {
-        let wrong = |outcome: &mut Outcome, factor: Value| {
-            outcome.add(
-                path,
-                FindingKind::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be a multiple of {factor}"),
-            );
-        };
-        match integer {
-            Some(number) => {
-                // Go converts the factor of an integer to int64, so a factor below 1 becomes 0.
-                let factor = factor as i64;
-                if factor <= 0 {
-                    let message =
-                        format!("factor MultipleOf declared for {path} must be positive: {factor}");
-                    outcome.add(path, FindingKind::Invalid, Some(factor.into()), message);
-                } else if number % factor != 0 {
-                    wrong(&mut outcome, factor.into());
-                }
-            }
-            None => {
-                let quotient = if factor < 1.0 {
-                    1.0 / factor * data
-                } else {
-                    data / factor
-                };
-                if (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
-                    wrong(&mut outcome, plain(factor));
-                }
-            }
+        let is_fit = bound_fits(schema, factor);
+        if !is_fit {
+            outcome.merge(out_of_range(schema, "MultipleOf", path));
+        }
+        match integer.filter(|_| is_fit) {
+            Some(number) => outcome.merge(multiple_of_integer(value, number, factor, path)),
+            None => outcome.merge(multiple(value, data, factor, path)),
         }
     }
-    if let Some(max) = schema.maximum {
-        let exceeds = if schema.exclusive_maximum {
-            data >= max
-        } else {
-            data > max
+    for (bound, is_maximum) in [(schema.maximum, true), (schema.minimum, false)] {
+        let Some(bound) = bound else {
+            continue;
         };
-        if exceeds {
-            let than = if schema.exclusive_maximum {
-                "less than"
+        let is_fit = bound_fits(schema, bound);
+        if !is_fit {
+            let what = if is_maximum {
+                "Maximum boundary"
             } else {
-                "less than or equal to"
+                "Minimum boundary"
             };
-            outcome.add(
-                path,
-                FindingKind::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be {than} {}", plain(max)),
-            );
+            outcome.merge(out_of_range(schema, what, path));
         }
-    }
-    if let Some(min) = schema.minimum {
-        let below = if schema.exclusive_minimum {
-            data <= min
-        } else {
-            data < min
+        // Go converts the bound of an integer to int64.
+        let bound = match integer {
+            Some(_) if is_fit => bound.trunc(),
+            _ => bound,
         };
-        if below {
-            let than = if schema.exclusive_minimum {
-                "greater than"
-            } else {
-                "greater than or equal to"
-            };
-            outcome.add(
-                path,
-                FindingKind::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be {than} {}", plain(min)),
-            );
-        }
+        outcome.merge(within(schema, value, bound, is_maximum, path));
     }
     outcome.passed += 1;
     outcome
+}
+
+/// Returns whether a bound is in the range of the schema's type and format.
+fn bound_fits(schema: &Schema, bound: f64) -> bool {
+    let whole = (bound.fract() == 0.0 && bound.abs() < 9.2e18).then_some(bound as i64);
+    in_range(schema, bound, whole)
+}
+
+fn out_of_range(schema: &Schema, what: &str, path: &str) -> Outcome {
+    let with = if schema.format.is_empty() {
+        " (default format)".to_owned()
+    } else {
+        format!(" with format {}", schema.format)
+    };
+    let message = format!(
+        "{what} value must be of type {}{with} in {path}",
+        schema.kind
+    );
+    Outcome::failed(path, FindingKind::Nowhere, None, message)
+}
+
+fn multiple_of_integer(value: &Value, number: i64, factor: f64, path: &str) -> Outcome {
+    // Go converts the factor of an integer to int64, so a factor below 1 becomes 0.
+    let factor = factor as i64;
+    if factor <= 0 {
+        return no_factor(factor.into(), path);
+    }
+    match number % factor == 0 {
+        true => Outcome::default(),
+        false => no_multiple(value, factor.into(), path),
+    }
+}
+
+fn multiple(value: &Value, data: f64, factor: f64, path: &str) -> Outcome {
+    if factor <= 0.0 {
+        return no_factor(plain(factor), path);
+    }
+    let quotient = if factor < 1.0 {
+        1.0 / factor * data
+    } else {
+        data / factor
+    };
+    match (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
+        true => no_multiple(value, plain(factor), path),
+        false => Outcome::default(),
+    }
+}
+
+fn no_factor(factor: Value, path: &str) -> Outcome {
+    let message = format!("factor MultipleOf declared for {path} must be positive: {factor}");
+    Outcome::failed(path, FindingKind::Invalid, Some(factor), message)
+}
+
+fn no_multiple(value: &Value, factor: Value, path: &str) -> Outcome {
+    let message = format!("{path} in body should be a multiple of {factor}");
+    Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
+}
+
+/// Checks a number against its maximum or minimum.
+fn within(schema: &Schema, value: &Value, bound: f64, is_maximum: bool, path: &str) -> Outcome {
+    let data = value.as_f64().unwrap_or_default();
+    let (is_wrong, than) = match (
+        is_maximum,
+        schema.exclusive_maximum,
+        schema.exclusive_minimum,
+    ) {
+        (true, true, _) => (data >= bound, "less than"),
+        (true, false, _) => (data > bound, "less than or equal to"),
+        (false, _, true) => (data <= bound, "greater than"),
+        (false, _, false) => (data < bound, "greater than or equal to"),
+    };
+    if !is_wrong {
+        return Outcome::default();
+    }
+    let message = format!("{path} in body should be {than} {}", plain(bound));
+    Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
 }
 
 /// Converts a number as Go prints it: without a fraction of zero.

@@ -77,12 +77,9 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
                 None => return Ok(None),
             },
             other => {
-                let until = inside[..end].trim_end_matches('.');
-                return Err(unfit(
-                    &format!(".{until}"),
-                    other,
-                    "map[string]interface {}",
-                ));
+                // The path ends with the field that was looked for.
+                let path = &inside[..end + name.len()];
+                return Err(unfit(path, other, "map[string]interface {}"));
             }
         }
         end += name.len() + 1;
@@ -134,8 +131,8 @@ mod tests {
             found(json!({"spec": {"n": "3"}, "status": 1.5})),
             [
                 ".spec.n: Invalid value: 0: .spec.n accessor error: 3 is of the type string, expected int64",
-                ".status.n: Invalid value: 0: .status accessor error: 1.5 is of the type float64, expected map[string]interface{}",
-                ".status.s: Invalid value: \"\": .status accessor error: 1.5 is of the type float64, expected map[string]interface{}",
+                ".status.n: Invalid value: 0: .status.n accessor error: 1.5 is of the type float64, expected map[string]interface{}",
+                ".status.s: Invalid value: \"\": .status.s accessor error: 1.5 is of the type float64, expected map[string]interface{}",
             ]
         );
     }

@@ -121,10 +121,15 @@ fn propagation(call: &Call, options: &DeleteOptions, object: &Value) -> Propagat
     if default == Propagation::Unsupported {
         return default;
     }
+    let resource = call.resource();
+    let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
     match (options.orphan_dependents, options.policy.as_deref()) {
         (Some(true), _) | (_, Some("Orphan")) => Propagation::Orphan,
         (_, Some("Foreground")) => Propagation::Foreground,
-        (Some(false), _) | (_, Some(_)) => Propagation::Background,
+        (_, Some(_)) => Propagation::Background,
+        // Only kube-apiserver's storage of namespaces reads this option as the opposite of orphaning.
+        (Some(false), None) if is_namespace => Propagation::Foreground,
+        (Some(false), None) => Propagation::Background,
         _ if has(ORPHAN) => Propagation::Orphan,
         _ if has(FOREGROUND) => Propagation::Foreground,
         _ => default,

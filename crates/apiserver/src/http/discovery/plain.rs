@@ -59,6 +59,7 @@ struct Version<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Resources<'a> {
     kind: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     api_version: &'static str,
     group_version: String,
     resources: Vec<Resource<'a>>,
@@ -150,7 +151,8 @@ pub(super) fn resources<'a>(table: &'a Table, group: &str, version: &str) -> Opt
     };
     Some(Resources {
         kind: "APIResourceList",
-        api_version: "v1",
+        // kube-apiserver leaves it out of the list at /api/v1, which clients older than Kubernetes 1.1 read.
+        api_version: if group.is_empty() { "" } else { "v1" },
         group_version: match group {
             "" => version.to_owned(),
             group => format!("{group}/{version}"),

@@ -60,6 +60,8 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let admission = Admission::new(call, &write_options, Operation::Create);
     admission.mutate(&call.name, &mut eviction, None).await?;
     admission.judge(&call.name, &mut eviction, None).await?;
+    // Only the deletion validates the options, after the pod has been found.
+    call.stored()?;
     let mut options = DeleteOptions::of(&eviction["deleteOptions"])?;
     options.dry_run |= write_options.dry_run;
     loop {

@@ -193,12 +193,13 @@ fn print(line: &Line, timestamps: bool) -> Bytes {
     format!("{stamp}{}\n", line.text).into()
 }
 
-/// Returns 404 if the pod's Node does not exist: kube-apiserver looks up the kubelet's address there before it connects.
+/// Returns 404 if the pod's Node does not exist: kube-apiserver looks up the kubelet's address there before it connects. The error names
+/// the Node as if it were a pod.
 pub(super) fn require_node(call: &Call, node: &str) -> Result<(), Status> {
     let ctx = call.ctx(false);
     match ctx.lookup.find("", "nodes", None, node) {
         Some(_) => Ok(()),
-        None => Err(Status::core_not_found("nodes", node)),
+        None => Err(Status::core_not_found("pods", node)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{future::Future, pin::Pin};
 use axum::body::Body;
 use http::{Method, Response};
 use mullion_kinds::{
-    podspec::internal::METADATA_FIELDS,
+    podspec::internal::{METADATA_FIELDS, OWNER_FIELDS},
     rbac::rule::Rule,
     request::{
         Authorize, User,
@@ -203,6 +203,7 @@ async fn review(
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
     metadata::wipe(&mut review);
+    write::dedup_owners(call, &mut review, false);
     write::track_ownership(call, &options, write::Part::Main, &mut review, None);
     ownership::unfold(&mut review);
     let name = metadata::text(&review, "name").to_owned();
@@ -443,9 +444,14 @@ fn check_metadata(errors: &mut Errors, metadata: &Value, namespaced: bool) {
 fn ordered(object: &Value, order: &[&str]) -> String {
     let fields = order.iter().filter_map(|field| {
         let value = object.field(field)?;
+        let order = match *field {
+            "managedFields" => ENTRY_ORDER,
+            "ownerReferences" => &OWNER_FIELDS,
+            _ => &[],
+        };
         let text = match value.as_array() {
-            Some(entries) if *field == "managedFields" => {
-                let entries = entries.iter().map(|entry| ordered(entry, ENTRY_ORDER));
+            Some(entries) if !order.is_empty() => {
+                let entries = entries.iter().map(|entry| ordered(entry, order));
                 format!("[{}]", entries.collect::<Vec<_>>().join(","))
             }
             _ => value.to_string(),

@@ -6,7 +6,9 @@ use mullion_kinds::{Column, print};
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::quote,
+    names::NameRule,
     status::{Details, Status},
+    validation::metadata as metadata_rules,
 };
 use mullion_schema::{Type, ownership};
 use serde_json::{Value, json};
@@ -199,6 +201,37 @@ impl ScaleSource<'_> {
     }
 }
 
+/// Returns 422 for a negative number of replicas of a custom resource.
+fn check_custom_replicas(call: &Call, paths: &Paths<'_>, replicas: i64) -> Result<(), Status> {
+    if replicas >= 0 {
+        return Ok(());
+    }
+    let mut errors = Errors::default();
+    let path = format!(".{}", paths.spec);
+    let why = "should be a non-negative integer";
+    errors.invalid(&Path::new(&path), replicas, why);
+    Err(Status::invalid(call.resource(), &call.name, &errors))
+}
+
+/// Returns 422 unless the Scale of a built-in kind is valid (kube-apiserver: `ValidateScale`).
+fn check_scale(call: &Call, scale: &Value, replicas: i64) -> Result<(), Status> {
+    let (mut errors, path) = (Errors::default(), Path::new("metadata"));
+    let rule = NameRule::DnsSubdomain;
+    metadata_rules::object_meta(&mut errors, &path, &scale["metadata"], true, rule);
+    metadata_rules::kube_finalizers(&mut errors, &path, &scale["metadata"]);
+    if replicas < 0 {
+        let why = "must be greater than or equal to 0";
+        errors.invalid(&Path::new("spec").child("replicas"), replicas, why);
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => {
+            let name = &call.name;
+            Err(Status::invalid_kind("autoscaling", "Scale", name, &errors))
+        }
+    }
+}
+
 /// Returns the 409 for a Scale with another object's uid.
 fn of_another(call: &Call, given: &str, stored: &str) -> Status {
     let resource = call.resource();
@@ -240,28 +273,9 @@ impl Source for ScaleSource<'_> {
             let why = format!("the spec replicas field {path} cannot be empty");
             return Err(Status::bad_request(why));
         }
-        if replicas < 0 {
-            let mut errors = Errors::default();
-            if call.row.custom {
-                let path = format!(".{}", self.paths.spec);
-                errors.invalid(
-                    &Path::new(&path),
-                    replicas,
-                    "should be a non-negative integer",
-                );
-                return Err(Status::invalid(call.resource(), &call.name, &errors));
-            }
-            errors.invalid(
-                &Path::new("spec").child("replicas"),
-                replicas,
-                "must be greater than or equal to 0",
-            );
-            return Err(Status::invalid_kind(
-                "autoscaling",
-                "Scale",
-                &call.name,
-                &errors,
-            ));
+        match call.row.custom {
+            true => check_custom_replicas(call, self.paths, replicas)?,
+            false => check_scale(call, &scale, replicas)?,
         }
         match metadata::text(&scale, "uid") {
             "" => {}

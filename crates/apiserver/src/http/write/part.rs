@@ -70,6 +70,8 @@ fn keep_metadata(sent: &mut Map<String, Value>, old: &Value, rule: StatusMetadat
                 .filter_map(|field| Some((field.to_owned(), sent.remove(field)?)))
                 .collect();
             *sent = old["metadata"].as_object().cloned().unwrap_or_default();
+            // A write that names no version must not get the stored one as its precondition.
+            sent.remove("resourceVersion");
             sent.extend(owned);
             return;
         }

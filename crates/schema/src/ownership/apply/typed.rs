@@ -1,4 +1,4 @@
-//! Checks that a configuration has the shape of its type: only declared fields, lists where lists belong, and items with keys.
+//! Checks that a configuration or an object has the shape of its type: only declared fields, lists where lists belong, and items with keys.
 //!
 //! The errors are those of structured-merge-diff's validation (`typed/validate.go`), which precedes decoding: all that are found, but
 //! only the first undeclared field of each object.
@@ -12,21 +12,34 @@ use crate::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go
 
 /// Checks a configuration; returns all errors as one text.
 pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {
-    let mut walk = Walk {
-        arena: kind.arena(),
-        path: Vec::new(),
-        found: Vec::new(),
-    };
-    walk.value(kind.id(), config);
-    match walk.found.as_slice() {
+    let found = misfits(kind, config, false);
+    match found.as_slice() {
         [] => Ok(()),
         [one] => Err(one.clone()),
         all => Err(format!("errors:\n  {}", all.join("\n  "))),
     }
 }
 
+/// Returns whether an object has the shape of its type. Items of a list may have the same key, as in objects that were not applied.
+pub(in crate::ownership) fn fits(kind: &Type, object: &Value) -> bool {
+    misfits(kind, object, true).is_empty()
+}
+
+fn misfits(kind: &Type, value: &Value, allows_duplicates: bool) -> Vec<String> {
+    let mut walk = Walk {
+        arena: kind.arena(),
+        allows_duplicates,
+        path: Vec::new(),
+        found: Vec::new(),
+    };
+    walk.value(kind.id(), value);
+    walk.found
+}
+
 struct Walk<'s> {
     arena: &'s Arena,
+    /// Whether items of a list may have the same key.
+    allows_duplicates: bool,
     /// The elements of the current path, in the form of field sets.
     path: Vec<String>,
     found: Vec<String>,
@@ -109,7 +122,7 @@ impl Walk<'_> {
                         // The items behind it are not checked either, as upstream.
                         Err(why) => return self.wrong(&format!("element {index}: {why}")),
                     };
-                    if seen.contains(&at) {
+                    if !self.allows_duplicates && seen.contains(&at) {
                         let mut key = FieldSet::default();
                         key.insert(std::slice::from_ref(&at));
                         let key = key.paths().concat();

@@ -1,0 +1,269 @@
+//! Answers in which a comparison of random requests with kube-apiserver 1.36.3 found differences, word for word.
+
+use mullion_apiserver::Config;
+use serde_json::{Value, json};
+
+use crate::{
+    api::Api,
+    custom_resources::{CRONTABS, DEFINITIONS, crontab, crontabs, established, served},
+};
+
+const CORE: &str = "/api/v1/namespaces/default";
+
+#[tokio::test]
+async fn plain_discovery_lists_have_the_media_types_of_objects() {
+    let api = Api::new(Config::default());
+    let list = api.get("/api/v1").await.ok();
+    assert_eq!(list.get("apiVersion"), None);
+    assert_eq!(list["groupVersion"], "v1");
+    for path in ["/api", "/apis", "/api/v1", "/apis/apps", "/apis/apps/v1"] {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(api.status_of("GET", path, table).await, 406, "{path}");
+        assert_eq!(api.status_of("GET", path, "text/html").await, 406, "{path}");
+        let either = "text/html,application/yaml";
+        assert_eq!(api.status_of("GET", path, either).await, 200, "{path}");
+    }
+    // kube-aggregator, which serves these two, looks at the header without the router.
+    for (path, status) in [("/apis", 200), ("/apis/apps", 200), ("/apis/apps/v1", 406)] {
+        let any = "application/*";
+        assert_eq!(api.status_of("GET", path, any).await, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_labels_a_job_like_its_pods() {
+    let api = Api::new(Config::default());
+    let job = json!({"metadata": {"name": "x"}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
+    let path = "/apis/batch/v1/namespaces/default/jobs?dryRun=All";
+    let made = api.post(path, job).await.ok();
+    assert_eq!(made["metadata"]["labels"]["job-name"], "x");
+    assert_eq!(
+        made["metadata"]["labels"],
+        made["spec"]["template"]["metadata"]["labels"]
+    );
+}
+
+#[tokio::test]
+async fn a_patched_object_without_a_version_is_read_as_the_internal_type() {
+    let api = Api::new(Config::default());
+    let map = json!({"metadata": {"name": "x"}, "data": {"a": "b"}});
+    api.post(&format!("{CORE}/configmaps"), map).await.ok();
+    let path = format!("{CORE}/configmaps/x");
+    let nameless = api.merge(&path, json!({"apiVersion": null})).await;
+    assert_eq!(
+        nameless.warnings,
+        [
+            r#"299 - "unknown field \"data\"""#,
+            r#"299 - "unknown field \"metadata\"""#
+        ]
+    );
+    assert_eq!(
+        nameless.refused(400),
+        "the name of the object (x based on URL) was undeterminable: name must be provided"
+    );
+    let strict = format!("{path}?fieldValidation=Strict");
+    let why = api.merge(&strict, json!({"apiVersion": null})).await;
+    let why = why.refused(422);
+    let end = r#"strict decoding error: unknown field "data", unknown field "metadata""#;
+    assert!(why.ends_with(end), "{why}");
+    for (patch, end) in [
+        (
+            json!({"kind": 5}),
+            "couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string",
+        ),
+        (
+            json!({"apiVersion": "a/b/c"}),
+            "unexpected GroupVersion string: a/b/c",
+        ),
+    ] {
+        let why = api.merge(&path, patch).await.refused(422);
+        assert!(why.ends_with(end), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn the_metadata_of_a_scale_is_validated() {
+    let api = Api::new(Config::default());
+    let labels = json!({"a": "b"});
+    let deployment = json!({"metadata": {"name": "x"}, "spec": {"selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    api.post(deployments, deployment).await.ok();
+    let scale =
+        json!({"metadata": {"finalizers": ["ab"], "generation": -1}, "spec": {"replicas": -1}});
+    let answer = api.merge(&format!("{deployments}/x/scale"), scale).await;
+    assert_eq!(
+        answer.refused(422),
+        "Scale.autoscaling \"x\" is invalid: [metadata.generation: Invalid value: -1: must be greater than or equal to 0, \
+         metadata.finalizers[0]: Invalid value: \"ab\": name is neither a standard finalizer name nor is it fully qualified, \
+         spec.replicas: Invalid value: -1: must be greater than or equal to 0]"
+    );
+}
+
+#[tokio::test]
+async fn a_quota_of_more_requests_than_limits_is_warned_of() {
+    let api = Api::new(Config::default());
+    let quotas = format!("{CORE}/resourcequotas");
+    let hard = json!({"cpu": "3", "requests.cpu": "1.5", "limits.cpu": "1", "memory": "1Gi", "limits.memory": "1Gi"});
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
+    assert_eq!(
+        api.post(&quotas, quota.clone()).await.warnings,
+        [r#"299 - "ResourceQuota requests.cpu (1500m) should be less than limits.cpu (1)""#]
+    );
+    let none: [&str; 0] = [];
+    let again = api.put(&format!("{quotas}/q"), quota).await;
+    assert_eq!(again.warnings, none);
+}
+
+#[tokio::test]
+async fn an_external_name_has_no_policy_for_traffic_within_the_cluster() {
+    let api = Api::new(Config::default());
+    let service = |policy: &str| json!({"metadata": {"name": "s"}, "spec": {"type": "ExternalName", "externalName": "x.y", "internalTrafficPolicy": policy}});
+    let services = format!("{CORE}/services");
+    let made = api.post(&services, service("Local")).await.ok();
+    assert_eq!(made["spec"].get("internalTrafficPolicy"), None);
+    let unknown = api.put(&format!("{services}/s"), service("<Foo>")).await;
+    assert_eq!(
+        unknown.refused(422),
+        r#"Service "s" is invalid: spec.internalTrafficPolicy: Unsupported value: "\u003cFoo\u003e": supported values: "Cluster", "Local""#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_resources_are_written_by_their_versions_and_listed_without_an_empty_token() {
+    let api = served().await;
+    api.post(CRONTABS, crontab("a", json!({"cron": "x"})))
+        .await
+        .ok();
+    let status = json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "a"}, "status": {"ready": 1}});
+    assert_eq!(
+        api.put(&format!("{CRONTABS}/a/status"), status)
+            .await
+            .refused(422),
+        "crontabs.stable.example.com \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+    );
+    assert_eq!(api.get(CRONTABS).await.ok()["metadata"]["continue"], "");
+    let table = api.table(CRONTABS).await;
+    assert_eq!(table["metadata"].get("continue"), None);
+    for (metadata, why) in [
+        (
+            json!({"labels": 5}),
+            "struct field ObjectMeta.labels of type map[string]string",
+        ),
+        (
+            json!({"name": "b", "ownerReferences": [{"uid": 5}]}),
+            "struct field OwnerReference.ownerReferences.uid of type types.UID",
+        ),
+        (json!(5), "value of type v1.ObjectMeta"),
+    ] {
+        let mut wrong = crontab("b", json!({"cron": "x"}));
+        wrong["metadata"] = metadata;
+        let why = format!(
+            "CronTab in version \"v1\" cannot be handled as a CronTab: json: cannot unmarshal number into Go {why}"
+        );
+        assert_eq!(api.post(CRONTABS, wrong).await.refused(400), why);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_does_not_fit_its_type_has_no_owners() {
+    let api = served().await;
+    let mut odd = crontab("a", json!({"cron": "x"}));
+    // The status is dropped, but only after the owners of the fields are found.
+    odd["status"] = json!({"ready": "x"});
+    let made = api.post(CRONTABS, odd).await.ok();
+    assert_eq!(made["metadata"].get("managedFields"), None);
+    assert_eq!(made.get("status"), None);
+}
+
+fn with_properties(properties: Value) -> Value {
+    let mut definition = crontabs();
+    let version = &mut definition["spec"]["versions"][0];
+    version["subresources"] = json!({});
+    version["selectableFields"] = Value::Null;
+    version["schema"] = json!({"openAPIV3Schema": {"type": "object", "properties": {
+        "spec": {"type": "object", "properties": properties}}}});
+    definition
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_and_formats_of_a_schema_are_read_as_go_reads_them() {
+    let api = Api::new(Config::default());
+    let formats = json!({
+        "a": {"type": "integer", "format": "float"}, "b": {"type": "number", "format": "int32"}, "c": {"type": "boolean", "format": "x"},
+        "d": {"type": "integer", "format": "int64"}, "e": {"type": "number", "format": "double"}, "f": {"type": "string", "format": "date"},
+    });
+    let dry = format!("{DEFINITIONS}?dryRun=All");
+    assert_eq!(
+        api.post(&dry, with_properties(formats)).await.warnings,
+        ["float", "int32", "x"]
+            .map(|format| format!(r#"299 - "unrecognized format \"{format}\"""#))
+    );
+    let properties = json!({
+        "enum": {"type": "number", "enum": [1.0, 2.5], "default": 1.0},
+        "min": {"type": "integer", "minimum": 1.5},
+        "factor": {"type": "integer", "multipleOf": 1.5},
+        "number": {"type": "number", "minimum": 1.5},
+        "text": {"type": "string", "format": "int32", "maxLength": 1},
+    });
+    established(&api, with_properties(properties)).await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
+    let shown = api
+        .get(&format!("{DEFINITIONS}/crontabs.stable.example.com"))
+        .await
+        .ok();
+    let schema = &shown["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let listed = &schema["properties"]["spec"]["properties"]["enum"];
+    assert_eq!(listed["enum"], json!([1, 2.5]));
+    assert_eq!(listed["default"], json!(1));
+    let prefix = "CronTab.stable.example.com \"a\" is invalid: ";
+    for (spec, why) in [
+        (
+            json!({"enum": 3}),
+            r#"spec.enum: Unsupported value: 3: supported values: "1", "2.5""#,
+        ),
+        (
+            json!({"min": 2}),
+            r#"<nil>: Invalid value: "": Minimum boundary value must be of type integer (default format) in spec.min"#,
+        ),
+        (
+            json!({"factor": 2}),
+            "[<nil>: Invalid value: \"\": MultipleOf value must be of type integer (default format) in spec.factor, \
+             spec.factor: Invalid value: 2: spec.factor in body should be a multiple of 1.5]",
+        ),
+        (
+            json!({"number": 0}),
+            "spec.number: Invalid value: 0: spec.number in body should be greater than or equal to 1",
+        ),
+        (
+            json!({"text": 1}),
+            r#"spec.text: Invalid value: "integer": spec.text in body must be of type string: "integer""#,
+        ),
+        (
+            json!({"text": "aa"}),
+            "spec.text: Too long: may not be more than 1 byte",
+        ),
+    ] {
+        let refused = api.post(CRONTABS, crontab("a", spec)).await.refused(422);
+        assert_eq!(refused, format!("{prefix}{why}"));
+    }
+    let fits = json!({"number": 1});
+    api.post(CRONTABS, crontab("a", fits)).await.ok();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_applied_null_stays_and_is_refused() {
+    let api = served().await;
+    let config = crontab("a", json!({"cron": null}));
+    let path = format!("{CRONTABS}/a?fieldManager=m");
+    let media = "application/apply-patch+yaml";
+    let answer = api
+        .send_text("PATCH", &path, media, &config.to_string())
+        .await;
+    let refused = answer.refused(422);
+    let why =
+        r#"spec.cron: Invalid value: "null": spec.cron in body must be of type string: "null""#;
+    assert!(refused.contains(why), "{refused}");
+}
