@@ -415,11 +415,11 @@ impl fmt::Display for BadValue {
 /// Encodes a text as Go's JSON encoder does, except the characters of HTML.
 fn json_string(text: &str) -> String {
     let json = Value::from(text).to_string();
-    match json.contains(['\u{2028}', '\u{2029}']) {
-        true => json
-            .replace('\u{2028}', "\\u2028")
-            .replace('\u{2029}', "\\u2029"),
-        false => json,
+    if json.contains(['\u{2028}', '\u{2029}']) {
+        json.replace('\u{2028}', "\\u2028")
+            .replace('\u{2029}', "\\u2029")
+    } else {
+        json
     }
 }
 

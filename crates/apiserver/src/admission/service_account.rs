@@ -209,14 +209,15 @@ fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {
         .find("", "serviceaccounts", Some(namespace), name)
         .ok_or_else(|| {
             let wrong = names::path_segment(name);
-            let why = match wrong.is_empty() {
-                true => format!("serviceaccount {name:?} not found"),
+            let why = if wrong.is_empty() {
+                format!("serviceaccount {name:?} not found")
+            } else {
                 // kube-apiserver's client refuses to ask for such a name.
-                false => format!(
+                format!(
                     "invalid resource name {}: [{}]",
                     quote(name),
                     wrong.join(" ")
-                ),
+                )
             };
             request.forbidden(&format!(
                 "error looking up service account {namespace}/{name}: {why}"

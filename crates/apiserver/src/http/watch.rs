@@ -342,9 +342,10 @@ impl LineWriter {
 
     /// Returns the column definitions for the next table. kube-apiserver sends them with the first table alone; kubectl keeps them.
     fn columns(&mut self, row: &Row) -> Value {
-        match std::mem::replace(&mut self.columns_sent, true) {
-            true => Value::Null,
-            false => table::definitions(row),
+        if std::mem::replace(&mut self.columns_sent, true) {
+            Value::Null
+        } else {
+            table::definitions(row)
         }
     }
 

@@ -92,9 +92,10 @@ fn multiple_of_integer(value: &Value, number: i64, factor: f64, path: &str) -> O
     if factor <= 0 {
         return no_factor(factor.into(), path);
     }
-    match number % factor == 0 {
-        true => Outcome::default(),
-        false => no_multiple(value, factor.into(), path),
+    if number % factor == 0 {
+        Outcome::default()
+    } else {
+        no_multiple(value, factor.into(), path)
     }
 }
 
@@ -107,9 +108,10 @@ fn multiple(value: &Value, data: f64, factor: f64, path: &str) -> Outcome {
     } else {
         data / factor
     };
-    match (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
-        true => no_multiple(value, plain(factor), path),
-        false => Outcome::default(),
+    if (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
+        no_multiple(value, plain(factor), path)
+    } else {
+        Outcome::default()
     }
 }
 

@@ -223,12 +223,11 @@ fn check_scale(call: &Call, scale: &Value, replicas: i64) -> Result<(), Status> 
         let why = "must be greater than or equal to 0";
         errors.invalid(&Path::new("spec").child("replicas"), replicas, why);
     }
-    match errors.is_empty() {
-        true => Ok(()),
-        false => {
-            let name = &call.name;
-            Err(Status::invalid_kind("autoscaling", "Scale", name, &errors))
-        }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        let name = &call.name;
+        Err(Status::invalid_kind("autoscaling", "Scale", name, &errors))
     }
 }
 
@@ -273,9 +272,10 @@ impl Source for ScaleSource<'_> {
             let why = format!("the spec replicas field {path} cannot be empty");
             return Err(Status::bad_request(why));
         }
-        match call.row.custom {
-            true => check_custom_replicas(call, self.paths, replicas)?,
-            false => check_scale(call, &scale, replicas)?,
+        if call.row.custom {
+            check_custom_replicas(call, self.paths, replicas)?
+        } else {
+            check_scale(call, &scale, replicas)?
         }
         match metadata::text(&scale, "uid") {
             "" => {}
