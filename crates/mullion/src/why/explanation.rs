@@ -42,6 +42,9 @@ pub(super) struct Explanation {
     /// What the pod's images run on, if that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) images: Vec<ImagePlatforms>,
+    /// The operating system that the pod asks for, if an image of it does not run there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) wrong_system: Option<&'static str>,
     /// Label values in the pod's node selector or affinity that no instance type can have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wrong_values: Vec<String>,
@@ -121,6 +124,7 @@ impl Explanation {
             bound_to: None,
             resize: None,
             images: Vec::new(),
+            wrong_system: None,
             wrong_values: Vec::new(),
             no_address: None,
             passed_over: None,
@@ -162,7 +166,8 @@ impl Explanation {
             )
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
-            && (&self.images, &self.wrong_values) == (&other.images, &other.wrong_values)
+            && (&self.images, &self.wrong_system, &self.wrong_values)
+                == (&other.images, &other.wrong_system, &other.wrong_values)
             && (&self.no_address, &self.awaits, &self.buys, &self.costs)
                 == (&other.no_address, &other.awaits, &other.buys, &other.costs)
             && (&self.pools, &self.changes, &self.gates)

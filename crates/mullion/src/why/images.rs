@@ -94,6 +94,21 @@ pub(super) fn common(words: &[ImagePlatforms], table: &ImageTable) -> Option<Run
     known.reduce(|all, own| all.intersection(&own, table.builds()))
 }
 
+/// Returns the operating system that a pod asks for, if one of its images does not run there.
+pub(super) fn wrong_system(pod: &PodSpec, words: &[ImagePlatforms]) -> Option<&'static str> {
+    let system = wanted(pod)?;
+    let known = words.iter().filter_map(|word| word.runs_on.as_ref());
+    let mut known = known.filter_map(|text| text.parse::<Runs>().ok());
+    known.any(|runs| !runs.has(system)).then(|| system.as_str())
+}
+
+/// Returns the operating system that a pod asks for.
+fn wanted(pod: &PodSpec) -> Option<System> {
+    // The selector first: kube-scheduler obeys it, and ignores `spec.os`.
+    let by_selector = pod.template.node_selector.get(labels::OS);
+    System::of_label(by_selector.or(pod.template.os.as_ref())?)
+}
+
 /// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
 /// Windows: then the images are hardly the user's question.
 pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
@@ -115,10 +130,7 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> 
         }
     });
     let words: Vec<_> = words.collect();
-    // The selector first: kube-scheduler obeys it, and ignores `spec.os`.
-    let by_selector = pod.template.node_selector.get(labels::OS);
-    let own = by_selector.or(pod.template.os.as_ref());
-    let for_windows = own.is_some_and(|os| os == labels::OS_WINDOWS);
+    let for_windows = wanted(pod) == Some(System::Windows);
     if all_on_linux && (all_on_windows || !for_windows) {
         Vec::new()
     } else {

@@ -334,6 +334,7 @@ fn explain(
             Explanation {
                 resize,
                 images: images[index].clone(),
+                wrong_system: images::wrong_system(pod, &images[index]),
                 ..explanation
             },
         ));

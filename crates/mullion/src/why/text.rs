@@ -378,12 +378,15 @@ fn changes(page: &mut Page, explanation: &Explanation) {
     page.blank();
     let sets: &[ChangeSet] = &explanation.changes;
     if sets.is_empty() {
-        return page.paragraph(&match &explanation.prerequisite {
-            Some(needed) => format!("No change to the pod places it: {needed}."),
-            None if explanation.daemon.is_some() => {
+        return page.paragraph(&match (&explanation.prerequisite, explanation.wrong_system) {
+            (Some(needed), _) => format!("No change to the pod places it: {needed}."),
+            (None, Some(system)) => format!(
+                "No change to the pod, a cordon or a pool places it: it asks for {system}, where an image of it does not run."
+            ),
+            (None, None) if explanation.daemon.is_some() => {
                 "No change to the pod, a cordon or a pool places it there.".to_owned()
             }
-            None => "No change to the pod, a cordon or a pool places it: it needs another node or another pool.".to_owned(),
+            (None, None) => "No change to the pod, a cordon or a pool places it: it needs another node or another pool.".to_owned(),
         });
     }
     let Colours { bold, end, .. } = page.colours;
