@@ -22,9 +22,12 @@ mod why {
     mod case;
     pub(super) mod cases;
     mod images;
+    mod kinds;
     mod nulls;
     mod object;
+    mod pod_owner;
     mod state;
+    mod unused;
 
     pub(super) fn line(line: &[u8], empty: &mullion_engine::Cluster) -> Result<Vec<u8>, String> {
         let mut text = Vec::new();

@@ -18,11 +18,11 @@ use crate::{
         daemon::{self, Daemon},
         manifest::{self, Document},
         placement::{Placement, Switch},
+        pod_owner::PodOwner,
         rules::RuleFlags,
         source::{self, Source},
         state::{Keeps, State},
         strict,
-        template::PodOwner,
         world::{self, PlannedPod},
     },
 };

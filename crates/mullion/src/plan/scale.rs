@@ -3,7 +3,7 @@
 use mullion_engine::model::{PodSpec, PodVolume};
 
 use super::input::Input;
-use crate::{failure::Failure, why::template::PodOwner};
+use crate::{failure::Failure, why::pod_owner::PodOwner};
 
 /// A workload and the number of pods that it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]

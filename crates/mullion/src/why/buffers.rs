@@ -13,11 +13,8 @@ use mullion_engine::model::PodSpec;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{state::State, template::PodOwner};
+use super::{kinds::BUFFER, pod_owner::PodOwner, state::State};
 use crate::failure::Failure;
-
-/// The kind of the buffers.
-pub(super) const KIND: &str = "CapacityBuffer";
 
 /// The chunks of all buffers that count.
 #[derive(Default)]
@@ -33,12 +30,12 @@ impl Chunks {
     /// # Errors
     /// A buffer or the template of its pods is malformed.
     pub(super) fn of(state: &State) -> Result<Self, Failure> {
-        let buffers: Vec<CapacityBuffer> = state.kept(KIND).map_err(Failure::input)?;
+        let buffers: Vec<CapacityBuffer> = state.kept(BUFFER).map_err(Failure::input)?;
         let addresses = state.windows_addresses();
         let mut found = Chunks::default();
         for buffer in &buffers {
             let home = buffer.namespace().unwrap_or_default();
-            let named = format!("{KIND} {home}/{}", buffer.name_any());
+            let named = format!("{BUFFER} {home}/{}", buffer.name_any());
             let chunks = if buffers::is_shut_out(buffer) {
                 Err("the feature gate CapacityBuffer of the cluster is off".to_owned())
             } else {
@@ -78,7 +75,7 @@ impl Chunks {
 
 /// Returns whether a buffer of the state names a workload as the template of its pods.
 pub(super) fn name(state: &State, workload: &PodOwner) -> bool {
-    state.objects(KIND).any(|buffer| {
+    state.objects(BUFFER).any(|buffer| {
         let reference = &buffer["spec"]["scalableRef"];
         buffer["metadata"]["namespace"] == *workload.namespace
             && reference["kind"] == *workload.kind

@@ -7,18 +7,15 @@
 use mullion_api::fault::{FaultKind, REFUSED, SimulatedFault};
 use mullion_cloud::sim::{Fault, SimulatedEc2};
 
-use super::state::State;
+use super::{kinds::FAULT, state::State};
 use crate::failure::Failure;
-
-/// The kind of the objects that cause faults.
-pub(super) const KIND: &str = "SimulatedFault";
 
 /// Causes those faults of a state in a simulated cloud that decide what can be bought there. Returns a sentence about each.
 ///
 /// # Errors
 /// A fault is malformed.
 pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, Failure> {
-    let faults: Vec<SimulatedFault> = state.kept(KIND).map_err(Failure::input)?;
+    let faults: Vec<SimulatedFault> = state.kept(FAULT).map_err(Failure::input)?;
     let mut remarks = Vec::new();
     for own in faults {
         let status = own.status.unwrap_or_default();
@@ -42,7 +39,7 @@ pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, 
         };
         cloud.cause(&fault);
         let name = own.metadata.name.unwrap_or_default();
-        remarks.push(format!("{KIND} {name} {}", effect(&fault, target)));
+        remarks.push(format!("{FAULT} {name} {}", effect(&fault, target)));
     }
     Ok(remarks)
 }

@@ -1,6 +1,6 @@
 //! The lists that are read of a running cluster: kinds and paths, and what follows if the user may not list one.
 
-use super::{buffers, faults};
+use super::kinds;
 
 /// The kind and the path of everything that affects where pods go.
 pub(super) const LISTS: [(&str, &str); 25] = [
@@ -41,7 +41,7 @@ pub(super) const LISTS: [(&str, &str); 25] = [
     ("NodeClaim", "/apis/karpenter.sh/v1/nodeclaims"),
     ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
     (
-        buffers::KIND,
+        kinds::BUFFER,
         "/apis/autoscaling.x-k8s.io/v1beta1/capacitybuffers",
     ),
 ];
@@ -59,7 +59,7 @@ pub(super) const OPTIONAL: [(&str, &str); 4] = [
         "NodeOverlays may not be listed, so prices and capacity are those without them",
     ),
     (
-        buffers::KIND,
+        kinds::BUFFER,
         "CapacityBuffers may not be listed, so the room that they keep is not counted",
     ),
     (
@@ -92,7 +92,7 @@ pub(super) const ACCOUNT: (&str, &str) = (
 
 /// The faults of the simulated EC2, of which those count that decide what can be bought. A real cluster does not have this kind.
 pub(super) const FAULT: (&str, &str) = (
-    faults::KIND,
+    kinds::FAULT,
     "/apis/cloud.mullion.dev/v1alpha1/simulatedfaults",
 );
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{buffers, template::put};
+use super::{kinds, template::put};
 use crate::{
     failure::{Failure, file_error, first_line},
     input, out,
@@ -46,7 +46,7 @@ pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
 /// Returns whether any of the objects is a CapacityBuffer, whose pods may have the template of another object.
 pub(crate) fn have_buffers(documents: &[Document]) -> bool {
     let mut objects = documents.iter().map(|document| &document.object);
-    objects.any(|object| object["kind"] == buffers::KIND)
+    objects.any(|object| object["kind"] == kinds::BUFFER)
 }
 
 /// Returns the file itself, or the manifests directly in a directory, sorted by name; subdirectories are not searched, as by kubectl.

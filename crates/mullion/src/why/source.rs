@@ -19,12 +19,13 @@ use mullion_apiserver::{ApiServer, Config, admission::User};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    buffers,
+    kinds,
     lists::{ACCOUNT, CLASSES, DISCOVERED, FAULT, LISTS, OPTIONAL, TEMPLATES, VPC_CNI},
     object,
     rules::RuleFlags,
     state::{Keeps, List, State},
     template::put,
+    unused_notes,
 };
 use crate::{
     failure::{Failure, file_error, first_line},
@@ -68,7 +69,7 @@ pub(crate) async fn live(
         .await?;
     keeps.templates |= lists.iter().any(|(kind, list)| {
         let items = list.as_ref().and_then(|list| list.items.as_ref());
-        *kind == buffers::KIND && items.is_some_and(|items| !items.is_empty())
+        *kind == kinds::BUFFER && items.is_some_and(|items| !items.is_empty())
     });
     if keeps.templates {
         for (kind, path) in TEMPLATES {
@@ -264,7 +265,7 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
         return Err(refuse(&"it is empty"));
     }
     // Known before the first object is read, since buffers may come after the workloads that they name.
-    state.keeps.templates |= text.contains(buffers::KIND);
+    state.keeps.templates |= text.contains(kinds::BUFFER);
     for document in documents {
         let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;
         match list.items {
@@ -278,7 +279,7 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
             None => add(&mut state, &document, "", &named)?,
         }
     }
-    state.note_unused(&named);
+    unused_notes::note(&state, &named);
     with_local_server(state).await
 }
 

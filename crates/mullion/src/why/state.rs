@@ -31,10 +31,10 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     images::{self, ImagePlatforms},
+    kinds,
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
-    template::PodOwner,
-    unused::{self, Unused},
+    unused::Unused,
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
@@ -178,12 +178,6 @@ impl State {
             self.unused.forget_workloads(workloads);
         }
         read
-    }
-
-    /// Prints which objects of the file that the state was read from nothing is taken from.
-    pub(super) fn note_unused(&self, file: &str) {
-        let owns = |owner: &PodOwner| self.pods.iter().any(|pod| owner.owns(pod));
-        self.unused.note(file, owns);
     }
 
     /// Records why a pod's pending resize is not carried out.
@@ -392,9 +386,9 @@ impl State {
                 return rest.deserialize_map(Nested { state: self, usual });
             }
             _ if self.keeps_pods => self.unused.add(kind, rest)?,
-            _ => match unused::meant(kind) {
+            _ => match kinds::meant(kind) {
                 None => drop(IgnoredAny::deserialize(rest)?),
-                Some(meant) => return Err(D::Error::custom(unused::unknown(kind, meant))),
+                Some(meant) => return Err(D::Error::custom(kinds::unknown(kind, meant))),
             },
         }
         Ok(())

@@ -11,6 +11,7 @@ use mullion_api::crds;
 use serde_json::{Value, json};
 
 use super::{
+    kinds,
     manifest::Document,
     source::{self, Source},
     template::put,
@@ -44,7 +45,7 @@ async fn check_object(
 ) -> Result<(), Failure> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]);
-    let Some((plural, is_namespaced)) = world::taken_as_written(&kind) else {
+    let Some((plural, is_namespaced)) = kinds::taken_as_written(&kind) else {
         return Ok(());
     };
     // An object without a name is refused later, as for all kinds.

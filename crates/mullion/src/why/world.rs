@@ -7,71 +7,19 @@ use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    addresses, buffers, faults,
+    addresses, buffers, kinds,
+    kinds::KINDS,
     manifest::Document,
     object::fault,
     placement::Placement,
+    pod_owner::PodOwner,
     source::{self, Source},
     state::State,
     strict,
-    template::{self, PodOwner, Prospect, put},
-    unused,
+    template::{self, Prospect, put},
+    unused_notes,
 };
 use crate::{failure::Failure, out};
-
-/// The kinds that affect placing, apart from those that create pods, sorted so that an object comes after those it depends on. Each has its
-/// plural, whether it is namespaced, and whether admission of pods needs it.
-const KINDS: [(&str, &str, bool, bool); 27] = [
-    ("Namespace", "namespaces", false, true),
-    ("ServiceAccount", "serviceaccounts", true, true),
-    ("LimitRange", "limitranges", true, true),
-    ("ConfigMap", "configmaps", true, false),
-    ("PriorityClass", "priorityclasses", false, true),
-    ("RuntimeClass", "runtimeclasses", false, true),
-    ("Node", "nodes", false, false),
-    ("StorageClass", "storageclasses", false, false),
-    ("CSIDriver", "csidrivers", false, false),
-    ("CSINode", "csinodes", false, false),
-    ("CSIStorageCapacity", "csistoragecapacities", true, false),
-    ("PersistentVolume", "persistentvolumes", false, false),
-    (
-        "PersistentVolumeClaim",
-        "persistentvolumeclaims",
-        true,
-        false,
-    ),
-    ("VolumeAttachment", "volumeattachments", false, false),
-    ("DeviceClass", "deviceclasses", false, false),
-    ("ResourceSlice", "resourceslices", false, false),
-    ("ResourceClaim", "resourceclaims", true, false),
-    (
-        "ResourceClaimTemplate",
-        "resourceclaimtemplates",
-        true,
-        false,
-    ),
-    ("Service", "services", true, false),
-    ("PodDisruptionBudget", "poddisruptionbudgets", true, false),
-    ("EC2NodeClass", "ec2nodeclasses", false, false),
-    ("NodePool", "nodepools", false, false),
-    ("NodeOverlay", "nodeoverlays", false, false),
-    ("SimulatedAccount", "simulatedaccounts", false, false),
-    (faults::KIND, "simulatedfaults", false, false),
-    ("PodTemplate", "podtemplates", true, false),
-    (buffers::KIND, "capacitybuffers", true, false),
-];
-/// The kinds that are taken as they are written: an API server in this process does not know them, or would keep pods away from them until
-/// a kubelet reports, or only one object of the kind counts.
-const FOREIGN: [&str; 8] = [
-    buffers::KIND,
-    "ConfigMap",
-    "EC2NodeClass",
-    "Node",
-    "NodeOverlay",
-    "NodePool",
-    "SimulatedAccount",
-    faults::KIND,
-];
 
 /// A pod of a manifest, as it would be created.
 pub(crate) struct PlannedPod {
@@ -132,7 +80,7 @@ pub(super) async fn apply(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let mut sorted = SortedManifest::of(documents, namespace);
-    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
+    unused_notes::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
     // Only the pods are selected; all other objects of the manifest count, as if it were applied.
@@ -179,7 +127,7 @@ pub(crate) async fn apply_all(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let sorted = SortedManifest::of(documents, namespace);
-    unused::note_documents(&sorted.others, namespace, source.state.keeps.templates);
+    unused_notes::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     put_in(source, sorted, namespace, placement).await
 }
 
@@ -274,17 +222,6 @@ fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Resu
     take(state, &object)
 }
 
-/// Returns the kinds that affect placing, apart from those that create pods.
-pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|(kind, ..)| *kind)
-}
-
-/// Returns the plural of a kind whose objects are taken as they are written, and whether it is namespaced; `None` for other kinds.
-pub(super) fn taken_as_written(kind: &str) -> Option<(&'static str, bool)> {
-    let own = KINDS.iter().find(|(own, ..)| *own == kind)?;
-    FOREIGN.contains(&kind).then_some((own.1, own.2))
-}
-
 /// Returns the namespace of an object of a namespaced kind.
 pub(super) fn home_of<'a>(object: &'a Value, namespace: Option<&'a str>) -> &'a str {
     let own = object["metadata"]["namespace"].as_str();
@@ -315,7 +252,7 @@ async fn add(
     if *is_namespaced {
         let home = home_of(&object, namespace).to_owned();
         put(&mut object["metadata"], "namespace", json!(home));
-        if source.offline && !FOREIGN.contains(&kind) {
+        if source.offline && kinds::taken_as_written(kind).is_none() {
             source::make_home(&source.client, &home, "default").await?;
         }
         homed = format!("/namespaces/{home}");
@@ -324,7 +261,7 @@ async fn add(
     if source.state.is_settled(&object) {
         return Ok(None);
     }
-    if FOREIGN.contains(&kind) {
+    if kinds::taken_as_written(kind).is_some() {
         return take_as_written(&mut source.state, object).map(|()| None);
     }
     let version = object["apiVersion"].as_str().unwrap_or_default();
