@@ -327,20 +327,33 @@ impl Errors {
     }
 
     /// Records `field: Unsupported value: value: supported values: "a", "b"`. The values are printed in the given order, which must be
-    /// kube-apiserver's.
+    /// kube-apiserver's. For a field that has a string type of its own in Go, which is printed as JSON.
     pub fn not_supported(&mut self, path: &Path<'_>, value: impl Into<Value>, supported: &[&str]) {
-        let detail = if supported.is_empty() {
-            String::new()
-        } else {
-            let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
-            format!("supported values: {}", quoted.join(", "))
-        };
-        // The values are of string types of their own in Go, which are printed as JSON and not quoted.
         let shown = || match value.into() {
             Value::String(text) => BadValue::Text(json_string(&text)),
             other => BadValue::Json(other),
         };
-        self.record(ErrorType::NotSupported, path, Some(shown), detail);
+        self.record(
+            ErrorType::NotSupported,
+            path,
+            Some(shown),
+            choices(supported),
+        );
+    }
+
+    /// Records the same for a field that is a plain string in Go, which is printed with its quotes.
+    pub fn not_supported_text(
+        &mut self,
+        path: &Path<'_>,
+        value: impl Into<Value>,
+        supported: &[&str],
+    ) {
+        self.push(
+            ErrorType::NotSupported,
+            path,
+            Some(value),
+            choices(supported),
+        );
     }
 
     /// Records `field: Duplicate value: value`.
@@ -410,6 +423,14 @@ impl fmt::Display for BadValue {
             BadValue::Text(text) => f.write_str(&escape_html(text)),
         }
     }
+}
+
+fn choices(supported: &[&str]) -> String {
+    if supported.is_empty() {
+        return String::new();
+    }
+    let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
+    format!("supported values: {}", quoted.join(", "))
 }
 
 /// Encodes a text as Go's JSON encoder does, except the characters of HTML.

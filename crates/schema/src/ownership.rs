@@ -131,21 +131,19 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     let Some(comparison) = compare(kind, before, object) else {
         return;
     };
-    {
-        let changes = Changes::new(comparison, &ignored);
-        let me = writer.as_manager();
-        // The schema of a custom resource may have changed since the last write, so every set must be parsed.
-        let many = kept.len() >= MAX_UPDATE_MANAGERS || kind.is_custom();
-        let meets = |kept: &mut StoredEntry| many || kept.manager == me || changes.may_meet(kept);
-        for met in kept.extract_if(.., meets) {
-            met.read(&mut managers);
-        }
-        reconcile(kind, &mut managers);
-        update(&mut managers, writer, changes);
-        // The sets left unparsed are fewer than the limit, so nothing has to be merged.
-        if kept.is_empty() {
-            merge_ancient(&mut managers);
-        }
+    let changes = Changes::new(comparison, &ignored);
+    let me = writer.as_manager();
+    // The schema of a custom resource may have changed since the last write, so every set must be parsed.
+    let many = kept.len() >= MAX_UPDATE_MANAGERS || kind.is_custom();
+    let meets = |kept: &mut StoredEntry| many || kept.manager == me || changes.may_meet(kept);
+    for met in kept.extract_if(.., meets) {
+        met.read(&mut managers);
+    }
+    reconcile(kind, &mut managers);
+    update(&mut managers, writer, changes);
+    // The sets left unparsed are fewer than the limit, so nothing has to be merged.
+    if kept.is_empty() {
+        merge_ancient(&mut managers);
     }
     let read = managers.into_iter();
     let read = read.map(|(manager, entry)| (manager, entry.time, entry.fields.to_text().into()));

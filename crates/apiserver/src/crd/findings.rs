@@ -51,7 +51,7 @@ impl Finding {
                     })
                     .collect();
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                errors.not_supported(&path, self.value.unwrap_or_default(), &texts);
+                errors.not_supported_text(&path, self.value.unwrap_or_default(), &texts);
             }
             FindingKind::TooLong(max) => {
                 errors.too_long(&path, usize::try_from(max).unwrap_or(usize::MAX))

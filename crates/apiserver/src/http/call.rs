@@ -277,7 +277,7 @@ impl Call {
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
             other => {
-                errors.not_supported(
+                errors.not_supported_text(
                     &Path::new("fieldValidation"),
                     other,
                     &["", "Ignore", "Strict", "Warn"],

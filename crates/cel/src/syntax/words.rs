@@ -49,8 +49,12 @@ fn syntax_errors(source: &str, errors: &ParseErrors) -> Issues {
     Issues::new(source, problems.collect())
 }
 
+/// What stands between the two alternatives of a condition.
+const OTHERWISE: &str = "':'";
+
 /// Returns the only token that cel-go expects at a position behind a complete expression, where the cel crate's parser also lists all that
-/// could continue the expression: the end, or the bracket that closes a group, the arguments of a call or an index.
+/// could continue the expression: the end, the bracket that closes a group, the arguments of a call or an index, or
+/// the colon of a condition.
 fn ending(source: &str, at: usize, expected: &str) -> Option<&'static str> {
     // Only a complete expression can be compared with another one.
     if !expected.starts_with('{') || !expected.contains("'=='") {
@@ -60,10 +64,11 @@ fn ending(source: &str, at: usize, expected: &str) -> Option<&'static str> {
     let mut quote = None;
     // Whether what stands before ends a value, so that a `[` after it is an index.
     let mut is_value = false;
-    let mut characters = source.chars().take(at);
+    let (mut before, mut is_raw) = (' ', false);
+    let mut characters = source.chars().take(at).peekable();
     while let Some(character) = characters.next() {
         match (quote, character) {
-            (Some(_), '\\') => {
+            (Some(_), '\\') if !is_raw => {
                 characters.next();
             }
             (Some(mark), character) => {
@@ -73,18 +78,28 @@ fn ending(source: &str, at: usize, expected: &str) -> Option<&'static str> {
             }
             (None, '"' | '\'') => {
                 quote = Some(character);
+                // An `r` before the quote: r"\d", br"\d".
+                is_raw = matches!(before, 'r' | 'R');
                 is_value = true;
+            }
+            (None, '/') if characters.peek() == Some(&'/') => {
+                while characters.next().is_some_and(|next| next != '\n') {}
+                continue;
             }
             (None, '(') => open.push(Some("')'")),
             (None, '[') => open.push(is_value.then_some("']'")),
             (None, '{') => open.push(None),
-            (None, ')' | ']' | '}') => {
+            // Not the mark of an optional field, index or entry.
+            (None, '?') if !".[{,".contains(before) => open.push(Some(OTHERWISE)),
+            (None, ':') if open.last() == Some(&Some(OTHERWISE)) => {
                 open.pop();
             }
+            (None, ')' | ']' | '}') => while open.pop() == Some(Some(OTHERWISE)) {},
             (None, _) => {}
         }
         if quote.is_none() && !character.is_whitespace() {
             is_value = character.is_alphanumeric() || "_)]}\"'`".contains(character);
+            before = character;
         }
     }
     match open.last() {

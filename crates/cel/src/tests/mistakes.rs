@@ -59,6 +59,22 @@ fn behind_a_complete_expression_only_its_end_is_expected() {
             "a[b c d]",
             "1:5: Syntax error: mismatched input 'c' expecting ']'",
         ),
+        (
+            "a ? b c d : e",
+            "1:7: Syntax error: mismatched input 'c' expecting ':'",
+        ),
+        (
+            "a ? b : c d e",
+            "1:11: Syntax error: mismatched input 'd' expecting <EOF>",
+        ),
+        (
+            "(a ? b : c d e)",
+            "1:12: Syntax error: mismatched input 'd' expecting ')'",
+        ),
+        (
+            r"a[r'\'] b c",
+            "1:9: Syntax error: mismatched input 'b' expecting <EOF>",
+        ),
     ] {
         assert_eq!(told(source)[0], expected, "{source}");
     }

@@ -10,7 +10,7 @@ mod listed;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{ResourceQuota, ResourceQuotaStatus},
+    api::core::v1::{PersistentVolumeClaim, ResourceQuota, ResourceQuotaStatus},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use kube::{
@@ -104,7 +104,10 @@ pub fn start(context: &Context) {
         }
     });
     context.informers.claims.on_change(move |change| {
-        if change.is_deleted() {
+        let uses_less = change
+            .previous()
+            .is_some_and(|old| may_use_less(old, change.object()));
+        if change.is_deleted() || uses_less {
             wake(change.object().metadata.namespace.as_deref());
         }
     });
@@ -207,10 +210,10 @@ impl Controller {
             if used.contains_key(limit) {
                 continue;
             }
-            counts_others = true;
             // No object of such a kind is in any scope.
             let counts = scopes::contain(&scopes, &kind, &Value::Null);
             if let Some(number) = self.number(namespace, &kind).await? {
+                counts_others = true;
                 let number = if counts { number } else { 0 };
                 used.insert(limit.clone(), Quantity::from_integer(number));
             }
@@ -239,7 +242,10 @@ impl Controller {
     /// Returns the number of objects of a kind in a namespace; `None` for a kind that is not served, and for events, which no quota counts.
     async fn number(&self, namespace: &str, kind: &CountedKind<'_>) -> kube::Result<Option<i64>> {
         let client = &self.context.client;
-        if kind.plural() == "events" {
+        if matches!(
+            (kind.group(), kind.plural()),
+            ("" | "events.k8s.io", "events")
+        ) {
             return Ok(None);
         }
         let Some(resource) = find(client, kind.group(), kind.plural()).await? else {
@@ -257,6 +263,25 @@ impl Controller {
             }
         }
     }
+}
+
+/// Returns whether a change of a claim can make it use less of a quota: other classes of volume attributes, or another size.
+fn may_use_less(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    let class = |claim: &PersistentVolumeClaim| {
+        let spec = claim.spec.as_ref();
+        let resources = spec.and_then(|spec| spec.resources.clone());
+        let named = spec.and_then(|spec| spec.volume_attributes_class_name.clone());
+        (named, resources)
+    };
+    let status = |claim: &PersistentVolumeClaim| {
+        let status = claim.status.clone().unwrap_or_default();
+        (
+            status.current_volume_attributes_class_name,
+            status.modify_volume_status,
+            status.allocated_resources,
+        )
+    };
+    class(old) != class(new) || status(old) != status(new)
 }
 
 fn zero() -> Quantity {

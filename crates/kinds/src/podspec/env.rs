@@ -163,7 +163,7 @@ pub(super) fn field_ref(
         let detail = format!("error converting fieldPath: field label not supported: {field}");
         errors.invalid(&path.child("fieldPath"), field, detail);
     } else if !supported.contains(&internal) {
-        errors.not_supported(&path.child("fieldPath"), internal, supported);
+        errors.not_supported_text(&path.child("fieldPath"), internal, supported);
     }
 }
 
@@ -182,7 +182,7 @@ pub(super) fn resource_field_ref(
     } else if resource.is_empty() {
         errors.required(&path.child("resource"), "");
     } else if !RESOURCES.contains(&resource) && !huge_pages {
-        errors.not_supported(&path.child("resource"), resource, &RESOURCES);
+        errors.not_supported_text(&path.child("resource"), resource, &RESOURCES);
     }
     // A divisor of zero counts as missing.
     let Some(divisor) = reference

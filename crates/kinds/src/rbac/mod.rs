@@ -226,7 +226,7 @@ fn role_ref(errors: &mut Errors, role: &Value, scope: Scope) {
         Scope::Cluster => &["ClusterRole"],
     };
     if !kinds.contains(&role.text("kind")) {
-        errors.not_supported(&path.child("kind"), role.text("kind"), kinds);
+        errors.not_supported_text(&path.child("kind"), role.text("kind"), kinds);
     }
     fields::validate(ROLE_NAME, role, &path, errors);
 }
@@ -246,7 +246,7 @@ fn subject(errors: &mut Errors, path: &Path<'_>, subject: &Value, scope: Scope) 
         }
         kind => {
             let known = &["ServiceAccount", "User", "Group"];
-            errors.not_supported(&path.child("kind"), kind, known);
+            errors.not_supported_text(&path.child("kind"), kind, known);
         }
     }
 }

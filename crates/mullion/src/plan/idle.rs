@@ -2,15 +2,15 @@
 
 use mullion_engine::{
     Cluster, ModelError,
-    model::PodSpec,
+    model::PodTemplate,
     provision::{NodeTemplate, Plan, PlanRequest},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::question::Question;
 use crate::why::outlook::{self, PoolReason};
 
-/// The number of pod templates that a pool is asked about.
+/// The number of pod templates whose refusals are put into words.
 const MOST: usize = 20;
 
 /// Returns why each of these pools buys nothing in a plan. Left out are the pools that buy nodes, and those whose reasons the report has
@@ -46,8 +46,8 @@ fn reasons_of(
     question: &Question,
     cluster: &mut Cluster,
 ) -> Result<Vec<String>, ModelError> {
-    let pods = bought_for(plan, question);
-    if pods.is_empty() {
+    let mut templates = bought_for(plan, question);
+    if templates.is_empty() {
         return Ok(
             match (plan.existing.is_empty(), plan.unplaceable.is_empty()) {
                 (true, true) => vec!["no pod waits for a node".to_owned()],
@@ -56,9 +56,9 @@ fn reasons_of(
             },
         );
     }
-    // Asked for one pod of each template, so that an unlimited search has nothing to find either.
+    // Asked for all pods, so that those for which there is room take it again.
     let alone = cluster.plan(&PlanRequest {
-        pods: pods.into_iter().cloned().collect(),
+        pods: question.request.pods.clone(),
         templates: vec![pool.clone()],
         preferences: question.request.preferences,
         min_values: question.request.min_values,
@@ -72,11 +72,16 @@ fn reasons_of(
                 .to_owned(),
         );
     }
-    for refused in &alone.unplaceable {
-        let mut pods = question.request.pods.iter();
-        let Some(pod) = pods.find(|pod| pod.key() == refused.pod) else {
+    let refused = alone.unplaceable.iter();
+    let refused: FxHashMap<&str, _> = refused.map(|own| (own.pod.as_str(), own)).collect();
+    for pod in &question.request.pods {
+        let Some(refused) = refused.get(pod.key().as_str()) else {
             continue;
         };
+        // One pod of each template: the others are refused alike.
+        if !templates.remove(&pod.template) {
+            continue;
+        }
         let words =
             outlook::refusal_texts(cluster, &question.pools, &pod.template, &refused.pools)?;
         for PoolReason { reason, .. } in words {
@@ -88,18 +93,17 @@ fn reasons_of(
     Ok(reasons)
 }
 
-/// Returns one pod of each template for which a plan buys nodes, at most [`MOST`].
-fn bought_for<'a>(plan: &Plan, question: &'a Question) -> Vec<&'a PodSpec> {
-    let on_new: FxHashSet<&str> = plan
-        .nodes
-        .iter()
-        .flat_map(|node| &node.pods)
-        .map(String::as_str)
-        .collect();
+/// Returns the templates of pods for which a plan buys nodes, at most [`MOST`].
+fn bought_for<'a>(plan: &Plan, question: &'a Question) -> FxHashSet<&'a PodTemplate> {
+    let on_new = plan.nodes.iter().flat_map(|node| &node.pods);
+    let on_new: FxHashSet<&str> = on_new.map(String::as_str).collect();
     let mut seen = FxHashSet::default();
     let pods = question.request.pods.iter();
-    let pods = pods.filter(|pod| on_new.contains(pod.key().as_str()));
-    pods.filter(|pod| seen.insert(&pod.template))
-        .take(MOST)
-        .collect()
+    for pod in pods.filter(|pod| on_new.contains(pod.key().as_str())) {
+        if seen.len() == MOST {
+            break;
+        }
+        seen.insert(&pod.template);
+    }
+    seen
 }

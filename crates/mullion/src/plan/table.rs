@@ -179,6 +179,17 @@ fn nodes(page: &mut Page, report: &Report, width: Option<usize>) {
         ]);
     }
     let left_out = width.map_or_else(Vec::new, |width| table.narrow(width, &SPARE));
+    // The heading `or` says nothing without its table.
+    let left_out: Vec<&str> = left_out
+        .into_iter()
+        .map(|heading| {
+            if heading == "or" {
+                "alternatives"
+            } else {
+                heading
+            }
+        })
+        .collect();
     for line in table.lines() {
         page.paragraph(&line);
     }

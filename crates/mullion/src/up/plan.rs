@@ -9,6 +9,7 @@ use std::{
 use mullion_api::{
     ami::AmiFamily,
     eksctl::{self, KubernetesVersion, NodeGroup},
+    fault::FaultKind,
 };
 use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
@@ -305,14 +306,22 @@ impl Plan {
         Ok((ec2, orders))
     }
 
-    /// Refuses zones that the cluster's region does not have.
+    /// Refuses zones that the cluster's region does not have, and instance types that there are not.
     fn check_exhausted(&self, ec2: &SimulatedEc2) -> Result<(), Failure> {
         let zones = ec2.zones();
-        let named = self.exhausted.iter().filter_map(|pattern| {
-            let zone = pattern.zone.as_deref()?;
-            Some((pattern, zone))
-        });
-        for (pattern, zone) in named {
+        for pattern in &self.exhausted {
+            let Err(unknown) = ec2.fault(FaultKind::Capacity, &pattern.to_string()) else {
+                continue;
+            };
+            let Some(zone) = pattern.zone.as_deref() else {
+                let failure = format!("--insufficient-capacity {pattern}: {}", unknown.message);
+                return Err(match unknown.near.first() {
+                    Some(near) => {
+                        Failure::input(failure).hint(format!("--insufficient-capacity '{near}'"))
+                    }
+                    None => Failure::input(failure),
+                });
+            };
             if !zones.iter().any(|known| **known == *zone) {
                 let known = zones.join(", ");
                 let hint = format!("--insufficient-capacity '*/{}'", zones[0]);

@@ -33,12 +33,17 @@ pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, 
         }
         // The target may be an id of the zone, which other zones have in the simulated cloud of this process; the status has its name.
         let target = status.names.first().unwrap_or(&own.spec.target);
-        // No node class has a subnet in a zone that is not found, so nothing is bought there anyway.
-        let Ok(fault) = cloud.fault(kind, target) else {
-            continue;
+        let name = own.metadata.name.unwrap_or_default();
+        let fault = match (cloud.fault(kind, target), kind) {
+            (Ok(fault), _) => fault,
+            (Err(error), FaultKind::Capacity) => {
+                remarks.push(format!("{FAULT} {name} refuses nothing: {}", error.message));
+                continue;
+            }
+            // No node class has a subnet in a zone that is not found, so nothing is bought there anyway.
+            (Err(_), _) => continue,
         };
         cloud.cause(&fault);
-        let name = own.metadata.name.unwrap_or_default();
         remarks.push(format!("{FAULT} {name} {}", effect(&fault, target)));
     }
     Ok(remarks)

@@ -381,7 +381,7 @@ fn changes(page: &mut Page, explanation: &Explanation) {
         return page.paragraph(&match (&explanation.prerequisite, explanation.wrong_system) {
             (Some(needed), _) => format!("No change to the pod places it: {needed}."),
             (None, Some(system)) => format!(
-                "No change to the pod, a cordon or a pool places it: it asks for {system}, where an image of it does not run."
+                "No change to the pod, a cordon or a pool places it: the pod asks for {system}, but one of its images does not run there."
             ),
             (None, None) if explanation.daemon.is_some() => {
                 "No change to the pod, a cordon or a pool places it there.".to_owned()

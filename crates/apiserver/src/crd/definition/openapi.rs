@@ -151,7 +151,7 @@ pub(super) fn has_unknown_type(schema: &Value) -> bool {
 fn words(schema: &Value, path: &Path<'_>, context: SchemaContext<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
     if has_unknown_type(schema) && !context.relaxed.unknown_types {
-        errors.not_supported(&path.child("type"), kind, TYPES);
+        errors.not_supported_text(&path.child("type"), kind, TYPES);
     }
     let is_set = |field: &str| {
         schema.get(field).is_some_and(|value| match value {
@@ -207,7 +207,7 @@ fn extensions(schema: &Value, relaxed: RelaxedRules, path: &Path<'_>, errors: &m
         }
         if !["atomic", "granular"].contains(&map_type) {
             let at = path.child("x-kubernetes-map-type");
-            errors.not_supported(&at, map_type, &["atomic", "granular"]);
+            errors.not_supported_text(&at, map_type, &["atomic", "granular"]);
         }
     }
     let list_type = text(schema, "x-kubernetes-list-type");
@@ -218,7 +218,7 @@ fn extensions(schema: &Value, relaxed: RelaxedRules, path: &Path<'_>, errors: &m
         set_items(schema, path, errors);
     }
     if !["", "atomic", "set", "map"].contains(&list_type) {
-        errors.not_supported(&at, list_type, &["atomic", "set", "map"]);
+        errors.not_supported_text(&at, list_type, &["atomic", "set", "map"]);
     }
     let keys: Vec<&str> = items(schema, "x-kubernetes-list-map-keys")
         .filter_map(Value::as_str)

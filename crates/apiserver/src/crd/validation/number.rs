@@ -1,7 +1,10 @@
 //! Validates numbers: their formats, bounds and multiples.
 //!
-//! Numbers are compared as doubles, as in kube-openapi; only the range of a format is checked on the integer itself.
+//! Integers are compared with the whole part of a bound that fits their type, all other numbers as doubles, as in kube-openapi.
 
+use std::cmp::Ordering;
+
+use mullion_kube_text::golang;
 use mullion_schema::structural::Schema;
 use serde_json::Value;
 
@@ -43,7 +46,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
             None => outcome.merge(multiple(value, data, factor, path)),
         }
     }
-    for (bound, is_maximum) in [(schema.maximum, true), (schema.minimum, false)] {
+    for (bound, is_maximum) in [(schema.minimum, false), (schema.maximum, true)] {
         let Some(bound) = bound else {
             continue;
         };
@@ -57,11 +60,14 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
             outcome.merge(out_of_range(schema, what, path));
         }
         // Go converts the bound of an integer to int64.
-        let bound = match integer {
-            Some(_) if is_fit => bound.trunc(),
-            _ => bound,
+        let (order, shown) = match integer {
+            Some(number) if is_fit => {
+                let bound = bound as i64;
+                (Some(number.cmp(&bound)), bound.to_string())
+            }
+            _ => (data.partial_cmp(&bound), golang::number::text(bound)),
         };
-        outcome.merge(within(schema, value, bound, is_maximum, path));
+        outcome.merge(within(schema, value, order, &shown, is_maximum, path));
     }
     outcome.passed += 1;
     outcome
@@ -125,23 +131,30 @@ fn no_multiple(value: &Value, factor: Value, path: &str) -> Outcome {
     Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
 }
 
-/// Checks a number against its maximum or minimum.
-fn within(schema: &Schema, value: &Value, bound: f64, is_maximum: bool, path: &str) -> Outcome {
-    let data = value.as_f64().unwrap_or_default();
+/// Checks how a number compares with its maximum or minimum, which is `bound` in words.
+fn within(
+    schema: &Schema,
+    value: &Value,
+    order: Option<Ordering>,
+    bound: &str,
+    is_maximum: bool,
+    path: &str,
+) -> Outcome {
+    let is = |orders: &[Ordering]| order.is_some_and(|own| orders.contains(&own));
     let (is_wrong, than) = match (
         is_maximum,
         schema.exclusive_maximum,
         schema.exclusive_minimum,
     ) {
-        (true, true, _) => (data >= bound, "less than"),
-        (true, false, _) => (data > bound, "less than or equal to"),
-        (false, _, true) => (data <= bound, "greater than"),
-        (false, _, false) => (data < bound, "greater than or equal to"),
+        (true, true, _) => (!is(&[Ordering::Less]), "less than"),
+        (true, false, _) => (is(&[Ordering::Greater]), "less than or equal to"),
+        (false, _, true) => (!is(&[Ordering::Greater]), "greater than"),
+        (false, _, false) => (is(&[Ordering::Less]), "greater than or equal to"),
     };
     if !is_wrong {
         return Outcome::default();
     }
-    let message = format!("{path} in body should be {than} {}", plain(bound));
+    let message = format!("{path} in body should be {than} {bound}");
     Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
 }
 

@@ -104,7 +104,7 @@ fn check(binding: &Value) -> Result<(), Status> {
     let mut errors = Errors::default();
     let kind = target.text("kind");
     if !kind.is_empty() && kind != "Node" {
-        errors.not_supported(&path.child("kind"), kind, &["Node", "<empty>"]);
+        errors.not_supported_text(&path.child("kind"), kind, &["Node", "<empty>"]);
     }
     if target.text("name").is_empty() {
         errors.required(&path.child("name"), "");

@@ -270,7 +270,7 @@ fn no_change_leads_a_pod_to_a_system_on_which_its_images_do_not_run() {
             systems, expected,
             "{image} {annotations} {selector}\n{text}"
         );
-        let asks = "it asks for windows, where an image of it does not run.";
+        let asks = "the pod asks for windows, but one of its images does not run there.";
         let in_vain = expected.is_empty() && selector == select("windows");
         assert_eq!(text.contains(asks), in_vain, "{text}");
     }
