@@ -14,6 +14,7 @@ use super::{count, price};
 use crate::{
     failure::Failure,
     why::{
+        answer,
         pools::{self, Pools},
         state::State,
     },
@@ -59,9 +60,23 @@ impl Question {
         // node.
         pods.retain(|pod| may_buy(pod) && pod.nominated_node_name.is_none());
         let gated = |pod: &&PodSpec| !pod.template.scheduling_gates.is_empty();
-        pods.extend(coming.iter().filter(|pod| !gated(pod)).cloned());
+        let unserved = |pod: &&PodSpec| answer::unserved(&state.cluster, pod).is_some();
+        let asked = coming.iter().filter(|pod| !gated(pod) && !unserved(pod));
+        pods.extend(asked.cloned());
         let waiting = state.pods.iter().filter(|pod| pod.node_name.is_none());
-        if let held @ 1.. = waiting.chain(coming).filter(gated).count() {
+        let waiting = waiting.chain(coming);
+        if let left @ 1.. = waiting.clone().filter(unserved).count() {
+            let (name, are) = if left == 1 {
+                ("names", "is")
+            } else {
+                ("name", "are")
+            };
+            remarks.push(format!(
+                "{} {name} a scheduler that is not there and {are} left out",
+                count(left, "pod")
+            ));
+        }
+        if let held @ 1.. = waiting.filter(gated).count() {
             let are = if held == 1 { "is" } else { "are" };
             remarks.push(format!(
                 "{} {are} held back by scheduling gates and left out",

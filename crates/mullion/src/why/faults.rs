@@ -34,14 +34,16 @@ pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, 
         // The target may be an id of the zone, which other zones have in the simulated cloud of this process; the status has its name.
         let target = status.names.first().unwrap_or(&own.spec.target);
         let name = own.metadata.name.unwrap_or_default();
-        let fault = match (cloud.fault(kind, target), kind) {
-            (Ok(fault), _) => fault,
-            (Err(error), FaultKind::Capacity) => {
-                remarks.push(format!("{FAULT} {name} refuses nothing: {}", error.message));
+        let fault = match cloud.fault(kind, target) {
+            Ok(fault) => fault,
+            Err(error) => {
+                // One that a cluster has accepted is of another region: no node class has a subnet in its zone, so nothing is bought there
+                // anyway.
+                if status.names.is_empty() {
+                    remarks.push(format!("{FAULT} {name} refuses nothing: {}", error.message));
+                }
                 continue;
             }
-            // No node class has a subnet in a zone that is not found, so nothing is bought there anyway.
-            (Err(_), _) => continue,
         };
         cloud.cause(&fault);
         remarks.push(format!("{FAULT} {name} {}", effect(&fault, target)));

@@ -425,6 +425,14 @@ pub(super) async fn apply(client: &Client, path: &str, object: &Value) -> Result
     applied.map_err(|status| Failure::input(status.message))
 }
 
+/// Returns whether a server does not know the path of a request, as opposed to an object in it: it serves no such kind.
+fn is_of_a_path(status: &Status) -> bool {
+    let message = status.message.trim();
+    status.code == 404
+        && (message == "404 page not found"
+            || message.starts_with("the server could not find the requested resource"))
+}
+
 /// Sends an object and returns the server's answer, which may be an error status.
 async fn answer(
     client: &Client,
@@ -445,7 +453,17 @@ async fn answer(
         .map_err(|error| Failure::run(format!("{path} is no address: {error}")))?;
     match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
         Ok(Ok(made)) => Ok(Ok(made)),
-        Ok(Err(kube::Error::Api(status))) => Ok(Err(*status)),
+        Ok(Err(kube::Error::Api(mut status))) => {
+            if is_of_a_path(&status) {
+                let text = |field: &str| object[field].as_str().unwrap_or_default();
+                status.message = format!(
+                    "no matches for kind {:?} in version {:?}",
+                    text("kind"),
+                    text("apiVersion")
+                );
+            }
+            Ok(Err(*status))
+        }
         Ok(Err(error)) => Err(Failure::run(format!("{name} was not answered: {error}"))),
         Err(_) => Err(Failure::run(format!(
             "{name} was not answered within {} s",

@@ -854,8 +854,45 @@ fn a_waiting_pod_that_names_another_scheduler_is_planned_for_if_a_profile_has_it
         "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: mullion}]}",
     );
     let nodes = |said: &Ended| json_of(said)["nodes"].as_array().map(Vec::len);
-    assert_eq!(nodes(&asked(&[])), Some(0));
+    let alone = asked(&[]);
+    assert_eq!(nodes(&alone), Some(0));
+    let left_out = json!(["1 pod names a scheduler that is not there and is left out"]);
+    assert_eq!(json_of(&alone)["remarks"], left_out);
     assert_eq!(nodes(&asked(&["--scheduler-config", &config])), Some(1));
+    // The same for a pod that does not exist yet, whoever would run it.
+    let coming = |spec: Value| {
+        let manifest = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "coming"}, "spec": spec,
+        });
+        let flags = ["--offline", "--default-pools", "-f", "-", "-o", "json"];
+        json_of(&plan(&flags, &manifest.to_string()))
+    };
+    let of_nobody = coming(json!({
+        "schedulerName": "mullion",
+        "containers": [{"name": "a", "image": "nginx"}],
+    }));
+    assert_eq!(
+        (&of_nobody["nodes"], &of_nobody["remarks"]),
+        (&json!([]), &left_out)
+    );
+    // A version that nobody serves is named, as by kubectl.
+    let manifest = json!({
+        "apiVersion": "app/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "a", "image": "nginx"}]},
+            },
+        },
+    });
+    let said = plan(
+        &["--offline", "--default-pools", "-f", "-"],
+        &manifest.to_string(),
+    );
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    let expected = r#"no matches for kind "Deployment" in version "app/v1""#;
+    assert!(said.stderr.contains(expected), "{}", said.stderr);
     let wrong = path("wrong.yaml", "{kind: KubeSchedulerConfiguration}");
     let said = asked(&["--scheduler-config", &wrong]);
     assert_eq!(said.code, Some(2), "{}", said.stderr);

@@ -54,6 +54,14 @@ fn nothing_is_planned_that_the_cloud_refuses_and_the_plan_says_why() {
     assert_eq!(down["nodes"], json!([]));
     let why = "SimulatedFault f lets us-west-2a fail: nothing can be bought there";
     assert_eq!(down["remarks"], json!([why]));
+    // What the cloud does not know refuses nothing.
+    let misspelt = planned(&[pod(None), fault("capacity", "m5.larg")]);
+    assert_eq!(misspelt["nodes"][0]["instanceType"], cheapest);
+    let why = misspelt["remarks"][0].as_str().expect("a remark");
+    assert!(
+        why.starts_with("SimulatedFault f refuses nothing: ") && why.contains("m5.larg"),
+        "{why}"
+    );
     // A crash takes no capacity away.
     let crash = planned(&[pod(None), fault("crash", "somebody")]);
     assert_eq!(crash["nodes"][0]["instanceType"], cheapest);
