@@ -60,10 +60,6 @@ fn behind_a_complete_expression_only_its_end_is_expected() {
             "1:5: Syntax error: mismatched input 'c' expecting ']'",
         ),
         (
-            "a ? b c d : e",
-            "1:7: Syntax error: mismatched input 'c' expecting ':'",
-        ),
-        (
             "a ? b : c d e",
             "1:11: Syntax error: mismatched input 'd' expecting <EOF>",
         ),
