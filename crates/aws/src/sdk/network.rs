@@ -172,7 +172,7 @@ impl Inner {
         named: &[Arc<str>],
     ) -> Result<BTreeMap<Arc<str>, Subnet>, CloudError> {
         let found: Vec<Arc<str>>;
-        let ids = if named.is_empty() {
+        let ids: &[Arc<str>] = if named.is_empty() {
             let subnets = self.subnets(&[self.of_cluster()]).await?;
             found = subnets.into_iter().map(|subnet| subnet.id).collect();
             &found
