@@ -12,23 +12,22 @@ const MAX_DEFAULT_BYTES: usize = 3 << 20;
 
 /// Drops disallowed nulls and fills in defaults, from the outside inwards, so that defaults are themselves completed.
 pub(crate) fn apply(schema: &Schema, value: &mut Value) {
-    let mut left = MAX_DEFAULT_BYTES;
-    Defaults {
-        left: &mut left,
-        keeps_nulls: false,
-    }
-    .apply(schema, value);
+    walk(schema, value, false);
 }
 
 /// Does the same as [`apply`] for the result of a server-side apply, in which kube-apiserver leaves the disallowed nulls that have no
 /// default, so that validation refuses them.
 pub(crate) fn apply_keeping_nulls(schema: &Schema, value: &mut Value) {
+    walk(schema, value, true);
+}
+
+fn walk(schema: &Schema, value: &mut Value, keeps_nulls: bool) {
     let mut left = MAX_DEFAULT_BYTES;
-    Defaults {
+    let mut defaults = Defaults {
         left: &mut left,
-        keeps_nulls: true,
-    }
-    .apply(schema, value);
+        keeps_nulls,
+    };
+    defaults.apply(schema, value);
 }
 
 /// A walk that fills in defaults.

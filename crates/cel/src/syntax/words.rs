@@ -16,6 +16,11 @@ pub(super) fn accept(source: &str, plain: &str, most_depth: u16) -> Result<(), I
         Err(mut errors) => {
             // Macros are checked by this module's parser, which also reports their errors.
             errors.errors.retain(|error| error.msg != SIMPLE);
+            // cel-go says nothing of an expression that a syntax error has left without a part.
+            let is_left = |message: &str| message.starts_with("Incomplete `");
+            if !errors.errors.iter().all(|error| is_left(&error.msg)) {
+                errors.errors.retain(|error| !is_left(&error.msg));
+            }
             if errors.errors.is_empty() {
                 Ok(())
             } else {

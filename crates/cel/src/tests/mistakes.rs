@@ -60,6 +60,14 @@ fn behind_a_complete_expression_only_its_end_is_expected() {
             "1:5: Syntax error: mismatched input 'c' expecting ']'",
         ),
         (
+            "a ? b ] c",
+            "1:7: Syntax error: mismatched input ']' expecting ':'",
+        ),
+        (
+            "f(a ? b, c)",
+            "1:8: Syntax error: mismatched input ',' expecting ':'",
+        ),
+        (
             "a ? b : c d e",
             "1:11: Syntax error: mismatched input 'd' expecting <EOF>",
         ),

@@ -75,10 +75,11 @@ impl Faults {
                     .map_err(cannot_be_made)?;
             }
             // A cluster made by an earlier version does not have this kind, so nothing lists what the flag exhausts.
-            Err(_) => {
+            Err(error) if api_error::is_not_found(&error) => {
                 let patterns = exhausted.iter().cloned();
                 patterns.for_each(|pattern| ec2.exhaust(pattern));
             }
+            Err(error) => return Err(cannot_be_made(error)),
         }
         // A crash that was ended while the cluster was down must not leave its instance stopped.
         ec2.start_forgotten();

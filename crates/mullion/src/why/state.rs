@@ -54,6 +54,15 @@ const KEPT: [&str; 13] = [
     "RuntimeClass",
 ];
 
+/// Returns whether anything stands in the status of an object: kubectl prints an empty one for an object that it makes.
+fn has_status(text: &str) -> bool {
+    text.contains("\"status\"")
+        && serde_json::from_str(text).is_ok_and(|object: Value| {
+            let status = object["status"].as_object();
+            status.is_some_and(|status| !status.is_empty())
+        })
+}
+
 /// The cluster, and the facts that are not part of the engine's model.
 pub(crate) struct State {
     /// The engine's cluster: nodes, bound pods and the objects that affect them.
@@ -174,7 +183,7 @@ impl State {
                     _ => Err(error),
                 });
         // A controller writes the status of every workload that it has seen.
-        if text.contains("\"status\"") {
+        if self.unused.workloads() > workloads && has_status(text) {
             self.unused.forget_workloads(workloads);
         }
         read

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{CLUSTER, json_of, plan, root};
+use super::ask::{CLUSTER, json_of, plan, root};
 use crate::cluster::Cluster;
 
 fn list(items: &[Value]) -> String {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{json_of, plan};
+use super::ask::{json_of, plan};
 use crate::cluster::Cluster;
 
 fn fault(kind: &str, target: &str) -> Value {

@@ -1,11 +1,14 @@
 //! `mullion plan` on 400 random clusters, held against the plans that Karpenter's own scheduler made for them, and against the prices of a simple
 //! search. `catalogue.json.gz` and `cases.jsonl.gz` were recorded with Karpenter core 1.13; docs/plan.md says what they hold.
 
+mod ask;
 mod asked;
 mod buffers;
+mod clusters;
 mod faults;
 mod objects;
 mod rules;
+mod what_if;
 
 use std::{
     collections::HashMap,
