@@ -9,9 +9,11 @@
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
 //! may cost (`preferences`). Pods keep the places of the plan before (`kept`). Existing nodes are tried again as others are
 //! planned (`retry`), and pods that share a node start where there is room for all (`units`). Pods that ask for too many values of open
-//! labels are planned for in several `rounds`; `other_labels` says for which of them another value could help. No plan puts more nodes into
-//! a capacity reservation than it has machines (`reservations`).
+//! labels are planned for in several `rounds`; `other_labels` says for which of them another value could help. A finished plan can be put
+//! into the cluster for what is asked next (`carried`). No plan puts more nodes into a capacity reservation than it has machines
+//! (`reservations`).
 
+mod carried;
 mod catalog;
 mod cheapest;
 mod claim;

@@ -6,29 +6,20 @@
 //! combination. The pods of a round that accept more combinations than one plan can look at take several plans; a pod that no
 //! other labels could help takes one.
 
-use std::sync::Arc;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::carried::{Room, carry_out, count};
 use super::catalog::Catalog;
-use super::limit::Limits;
 use super::open_labels::{RequestedLabels, Round, open_requirements};
 use super::other_labels::may_help;
 use super::preferences::Preferences;
 use super::rooms;
 use super::solve::{Pending, PlacementMode, Solver, compile, put_in_order};
-use super::{
-    InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal,
-    Unplaceable,
-};
+use super::{NodeTemplate, Plan, PlanRequest, PoolReason, PoolRefusal, Unplaceable};
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
-use crate::model::{NodeSpec, Operator, Quantity, label};
 use crate::reason::Reason;
-
-/// The resource that counts pods.
-const PODS: &str = "pods";
 
 /// What all rounds of a plan have in common.
 pub(super) struct RoundQuestion<'a> {
@@ -112,16 +103,16 @@ impl Waiting {
             let checkpoint = cluster.checkpoint();
             let catalogs = question.solve(&self.pods, templates, requested, &mut part, cluster)?;
             // The planned nodes still have several options; `carry_out` puts them back as nodes with fixed labels and no
-            // free room.
+            // free room: this round has no say in what else they hold.
             cluster.rollback(checkpoint);
-            carry_out(
-                &part,
-                plan.nodes.len(),
-                question,
-                &self.pods,
-                templates,
-                cluster,
-            )?;
+            let specs = self.pods.iter().map(|pod| {
+                let index = pod.index as usize;
+                (question.keys[index].as_str(), &question.request.pods[index])
+            });
+            let specs: FxHashMap<&str, _> = specs.collect();
+            let spec_of = |key: &str| specs[key];
+            let before = (plan.nodes.len(), Room::None);
+            carry_out(&part, before, spec_of, templates, cluster)?;
             for node in &part.nodes {
                 count(node, templates);
             }
@@ -235,113 +226,6 @@ fn say_what_was_tried(
     for pod in unplaceable {
         if let Some(tried) = beyond.get(pod.pod.as_str()) {
             pod.pools = pod.pools.iter().map(|own| said(own, *tried)).collect();
-        }
-    }
-}
-
-/// Puts the pods of a round where it plans them, and the nodes that it buys into the cluster. `first` is the number of nodes
-/// that earlier rounds buy.
-fn carry_out(
-    part: &Plan,
-    first: usize,
-    question: &RoundQuestion<'_>,
-    pods: &[Pending],
-    templates: &[NodeTemplate],
-    cluster: &mut Cluster,
-) -> Result<(), ModelError> {
-    let specs = pods.iter().map(|pod| {
-        let index = pod.index as usize;
-        (question.keys[index].as_str(), &question.request.pods[index])
-    });
-    let specs: FxHashMap<&str, _> = specs.collect();
-    for (key, node) in &part.existing {
-        match cluster.bind(specs[key.as_str()], node) {
-            Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for (index, planned) in part.nodes.iter().enumerate() {
-        let template = templates.iter().find(|own| own.pool == planned.pool);
-        let pods = planned.pods.iter().map(|key| specs[key.as_str()].clone());
-        // No real node has such a name, because names of nodes contain no slash.
-        let name = format!("round/{}", first + index);
-        cluster.set_in_flight(&InFlightNode {
-            node: full(name, planned, template),
-            pods: pods.collect(),
-        })?;
-    }
-    Ok(())
-}
-
-/// Returns a planned node as its cheapest option, with no more room than its pods need: which machine it will be is open.
-fn full(name: String, planned: &PlannedNode, template: Option<&NodeTemplate>) -> NodeSpec {
-    let mut node = NodeSpec::named(&name);
-    let cheapest = planned.options.first();
-    // Pods of later rounds may be attracted or repelled by this node's domains, so it needs the labels that one
-    // possible machine would have.
-    if let Some(template) = template {
-        node.taints = template.taints.clone();
-        node.labels = template.labels.clone();
-        let types = &template.instance_types;
-        let spec = types
-            .iter()
-            .find(|own| cheapest.is_some_and(|one| one.name == own.name));
-        node.labels
-            .extend(spec.into_iter().flat_map(|own| own.labels.clone()));
-    }
-    let mut set = |key: &str, value: &str| node.labels.insert(key.to_owned(), value.to_owned());
-    set(label::NODE_POOL, &planned.pool);
-    if let Some(cheapest) = cheapest {
-        set(label::INSTANCE_TYPE, &cheapest.name);
-        if let Some((zone, capacity_type, _)) = cheapest.offerings.first() {
-            set(label::ZONE, zone);
-            set(label::CAPACITY_TYPE, capacity_type);
-        }
-    }
-    for requirement in planned.requirements.iter() {
-        if let (Operator::In, [value]) = (requirement.operator, &requirement.values[..]) {
-            set(&requirement.key, value);
-        }
-    }
-    node.allocatable = planned.requests.clone();
-    for (name, amount) in &mut node.allocatable {
-        let daemons = planned.daemons.get(name).copied().unwrap_or_default();
-        // The requests include DaemonSets, whose pods are not in the model; their part would be left as free room.
-        *amount = amount.saturating_sub(daemons);
-    }
-    let count = Quantity::from_units(planned.pods.len() as i64);
-    // As many places as pods, so that even a pod that asks for nothing cannot join: its round has no say in this
-    // node.
-    node.allocatable.insert(PODS.to_owned(), count);
-    node
-}
-
-/// Subtracts a planned node from its pool's limits, as the largest type that it may become, and from the reservations
-/// that it may run in.
-fn count(node: &PlannedNode, templates: &mut [NodeTemplate]) {
-    for template in templates.iter_mut().filter(|own| own.pool == node.pool) {
-        let is_listed = |name: &str| node.options.iter().any(|option| option.name == name);
-        let mut limits = Limits::new(&template.limits_remaining);
-        let types = template.instance_types.iter();
-        let listed = types.filter(|spec| is_listed(&spec.name));
-        let largest = limits.largest(listed.map(|spec| &spec.capacity));
-        limits.take(&largest);
-        template.limits_remaining = limits.into_remaining();
-    }
-    if node.reservations.is_empty() {
-        return;
-    }
-    for spec in templates.iter_mut().flat_map(|own| &mut own.instance_types) {
-        let offerings = spec.offerings.iter();
-        let mut reserved = offerings.filter_map(|own| own.reservation.as_ref());
-        if reserved.any(|own| node.reservations.contains(&own.id)) {
-            // Types are shared with the caller's request, so only those that have the reservation are copied.
-            let offerings = Arc::make_mut(spec).offerings.iter_mut();
-            for own in offerings.filter_map(|own| own.reservation.as_mut()) {
-                if node.reservations.contains(&own.id) {
-                    own.left = own.left.saturating_sub(1);
-                }
-            }
         }
     }
 }

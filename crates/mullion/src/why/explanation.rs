@@ -209,8 +209,9 @@ pub(super) struct Explainer<'a> {
     /// What the images of pods run on, by the pods' keys, where more than the names of the images says so.
     recorded: FxHashMap<String, Runs>,
     outlook: Outlook,
-    /// By pod template and what its images run on.
-    known: FxHashMap<(PodTemplate, Option<Runs>), SharedExplanation>,
+    /// By pod template, what its images run on, and whether the plan has no place for the pod: it may have one for some pods of a template
+    /// only.
+    known: FxHashMap<(PodTemplate, Option<Runs>, bool), SharedExplanation>,
     /// The pods that do not exist yet.
     planned: Vec<PodSpec>,
     /// The costs for each pod template that was asked about.
@@ -320,7 +321,12 @@ impl<'a> Explainer<'a> {
         // A pod with a nominated node has room reserved, so its answer differs from that of other pods of its template.
         let shares = pod.nominated_node_name.is_none();
         let key = pod.key();
-        let alike = (pod.template.clone(), self.recorded.get(&key).cloned());
+        let refused = self.outlook.refuses(&key);
+        let alike = (
+            pod.template.clone(),
+            self.recorded.get(&key).cloned(),
+            refused,
+        );
         let known = self.known.get(&alike).filter(|_| shares).cloned();
         let mut known = match known {
             Some(known) => known,
@@ -350,7 +356,8 @@ impl<'a> Explainer<'a> {
         if explanation.awaits.is_none() && !evicts {
             let changes = match known.changes.take() {
                 Some(changes) => changes,
-                None => self.changes(pod)?,
+                // A pod that today's nodes have room for is not asked about beside the planned ones.
+                None => self.changes(pod, refused && known.answer.best.is_none())?,
             };
             known.changes = Some(changes.clone());
             explanation.changes = changes;
@@ -423,7 +430,7 @@ impl<'a> Explainer<'a> {
             } else if !told {
                 told = true;
                 explanation.event = answer::event(self.cluster, &asked);
-                let mut changes = self.changes(&own)?;
+                let mut changes = self.changes(&own, false)?;
                 // The pod is tied to this node, so a change that helps elsewhere is no answer.
                 changes.retain(|set| set.node.as_ref() == Some(&node));
                 explanation.changes = changes;
@@ -476,8 +483,28 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    fn changes(&mut self, pod: &PodSpec) -> Result<Vec<ChangeSet>, ModelError> {
-        let pools = &self.pools.templates;
+    /// Returns the smallest changes that place the pod. With `beside_others`, the other pending pods have their planned places: alone, the
+    /// pod might have one that they leave it none of.
+    fn changes(
+        &mut self,
+        pod: &PodSpec,
+        beside_others: bool,
+    ) -> Result<Vec<ChangeSet>, ModelError> {
+        let checkpoint = self.cluster.checkpoint();
+        let changes = self.changes_beside(pod, beside_others);
+        self.cluster.rollback(checkpoint);
+        changes
+    }
+
+    fn changes_beside(
+        &mut self,
+        pod: &PodSpec,
+        beside_others: bool,
+    ) -> Result<Vec<ChangeSet>, ModelError> {
+        let carried = beside_others
+            .then(|| self.outlook.carry_out(self.cluster, self.pools))
+            .transpose()?;
+        let pools = carried.as_ref().unwrap_or(&self.pools.templates);
         let facts = Facts {
             images: self.table,
             prefixes: &self.pools.prefixes,
@@ -485,9 +512,39 @@ impl<'a> Explainer<'a> {
         };
         let remedies = self.cluster.remedies(pod, pools, facts, MOST)?;
         let sets = remedies.into_iter();
-        Ok(sets
-            .map(|remedy| change_set(self.cluster, self.pools, remedy))
-            .collect())
+        Ok(sets.map(|remedy| self.change_set(remedy)).collect())
+    }
+
+    fn change_set(&self, remedy: Remedy) -> ChangeSet {
+        let changes = remedy.changes.iter();
+        let changes = changes.map(|change| change.text(|pool| self.pools.owner(pool)));
+        let changes = changes.collect();
+        let (node, buys) = match remedy.place {
+            ChangedPlace::Node(node) => {
+                let name = self.cluster.node_name(node);
+                match self.outlook.purchase_of(name) {
+                    Some(shared) => (None, Some(shared)),
+                    None => (Some(name.to_owned()), None),
+                }
+            }
+            ChangedPlace::Bought {
+                pool,
+                instance_type,
+                price_micro_usd,
+                addresses,
+            } => {
+                let bought = Purchase {
+                    addresses,
+                    ..purchase(&pool, &instance_type, price_micro_usd)
+                };
+                (None, Some(bought))
+            }
+        };
+        ChangeSet {
+            changes,
+            node,
+            buys,
+        }
     }
 
     /// Returns what the nodes cost that are bought for all pods of a template; `None` after the first [`MOST_PRICED`] templates.
@@ -532,30 +589,4 @@ fn prerequisite(cluster: &Cluster, asked: &EngineAnswers) -> Option<String> {
     // Something is a prerequisite only if every node refuses the pod because of it.
     let all: Option<Vec<_>> = refused.collect();
     cluster.prerequisite(*all?.first()?)
-}
-
-fn change_set(cluster: &Cluster, pools: &Pools, remedy: Remedy) -> ChangeSet {
-    let changes = remedy.changes.iter();
-    let changes = changes.map(|change| change.text(|pool| pools.owner(pool)));
-    let changes = changes.collect();
-    let (node, buys) = match remedy.place {
-        ChangedPlace::Node(node) => (Some(cluster.node_name(node).to_owned()), None),
-        ChangedPlace::Bought {
-            pool,
-            instance_type,
-            price_micro_usd,
-            addresses,
-        } => {
-            let bought = Purchase {
-                addresses,
-                ..purchase(&pool, &instance_type, price_micro_usd)
-            };
-            (None, Some(bought))
-        }
-    };
-    ChangeSet {
-        changes,
-        node,
-        buys,
-    }
 }

@@ -3,7 +3,7 @@
 use mullion_engine::{
     Cluster, ModelError,
     model::{PodSpec, PodTemplate},
-    provision::{PlanRequest, PoolRefusal},
+    provision::{NodeTemplate, Plan, PlanRequest, PoolRefusal},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -41,6 +41,43 @@ pub(super) struct Outlook {
     pub(super) awaits: FxHashMap<String, String>,
     pub(super) buys: FxHashMap<String, Purchase>,
     pub(super) refusals: FxHashMap<String, Vec<PoolReason>>,
+    request: PlanRequest,
+    plan: Plan,
+    /// The keys of the chunks of CapacityBuffers in the plan.
+    chunks: FxHashSet<String>,
+}
+
+impl Outlook {
+    /// Returns whether neither a node nor a pool has a place for the pod, beside the other pending pods.
+    pub(super) fn refuses(&self, key: &str) -> bool {
+        self.refusals.contains_key(key)
+    }
+
+    /// Puts the planned pods and nodes into the cluster. Returns the pools with what their limits have left.
+    ///
+    /// # Errors
+    /// A pod or a pool has an impossible amount of a resource, such as a negative one.
+    pub(super) fn carry_out(
+        &self,
+        cluster: &mut Cluster,
+        pools: &Pools,
+    ) -> Result<Vec<NodeTemplate>, ModelError> {
+        let mut nodes = pools.reshaped.iter();
+        nodes.try_for_each(|node| cluster.set_in_flight(node))?;
+        cluster.carry_out(&self.plan, &self.request)
+    }
+
+    /// Returns the purchase of the planned node that a node of the cluster stands for after [`Outlook::carry_out`], with one pod
+    /// more; `None` for all other nodes.
+    pub(super) fn purchase_of(&self, node: &str) -> Option<Purchase> {
+        let planned = self.plan.node_named(node)?;
+        let cheapest = planned.options.first()?;
+        let pods = planned.pods.iter();
+        Some(Purchase {
+            pods: pods.filter(|pod| !self.chunks.contains(*pod)).count() + 1,
+            ..purchase(&planned.pool, &cheapest.name, planned.price_micro_usd())
+        })
+    }
 }
 
 /// Makes a plan for pending pods and the chunks of CapacityBuffers among them. The cluster is unchanged when this returns.
@@ -57,10 +94,10 @@ pub(super) fn outlook(
         .map(|pod| (pod.key(), pod.template.clone()))
         .collect();
     let request = request(pools, waiting);
-    let plan = as_it_will_be(cluster, pools, |cluster| cluster.plan(&request))?;
+    let mut plan = as_it_will_be(cluster, pools, |cluster| cluster.plan(&request))?;
     let chunks: FxHashSet<String> = pools.chunks.iter().map(PodSpec::key).collect();
     let mut outlook = Outlook {
-        awaits: plan.existing.into_iter().collect(),
+        awaits: plan.existing.iter().cloned().collect(),
         ..Outlook::default()
     };
     for node in &plan.nodes {
@@ -83,7 +120,7 @@ pub(super) fn outlook(
     }
     // Pods of equal templates get the same words, which are looked up once.
     let mut known: FxHashMap<&PodTemplate, Vec<PoolReason>> = FxHashMap::default();
-    for refused in plan.unplaceable {
+    for refused in std::mem::take(&mut plan.unplaceable) {
         let Some(template) = asked.get(&refused.pod) else {
             continue;
         };
@@ -94,7 +131,12 @@ pub(super) fn outlook(
         known.insert(template, words.clone());
         outlook.refusals.insert(refused.pod, words);
     }
-    Ok(outlook)
+    Ok(Outlook {
+        request,
+        plan,
+        chunks,
+        ..outlook
+    })
 }
 
 /// Builds the request to plan for these pods.

@@ -322,3 +322,52 @@ fn a_pod_is_told_what_the_next_pool_and_its_dearest_demand_cost() {
     assert_eq!(json["costs"]["without"]["percentLess"], 66);
     insta::assert_snapshot!(text);
 }
+
+/// Pods of one workload that are spread over zones, of which the pools sell one. In another zone is a Windows node, which takes none of them.
+fn spread_over_zones(pods: usize) -> Vec<Value> {
+    let web = |index: usize| {
+        let requests = json!({"requests": {"cpu": "100m", "memory": "16Mi"}});
+        let mut web = pod(&format!("web-{index}"), requests);
+        web["metadata"]["labels"] = json!({"app": "web"});
+        web["spec"]["topologySpreadConstraints"] = json!([{
+            "maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}},
+        }]);
+        web["status"] = json!({"phase": "Pending"});
+        web
+    };
+    let mut items = items();
+    items[0] = tainted("n2", "windows");
+    items[0]["metadata"]["labels"][ZONE] = json!("us-west-2b");
+    items.extend((0..pods).map(web));
+    items
+}
+
+#[test]
+fn a_pod_that_other_pending_pods_leave_no_place_is_told_what_places_it_beside_them() {
+    let items = spread_over_zones(3);
+    let (first, code, _) = said_of("web-0", json!(items));
+    assert_eq!(code, Some(0), "{first}");
+    let (second, code, json) = said_of("web-1", json!(items));
+    assert_eq!(code, Some(1), "{second}");
+    let changes = json["changes"].as_array().expect("changes").iter();
+    let shared: Vec<_> = changes.filter(|set| set["buys"]["pods"] == 2).collect();
+    // The node that is bought for the first pod has room for it.
+    assert_eq!(shared.len(), 1, "{second}");
+    insta::assert_snapshot!(second);
+}
+
+#[test]
+fn what_planned_nodes_take_of_a_limit_is_not_there_for_a_changed_pod() {
+    let mut items = spread_over_zones(3);
+    // The first pod's node is all that the pool may buy, and the others are too large to share it.
+    items[3]["spec"]["limits"] = json!({"nodes": "1"});
+    for pod in &mut items[5..] {
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+    }
+    items[3]["spec"]["template"]["spec"]["requirements"]
+        .as_array_mut()
+        .expect("requirements")
+        .push(json!({"key": TYPE, "operator": "In", "values": ["m5.large"]}));
+    let (text, _, _) = said_of("web-1", json!(items));
+    insta::assert_snapshot!(text);
+}
