@@ -11,6 +11,7 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::Type;
+use crate::time::TimeError;
 
 pub mod base64;
 mod convert;
@@ -126,8 +127,8 @@ pub enum DecodeError {
     #[error("illegal base64 data at input byte {0}")]
     Base64(usize),
     /// A time is invalid.
-    #[error("{0}")]
-    Time(String),
+    #[error(transparent)]
+    Time(#[from] TimeError),
     /// The apiVersion, kind or metadata of an embedded resource is invalid.
     #[error("{0}")]
     Embedded(String),
