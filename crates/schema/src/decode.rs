@@ -243,9 +243,12 @@ pub fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
 }
 
 /// Returns Go's error for JSON that does not fit the Go type `wanted`, for example `[]core.Toleration`.
-pub fn json_of_another_type(value: &Value, wanted: &str) -> String {
-    let kind = json_kind(value);
-    format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
+pub fn json_of_another_type(value: &Value, wanted: &str) -> DecodeError {
+    DecodeError::Type {
+        value: json_kind(value).to_owned(),
+        place: "Go value of type ".to_owned(),
+        go: wanted.to_owned(),
+    }
 }
 
 /// Decodes a YAML body. JSON is valid YAML.
