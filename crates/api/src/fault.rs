@@ -92,6 +92,11 @@ impl FaultKind {
     }
 }
 
+/// A name that no fault has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no fault: it must be one of {names}", names = FaultKind::ALL.map(FaultKind::as_str).join(", "))]
+pub struct UnknownFault(String);
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -99,13 +104,11 @@ impl fmt::Display for FaultKind {
 }
 
 impl FromStr for FaultKind {
-    type Err = String;
+    type Err = UnknownFault;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownFault> {
         let mut all = Self::ALL.into_iter();
-        all.find(|kind| kind.as_str() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::as_str).join(", ");
-            format!("{text:?} is no fault: it must be one of {names}")
-        })
+        all.find(|kind| kind.as_str() == text)
+            .ok_or_else(|| UnknownFault(text.to_owned()))
     }
 }

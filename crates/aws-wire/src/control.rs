@@ -2,14 +2,16 @@
 //!
 //! Invariant: an invalid request changes nothing.
 
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{collections::BTreeMap, fmt, num::NonZeroU32};
 
 use axum::{
     body::Body,
     http::{Method, Response, StatusCode},
 };
-use mullion_api::fault::FaultKind;
-use mullion_cloud::sim::{AddressFaults, CapacityPattern, Fault};
+use mullion_api::fault::{FaultKind, UnknownFault};
+use mullion_cloud::sim::{
+    AddressFaults, CapacityPattern, Fault, ParseFaultsError, ParsePatternError, RefusedFault,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,6 +52,36 @@ struct Named {
     target: String,
 }
 
+/// The reason why a request changes nothing.
+#[derive(Debug)]
+enum ControlError {
+    /// The request has another method than POST.
+    Method(Method),
+    /// The body is not JSON of its type.
+    Body(serde_json::Error),
+    /// An offering is malformed.
+    Pattern(ParsePatternError),
+    /// The faults of calls about addresses are malformed.
+    Addresses(ParseFaultsError),
+    /// A fault is unknown.
+    Fault(UnknownFault),
+    /// A fault has no such target.
+    Target(RefusedFault),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::Method(method) => write!(f, "{PATH} takes POST, not {method}"),
+            ControlError::Body(error) => write!(f, "{error}"),
+            ControlError::Pattern(error) => write!(f, "{error}"),
+            ControlError::Addresses(error) => write!(f, "{error}"),
+            ControlError::Fault(error) => write!(f, "{error}"),
+            ControlError::Target(error) => write!(f, "{error}"),
+        }
+    }
+}
+
 /// Handles a request.
 pub(crate) fn answer(
     endpoint: &Endpoint,
@@ -60,32 +92,34 @@ pub(crate) fn answer(
     let done = if *method == Method::POST {
         apply(endpoint, body)
     } else {
-        Err(format!("{PATH} takes POST, not {method}"))
+        Err(ControlError::Method(method.clone()))
     };
     let (status, value) = match done {
         Ok(done) => (StatusCode::OK, json!({ "done": done })),
-        Err(why) => (StatusCode::BAD_REQUEST, json!({ "message": why })),
+        Err(why) => (
+            StatusCode::BAD_REQUEST,
+            json!({ "message": why.to_string() }),
+        ),
     };
     respond(status, "application/json", &value, request_id)
 }
 
-fn apply(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, String> {
+fn apply(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, ControlError> {
     // Everything is parsed and looked up before the first fault changes.
-    let change: Change = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let change: Change = serde_json::from_slice(body).map_err(ControlError::Body)?;
     let patterns = |texts: &[String]| {
         let read = |text: &String| text.parse::<CapacityPattern>();
         let all: Result<Vec<_>, _> = texts.iter().map(read).collect();
-        all.map_err(|error| error.to_string())
+        all.map_err(ControlError::Pattern)
     };
     let (exhaust, replenish) = (patterns(&change.exhaust)?, patterns(&change.replenish)?);
     let addresses = change.addresses.as_deref().map(str::parse::<AddressFaults>);
-    let addresses = addresses.transpose().map_err(|error| error.to_string())?;
+    let addresses = addresses.transpose().map_err(ControlError::Addresses)?;
     let ec2 = endpoint.ec2();
     let found = |named: &[Named]| {
-        let find = |named: &Named| -> Result<Fault, String> {
-            let kind: FaultKind = named.fault.parse()?;
-            ec2.fault(kind, &named.target)
-                .map_err(|refused| refused.to_string())
+        let find = |named: &Named| -> Result<Fault, ControlError> {
+            let kind: FaultKind = named.fault.parse().map_err(ControlError::Fault)?;
+            ec2.fault(kind, &named.target).map_err(ControlError::Target)
         };
         named.iter().map(find).collect::<Result<Vec<_>, _>>()
     };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::error::EvalError;
+
 /// The most steps of one expression (k8s.io/apiserver/pkg/apis/cel: PerCallLimit).
 pub(super) const STEPS_OF_A_CALL: u64 = 1_000_000;
 /// The most steps of all expressions for one object (RuntimeCELCostBudget).
@@ -36,8 +38,8 @@ impl Budget {
 /// The reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// An evaluation error, with its message.
-    Error(String),
+    /// An evaluation error.
+    Error(EvalError),
     /// The expression takes more steps than one expression may.
     TooLong,
     /// The expressions for the object together take more steps than allowed.
@@ -47,9 +49,11 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Failure::Error(message) => message,
+            Failure::Error(why) => return write!(f, "{why}"),
             Failure::TooLong => "operation cancelled: actual cost limit exceeded",
             Failure::Exhausted => "running out of cost budget",
         })
     }
 }
+
+impl std::error::Error for Failure {}

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use kube_cel::cel::Value;
 use mullion_kube_text::golang::number;
 
-use super::{times, values::text};
-
-const INT_OVERFLOW: &str = "integer overflow";
-const UINT_OVERFLOW: &str = "unsigned integer overflow";
+use super::{error::EvalError, times, values::text};
 
 /// Converts a value to the type that the function is named after; `None` if there is no such conversion.
 ///
 /// # Errors
 /// The value cannot be represented in that type.
-pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, String>> {
+pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, EvalError>> {
     Some(match (function, value) {
         ("bool", Value::Bool(_))
         | ("bytes", Value::Bytes(_))
@@ -25,30 +22,29 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
         | ("timestamp", Value::Timestamp(_))
         | ("uint", Value::UInt(_)) => Ok(value.clone()),
         ("bool" | "double" | "int" | "uint", Value::String(given)) => {
-            let read = match function {
-                "bool" => truth(given).map(Value::Bool),
-                "double" => double(given).map(Value::Float),
-                "int" => given.parse().ok().map(Value::Int),
-                // An unsigned number has no sign, not even the `+` that Rust's `parse` accepts.
-                _ => given
-                    .parse()
-                    .ok()
-                    .filter(|_| !given.starts_with('+'))
-                    .map(Value::UInt),
+            let (read, kind) = match function {
+                "bool" => (truth(given).map(Value::Bool), "bool"),
+                "double" => (double(given).map(Value::Float), "double"),
+                "int" => (given.parse().ok().map(Value::Int), "int"),
+                _ => {
+                    // An unsigned number has no sign, not even the `+` that Rust's `parse` accepts.
+                    let number = given.parse().ok().filter(|_| !given.starts_with('+'));
+                    (number.map(Value::UInt), "uint")
+                }
             };
-            read.ok_or_else(|| format!("type conversion error from 'string' to '{function}'"))
+            read.ok_or(EvalError::Conversion(kind))
         }
         ("bytes", Value::String(given)) => Ok(Value::Bytes(Arc::new(given.as_bytes().to_vec()))),
         ("double", Value::Int(number)) => Ok(Value::Float(*number as f64)),
         ("double", Value::UInt(number)) => Ok(Value::Float(*number as f64)),
         ("int", Value::UInt(number)) => i64::try_from(*number)
             .map(Value::Int)
-            .map_err(|_| INT_OVERFLOW.to_owned()),
+            .map_err(|_| EvalError::IntOverflow),
         ("int", Value::Float(number)) => {
             // cel-go refuses the bounds themselves too.
             let fits = *number > i64::MIN as f64 && *number < i64::MAX as f64;
             fits.then_some(Value::Int(*number as i64))
-                .ok_or_else(|| INT_OVERFLOW.to_owned())
+                .ok_or(EvalError::IntOverflow)
         }
         ("int", Value::Duration(duration)) => {
             Ok(duration.num_nanoseconds().map_or(Value::Null, Value::Int))
@@ -56,12 +52,12 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
         ("int", Value::Timestamp(time)) => Ok(Value::Int(time.timestamp())),
         ("uint", Value::Int(number)) => u64::try_from(*number)
             .map(Value::UInt)
-            .map_err(|_| UINT_OVERFLOW.to_owned()),
+            .map_err(|_| EvalError::UintOverflow),
         ("uint", Value::Float(number)) => {
             // `u64::MAX as f64` is rounded up to 2^64, so the comparison has to be strict.
             let fits = *number >= 0.0 && *number < u64::MAX as f64;
             fits.then_some(Value::UInt(*number as u64))
-                .ok_or_else(|| UINT_OVERFLOW.to_owned())
+                .ok_or(EvalError::UintOverflow)
         }
         ("string", value) => return as_text(value).map(|given| given.map(text)),
         ("duration" | "timestamp", value) => return times::made(function, value),
@@ -73,14 +69,13 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
 ///
 /// # Errors
 /// The bytes are not UTF-8.
-pub(super) fn as_text(value: &Value) -> Option<Result<String, String>> {
+pub(super) fn as_text(value: &Value) -> Option<Result<String, EvalError>> {
     Some(match value {
         Value::String(given) => Ok(given.to_string()),
         Value::Int(number) => Ok(number.to_string()),
         Value::UInt(number) => Ok(number.to_string()),
         Value::Float(number) => Ok(double_text(*number)),
-        Value::Bytes(bytes) => String::from_utf8(bytes.to_vec())
-            .map_err(|_| "invalid UTF-8 in bytes, cannot convert to string".to_owned()),
+        Value::Bytes(bytes) => String::from_utf8(bytes.to_vec()).map_err(|_| EvalError::NotUtf8),
         other => Ok(times::text(other)?),
     })
 }

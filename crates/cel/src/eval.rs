@@ -14,6 +14,7 @@ use self::scope::Scope;
 use super::{
     budget::{Budget, Failure, STEPS_OF_A_CALL},
     conversions::as_text,
+    error::EvalError,
     expr::{Expr, Literal, Node, qualified, root},
     functions::{is_type_name, namespaced},
     keyed::plain,
@@ -25,12 +26,12 @@ use super::{
 
 type Evaluated<T = Value> = Result<T, Failure>;
 
-fn failed<T>(message: impl Into<String>) -> Evaluated<T> {
-    Err(Failure::Error(message.into()))
+fn failed<T>(why: EvalError) -> Evaluated<T> {
+    Err(Failure::Error(why))
 }
 
 fn no_overload<T>() -> Evaluated<T> {
-    failed("no such overload")
+    failed(EvalError::NoOverload(None))
 }
 
 /// Evaluates an expression.
@@ -64,7 +65,7 @@ impl Run<'_> {
             Node::Name(name) => match scope.find(name) {
                 Some(value) => Ok(value.clone()),
                 None if is_type_name(name) => Ok(of_type(name)),
-                None => failed(format!("no such attribute(s): {name}")),
+                None => failed(EvalError::NoAttribute(name.clone())),
             },
             Node::Select {
                 operand,
@@ -190,7 +191,7 @@ impl Run<'_> {
                 // Also after a failure of the other operand: in CEL, an error or true is true.
                 Ok(truth) if truth == decisive => return Ok(Value::Bool(decisive)),
                 Ok(_) => {}
-                Err(Failure::Error(message)) => failure = failure.or(Some(message)),
+                Err(Failure::Error(why)) => failure = failure.or(Some(why)),
                 // No other operand can make up for an exhausted budget.
                 Err(over) => return Err(over),
             }
@@ -247,10 +248,8 @@ fn held(
         (false, _) => Ok(Some(value)),
         (true, Some(inner)) => Ok(inner.cloned()),
         (true, None) => {
-            let (place, value) = (place(), shown(&value));
-            failed(format!(
-                "cannot initialize optional {place} from non-optional value {value}"
-            ))
+            let parts = Box::new((place(), shown(&value)));
+            failed(EvalError::Initializer(parts))
         }
     }
 }
@@ -307,7 +306,7 @@ fn has(operand: &Value, field: &str) -> Evaluated<bool> {
 fn member(operand: &Value, field: &str) -> Evaluated {
     match named(operand, field)? {
         Some(value) => Ok(value),
-        None => failed(format!("no such key: {field}")),
+        None => failed(EvalError::NoKey(field.to_owned())),
     }
 }
 
@@ -317,14 +316,14 @@ fn named(operand: &Value, field: &str) -> Evaluated<Option<Value>> {
         let otherwise = || total(operand).map(|total| total.otherwise.clone());
         return match map.named(field) {
             Some(value) => match why_broken(value) {
-                Some(why) => failed(why),
+                Some(why) => failed(EvalError::Broken(why.to_owned())),
                 None => Ok(Some(value.clone())),
             },
             None => Ok(otherwise()),
         };
     }
     match plain(operand) {
-        Value::List(_) => failed("unsupported index type 'string' in list"),
+        Value::List(_) => failed(EvalError::IndexType("string".to_owned())),
         // A value without any members gets the same error as one that lacks this member.
         operand => Ok(message(operand).and_then(|message| message.fields.get(field).cloned())),
     }
@@ -336,8 +335,8 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
     }
     let at = shown(at);
     match plain(operand) {
-        Value::List(_) => failed(format!("index out of bounds: {at}")),
-        _ => failed(format!("no such key: {at}")),
+        Value::List(_) => failed(EvalError::OutOfBounds(at)),
+        _ => failed(EvalError::NoKey(at)),
     }
 }
 
@@ -346,7 +345,7 @@ fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
     match at {
         Value::String(name) => return named(operand, name),
         Value::Int(_) | Value::UInt(_) | Value::Float(_) | Value::Bool(_) => {}
-        other => return failed(format!("invalid qualifier type: {}", go_type(other))),
+        other => return failed(EvalError::Qualifier(go_type(other).to_owned())),
     }
     if let Some(map) = as_map(operand) {
         let otherwise = || total(operand).map(|total| total.otherwise.clone());
@@ -359,14 +358,10 @@ fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
         Value::Int(number) => Some(*number),
         Value::UInt(number) => i64::try_from(*number).ok(),
         Value::Float(number) => whole(*number),
-        other => {
-            let kind = type_name(other);
-            return failed(format!("unsupported index type '{kind}' in list"));
-        }
+        other => return failed(EvalError::IndexType(type_name(other).to_owned())),
     };
     let Some(number) = number else {
-        let at = shown(at);
-        return failed(format!("unsupported index value {at} in list"));
+        return failed(EvalError::IndexValue(shown(at)));
     };
     // A negative index is out of bounds like one that is too large.
     let item = usize::try_from(number).ok();

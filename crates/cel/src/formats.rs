@@ -72,7 +72,10 @@ fn problems(format: &str, given: &str) -> Vec<String> {
         "dns1035LabelPrefix" => return names::dns1035_label(&names::masked(given)),
         "qualifiedName" => return names::qualified_name(given),
         "labelValue" => return names::label_value(given),
-        "uri" => return Url::check_request(given).err().into_iter().collect(),
+        "uri" => {
+            let refused = Url::check_request(given).err();
+            return refused.iter().map(ToString::to_string).collect();
+        }
         "uuid" => "does not match the UUID format".to_owned(),
         "byte" => "invalid base64".to_owned(),
         _ => format!("invalid {format}"),

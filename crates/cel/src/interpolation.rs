@@ -4,12 +4,15 @@
 
 mod check;
 
+use std::fmt;
+
 use kube_cel::cel::Value;
 use mullion_kube_text::golang::{integer, quote};
 
 pub(super) use self::check::check;
 use super::{
     conversions::{as_text, special},
+    error::EvalError,
     keyed::plain,
     maps::as_map,
     values::{TypeValue, VisitLimit, type_name},
@@ -37,8 +40,16 @@ enum Clause {
 
 impl Clause {
     /// Returns the error for a value of a type that the clause cannot format.
-    fn refusal(self, kind: &str) -> String {
-        let rule = match self {
+    fn refusal(self, kind: &str) -> FormatError {
+        FormatError::Type {
+            rule: self.rule(),
+            kind: kind.to_owned(),
+        }
+    }
+
+    /// Returns which values the clause can format.
+    fn rule(self) -> &'static str {
+        match self {
             Clause::Text => {
                 "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
             }
@@ -50,10 +61,86 @@ impl Clause {
                 "only integers, byte buffers, and strings can be formatted as hex"
             }
             Clause::Octal => "octal clause can only be used on integers",
-        };
-        format!("{rule}, was given {kind}")
+        }
     }
 }
+
+/// What is wrong with a clause of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClauseError {
+    /// The format ends with a percent sign.
+    Absent,
+    /// The format ends within a precision.
+    Endless,
+    /// These digits of a precision are not a number.
+    Precision(String),
+    /// No clause has this letter.
+    Unknown(char),
+}
+
+/// The reason why a value cannot be formatted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FormatError {
+    /// The clause formats values of other types.
+    Type {
+        /// Which values the clause formats.
+        rule: &'static str,
+        /// The type of the value.
+        kind: String,
+    },
+    /// The clause asks for too many decimal places.
+    TooPrecise,
+    /// Bytes are not text.
+    NotUtf8,
+    /// A key of a map has this type.
+    Key(String),
+    /// A part of a list or map has this type.
+    Part(String),
+}
+
+impl fmt::Display for ClauseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == ClauseError::Absent {
+            return f.write_str("unexpected end of string");
+        }
+        f.write_str("could not parse formatting clause: ")?;
+        match self {
+            ClauseError::Absent => Ok(()),
+            ClauseError::Endless => f.write_str(
+                "error while parsing precision: could not find end of precision specifier",
+            ),
+            ClauseError::Precision(digits) => write!(
+                f,
+                "error while parsing precision: error while converting precision to integer: {}",
+                integer::fault("Atoi", digits)
+            ),
+            ClauseError::Unknown(letter) => {
+                write!(f, "unrecognized formatting clause \"{letter}\"")
+            }
+        }
+    }
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FormatError::Type { rule, kind } => write!(f, "{rule}, was given {kind}"),
+            FormatError::TooPrecise => f.write_str("the precision is too large"),
+            FormatError::NotUtf8 => {
+                let why = quote(&EvalError::NotUtf8.to_string());
+                write!(f, "could not convert argument {why} to string")
+            }
+            FormatError::Key(kind) => {
+                write!(f, "no formatting function for map key of type {kind}")
+            }
+            FormatError::Part(kind) => write!(f, "no formatting function for {kind}"),
+        }
+    }
+}
+
+impl std::error::Error for ClauseError {}
+
+impl std::error::Error for FormatError {}
 
 /// Formats a text with values.
 ///
@@ -63,19 +150,18 @@ pub(super) fn filled(
     format: &str,
     values: &[Value],
     looks: &mut VisitLimit,
-) -> Result<String, String> {
-    let out_of_range = |index: usize| format!("index {index} out of range");
+) -> Result<String, EvalError> {
     let mut filled = String::new();
     for part in Parts::of(format) {
         match part {
             Part::Text(text) => filled.push_str(text),
             Part::Clause { index, rest } => {
-                let value = values.get(index).ok_or_else(|| out_of_range(index))?;
+                let value = values.get(index).ok_or(EvalError::MissingArgument(index))?;
                 let clause = clause(rest)?;
                 // Charged before the text is built: a shared part is written once for each of its occurrences.
                 look_at(value, looks)?;
                 let text = written(clause, plain(value));
-                filled.push_str(&text.map_err(|why| format!("error during formatting: {why}"))?);
+                filled.push_str(&text.map_err(EvalError::Format)?);
             }
         }
     }
@@ -83,7 +169,7 @@ pub(super) fn filled(
 }
 
 /// Charges for all of a value, including every occurrence of shared parts.
-fn look_at(value: &Value, looks: &mut VisitLimit) -> Result<(), String> {
+fn look_at(value: &Value, looks: &mut VisitLimit) -> Result<(), EvalError> {
     looks.take(1)?;
     match plain(value) {
         Value::String(text) => looks.take(text.len() as u64),
@@ -156,27 +242,20 @@ impl<'f> Iterator for Parts<'f> {
 }
 
 /// Parses a clause.
-fn clause(rest: &str) -> Result<Clause, String> {
+fn clause(rest: &str) -> Result<Clause, ClauseError> {
     if rest.is_empty() {
-        return Err("unexpected end of string".to_owned());
+        return Err(ClauseError::Absent);
     }
-    let unread = |why: String| format!("could not parse formatting clause: {why}");
-    let imprecise = |why: &str| unread(format!("error while parsing precision: {why}"));
     let (places, letter) = match rest.strip_prefix('.') {
         None => (PLACES, rest),
         Some(rest) => {
             let letter = rest.trim_start_matches(|c: char| c.is_ascii_digit());
             if letter.is_empty() {
-                return Err(imprecise("could not find end of precision specifier"));
+                return Err(ClauseError::Endless);
             }
             let digits = &rest[..rest.len() - letter.len()];
             let places: Option<i64> = digits.parse().ok();
-            let places = places.ok_or_else(|| {
-                let why = integer::fault("Atoi", digits);
-                imprecise(&format!(
-                    "error while converting precision to integer: {why}"
-                ))
-            })?;
+            let places = places.ok_or_else(|| ClauseError::Precision(digits.to_owned()))?;
             (usize::try_from(places).unwrap_or(usize::MAX), letter)
         }
     };
@@ -193,16 +272,12 @@ fn clause(rest: &str) -> Result<Clause, String> {
             capitals: letter == 'X',
         },
         'o' => Clause::Octal,
-        other => {
-            return Err(unread(format!(
-                "unrecognized formatting clause \"{other}\""
-            )));
-        }
+        other => return Err(ClauseError::Unknown(other)),
     })
 }
 
 /// Formats a value by a clause.
-fn written(clause: Clause, value: &Value) -> Result<String, String> {
+fn written(clause: Clause, value: &Value) -> Result<String, FormatError> {
     let refused = || Err(clause.refusal(type_name(value)));
     Ok(match (clause, value) {
         (Clause::Text, value) => return as_whole(value).unwrap_or_else(refused),
@@ -221,7 +296,7 @@ fn written(clause: Clause, value: &Value) -> Result<String, String> {
             };
             match clause {
                 Clause::Fixed(places) if places > MOST_PLACES => {
-                    return Err("the precision is too large".to_owned());
+                    return Err(FormatError::TooPrecise);
                 }
                 Clause::Fixed(places) => fixed(number, places),
                 _ => scientific(number),
@@ -310,7 +385,7 @@ fn word(number: f64) -> Option<&'static str> {
 }
 
 /// Converts a value to text; `None` if its type cannot be formatted.
-fn as_whole(value: &Value) -> Option<Result<String, String>> {
+fn as_whole(value: &Value) -> Option<Result<String, FormatError>> {
     Some(match value {
         Value::Null => Ok("null".to_owned()),
         Value::List(items) => listed(items),
@@ -318,7 +393,7 @@ fn as_whole(value: &Value) -> Option<Result<String, String>> {
             let entries = map.iter();
             let entries =
                 entries.map(|(key, value)| Ok((key_within(&key)?, within(plain(value))?)));
-            let entries: Result<Vec<(String, String)>, String> = entries.collect();
+            let entries: Result<Vec<(String, String)>, FormatError> = entries.collect();
             entries.map(|mut entries| {
                 // Maps have no order, but the same map must always give the same text.
                 entries.sort();
@@ -333,31 +408,28 @@ fn as_whole(value: &Value) -> Option<Result<String, String>> {
             let TypeValue(name) = opaque.downcast_ref()?;
             Ok(name.clone())
         }
-        other => as_text(other)?
-            .map_err(|why| format!("could not convert argument {} to string", quote(&why))),
+        other => as_text(other)?.map_err(|_| FormatError::NotUtf8),
     })
 }
 
-fn listed(items: &[Value]) -> Result<String, String> {
-    let items: Result<Vec<String>, String> = items.iter().map(|item| within(plain(item))).collect();
+fn listed(items: &[Value]) -> Result<String, FormatError> {
+    let items: Result<Vec<String>, FormatError> =
+        items.iter().map(|item| within(plain(item))).collect();
     Ok(format!("[{}]", items?.join(", ")))
 }
 
-fn key_within(key: &Value) -> Result<String, String> {
+fn key_within(key: &Value) -> Result<String, FormatError> {
     match key {
         Value::String(text) => Ok(quote(text)),
         Value::Bool(_) | Value::Int(_) | Value::UInt(_) => Ok(as_text(key)
             .and_then(Result::ok)
             .expect("whole numbers and truths are texts too")),
-        other => {
-            let kind = type_name(other);
-            Err(format!("no formatting function for map key of type {kind}"))
-        }
+        other => Err(FormatError::Key(type_name(other).to_owned())),
     }
 }
 
 /// Formats a value inside a list or map as a CEL literal.
-fn within(value: &Value) -> Result<String, String> {
+fn within(value: &Value) -> Result<String, FormatError> {
     if let Value::Float(number) = value {
         return Ok(match special(*number) {
             Some(word) => quote(word),
@@ -365,7 +437,7 @@ fn within(value: &Value) -> Result<String, String> {
         });
     }
     let Some(text) = as_whole(value) else {
-        return Err(format!("no formatting function for {}", type_name(value)));
+        return Err(FormatError::Part(type_name(value).to_owned()));
     };
     let text = text?;
     Ok(match value {

@@ -14,6 +14,7 @@ use kube_cel::cel::{
 };
 
 use super::{
+    error::EvalError,
     messages::message,
     total::total,
     values::{VisitLimit, equal_within, optional},
@@ -139,7 +140,7 @@ impl KeyedList {
     ///
     /// # Errors
     /// Items of a set that are not scalars have no identity; the message is Go's.
-    pub(super) fn equals(&self, other: &Value, looks: &mut VisitLimit) -> Result<bool, String> {
+    pub(super) fn equals(&self, other: &Value, looks: &mut VisitLimit) -> Result<bool, EvalError> {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
         };
@@ -175,9 +176,9 @@ impl KeyedList {
     ///
     /// # Errors
     /// The errors of [`KeyedList::equals`], and a value that is not a list.
-    pub(super) fn with(&self, other: &Value) -> Result<Value, String> {
+    pub(super) fn with(&self, other: &Value) -> Result<Value, EvalError> {
         let Some(added) = items(other) else {
-            return Err("no such overload".to_owned());
+            return Err(EvalError::NoOverload(None));
         };
         let mut joined = self.items().to_vec();
         match &self.keys {
@@ -207,7 +208,7 @@ impl KeyedList {
 
 /// Returns the identities of a set's own items in stored form: whole numbers are integers, and times and bytes are strings, so they never
 /// equal values of those types.
-fn own_parts(items: &[Value]) -> Result<HashSet<Part>, String> {
+fn own_parts(items: &[Value]) -> Result<HashSet<Part>, EvalError> {
     let stored = items.iter().map(|item| match item {
         Value::Float(number) if number.fract() == 0.0 => Ok(Some(Part::Int(*number as i64))),
         Value::Null => Ok(Some(Part::Null)),
@@ -216,12 +217,8 @@ fn own_parts(items: &[Value]) -> Result<HashSet<Part>, String> {
     stored.filter_map(Result::transpose).collect()
 }
 
-fn part(item: &Value) -> Result<Part, String> {
-    let unhashable = |go: &str| {
-        Err(format!(
-            "internal error: runtime error: hash of unhashable type {go}"
-        ))
-    };
+fn part(item: &Value) -> Result<Part, EvalError> {
+    let unhashable = |go: &str| Err(EvalError::Unhashable(go.to_owned()));
     Ok(match item {
         Value::Bool(truth) => Part::Bool(*truth),
         Value::Int(number) => Part::Int(*number),
@@ -311,7 +308,7 @@ mod tests {
         }
         let odd = list("set", json!([{"a": 1}]));
         assert_eq!(
-            equal(&odd, &odd),
+            equal(&odd, &odd).map_err(|error| error.to_string()),
             Err(
                 "internal error: runtime error: hash of unhashable type map[string]interface {}"
                     .to_owned()

@@ -28,6 +28,7 @@ mod check;
 mod complaints;
 mod conversions;
 mod cost;
+mod error;
 mod eval;
 mod expr;
 mod formats;
@@ -61,15 +62,17 @@ use mullion_kube_text::field::{Errors, Path};
 
 pub use self::host::{Host, host};
 pub use self::keyed::{list_by, set_of};
-pub use self::messages::{JSON_PATCH, Message, OBJECT, message};
+pub use self::messages::{JSON_PATCH, Message, OBJECT, WrongNames, message};
 pub use self::quantities::quantity;
 pub use self::total::total_map;
-pub use self::values::{broken, map_of, none, of_json, some, to_json, type_name};
+pub use self::values::{JsonError, broken, map_of, none, of_json, some, to_json, type_name};
 pub use self::versions::version;
 pub use self::{
     budget::{Budget, Failure},
     check::Environment,
     cost::Shape,
+    error::{EvalError, SliceError},
+    interpolation::{ClauseError, FormatError},
     types::{Object, Type},
 };
 pub use kube_cel::cel::{
@@ -115,7 +118,7 @@ pub fn is_identifier(name: &str) -> bool {
 ///
 /// # Errors
 /// The function's error for its arguments.
-pub fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
+pub fn call(function: &str, arguments: Vec<Value>) -> Result<Value, EvalError> {
     library::call(function, None, arguments)
 }
 
@@ -126,7 +129,7 @@ pub struct Program {
     /// The depth of the expression.
     depth: usize,
     result: Type,
-    fault: Option<String>,
+    fault: Option<EvalError>,
 }
 
 /// Expressions up to this depth run on the caller's stack.
@@ -182,8 +185,8 @@ impl Program {
     /// Returns the planning error: an invalid constant pattern, a constant that cannot be converted, or one that is not a valid key.
     /// cel-go finds such errors when it creates a program (`env.Program`), so they are refused where programs are kept, and not where
     /// only types are checked.
-    pub fn fault(&self) -> Option<&str> {
-        self.fault.as_deref()
+    pub fn fault(&self) -> Option<&EvalError> {
+        self.fault.as_ref()
     }
 
     /// Returns whether the expression refers to a variable.
@@ -240,6 +243,8 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl std::error::Error for Refusal {}
+
 impl From<Refusal> for String {
     fn from(refusal: Refusal) -> Self {
         refusal.to_string()
@@ -285,6 +290,8 @@ impl fmt::Display for Issues {
         f.write_str(&self.0)
     }
 }
+
+impl std::error::Error for Issues {}
 
 /// The most errors that are printed; cel-go only counts the others (common/errors.go).
 const MOST_PROBLEMS: usize = 100;

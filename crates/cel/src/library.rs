@@ -12,6 +12,8 @@ use kube_cel::{
     },
 };
 
+use super::error::EvalError;
+
 /// The names of the arguments; no function has more.
 const ARGUMENTS: [&str; 4] = ["a0", "a1", "a2", "a3"];
 
@@ -22,7 +24,7 @@ pub(super) fn call(
     function: &str,
     target: Option<Value>,
     arguments: Vec<Value>,
-) -> Result<Value, String> {
+) -> Result<Value, EvalError> {
     // The cel crate's functions can only be called from an expression, so the values become variables of one.
     let mut scope = FUNCTIONS.new_inner_scope();
     let name = |name: &str| IdedExpr {
@@ -54,18 +56,19 @@ pub(super) fn call(
         }),
     };
     Value::resolve(&call, &scope).map_err(|error| match error {
-        ExecutionError::FunctionError { message, .. } => message,
+        ExecutionError::FunctionError { message, .. } => EvalError::Library(message),
         // To cel-go all of these are a missing overload.
-        ExecutionError::UndeclaredReference(_)
+        ExecutionError::NoSuchOverload
+        | ExecutionError::UndeclaredReference(_)
         | ExecutionError::UnsupportedTargetType { .. }
         | ExecutionError::UnexpectedType { .. }
-        | ExecutionError::NotSupportedAsMethod { .. } => "no such overload".to_owned(),
+        | ExecutionError::NotSupportedAsMethod { .. } => EvalError::NoOverload(None),
         other => {
             // The crate's messages begin with a capital letter, unlike cel-go's.
             let text = other.to_string();
             let mut letters = text.chars();
             let first = letters.next().map(|first| first.to_ascii_lowercase());
-            first.into_iter().chain(letters).collect()
+            EvalError::Library(first.into_iter().chain(letters).collect())
         }
     })
 }

@@ -7,6 +7,7 @@ use kube_cel::cel::Value;
 
 use super::{
     Problem,
+    error::{EvalError, SliceError},
     expr::{Expr, Fold, FoldKind, Node},
     keyed::plain,
     syntax::Parsed,
@@ -97,7 +98,7 @@ pub(super) fn call(
     target: Option<&Value>,
     arguments: &[Value],
     looks: &mut VisitLimit,
-) -> Option<Result<Value, String>> {
+) -> Option<Result<Value, EvalError>> {
     let target = target.map(plain);
     let made = match (function, target, arguments) {
         ("lists.range", None, [Value::Int(count)]) => Ok((0..*count).map(Value::Int).collect()),
@@ -106,7 +107,7 @@ pub(super) fn call(
         }
         ("flatten", Some(Value::List(items)), []) => flat(items, 1, looks),
         ("flatten", Some(Value::List(items)), [Value::Int(depth)]) => match *depth {
-            ..0 => Err("level must be non-negative".to_owned()),
+            ..0 => Err(EvalError::NegativeLevel),
             depth => flat(items, depth, looks),
         },
         ("reverse", Some(Value::List(items)), []) => Ok(items.iter().rev().cloned().collect()),
@@ -118,19 +119,19 @@ pub(super) fn call(
     Some(made.map(|items| Value::List(Arc::new(items))))
 }
 
-fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, String> {
+fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, EvalError> {
     let why = match (usize::try_from(from), usize::try_from(to)) {
         (Ok(first), Ok(end)) if first <= end => match items.get(first..end) {
             Some(some) => return Ok(some.to_vec()),
-            None => format!("list is length {}", items.len()),
+            None => SliceError::Length(items.len()),
         },
-        (Ok(_), Ok(_)) => "start index must be less than or equal to end index".to_owned(),
-        _ => "negative indexes not supported".to_owned(),
+        (Ok(_), Ok(_)) => SliceError::Order,
+        _ => SliceError::Negative,
     };
-    Err(format!("cannot slice({from}, {to}), {why}"))
+    Err(EvalError::Slice(from, to, why))
 }
 
-fn flat(items: &[Value], depth: i64, looks: &mut VisitLimit) -> Result<Vec<Value>, String> {
+fn flat(items: &[Value], depth: i64, looks: &mut VisitLimit) -> Result<Vec<Value>, EvalError> {
     let mut all = Vec::new();
     for item in items {
         // Each item that is kept costs a whole step.
@@ -143,7 +144,7 @@ fn flat(items: &[Value], depth: i64, looks: &mut VisitLimit) -> Result<Vec<Value
     Ok(all)
 }
 
-fn distinct(items: &[Value], looks: &mut VisitLimit) -> Result<Vec<Value>, String> {
+fn distinct(items: &[Value], looks: &mut VisitLimit) -> Result<Vec<Value>, EvalError> {
     let mut all: Vec<Value> = Vec::new();
     for item in items {
         let mut is_new = true;
@@ -162,16 +163,16 @@ fn distinct(items: &[Value], looks: &mut VisitLimit) -> Result<Vec<Value>, Strin
 }
 
 /// Sorts items by their keys.
-fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
+fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, EvalError> {
     let Some(first) = keys.first() else {
         return Ok(items.to_vec());
     };
     // NaN does not compare with itself, although doubles can be sorted.
     if compare(first, first).is_none() && !matches!(first, Value::Float(_)) {
-        return Err("list elements must be comparable".to_owned());
+        return Err(EvalError::Incomparable);
     }
     if keys.iter().any(|key| type_name(key) != type_name(first)) {
-        return Err("list elements must have the same type".to_owned());
+        return Err(EvalError::MixedTypes);
     }
     let mut pairs: Vec<_> = keys.iter().zip(items).collect();
     // NaN has no order in CEL, but a sort needs a total order.

@@ -15,6 +15,7 @@ use kube_cel::cel::{
 use mullion_kube_text::golang::number::whole;
 
 use super::{
+    error::EvalError,
     total::total,
     values::{TypeValue, go_type, of_key},
 };
@@ -70,7 +71,7 @@ impl Entries {
     ///
     /// # Errors
     /// Go cannot compare such keys.
-    pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<(), String> {
+    pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<(), EvalError> {
         if let Some(key) = plain_key(&key) {
             self.plain.insert(key, value);
             return Ok(());
@@ -150,7 +151,7 @@ fn wholes(key: &Value) -> impl Iterator<Item = Key> + use<> {
         .chain(fits.then_some(Key::Uint(number as u64)))
 }
 
-fn identity(key: &Value, others: usize) -> Result<Identity, String> {
+fn identity(key: &Value, others: usize) -> Result<Identity, EvalError> {
     Ok(match key {
         Value::Null => Identity::Null,
         Value::Float(number) if number.is_nan() => Identity::NotANumber(others),
@@ -167,12 +168,7 @@ fn identity(key: &Value, others: usize) -> Result<Identity, String> {
             Some(TypeValue(name)) => Identity::Type(name.clone()),
             None => Identity::Place(Arc::as_ptr(opaque).addr()),
         },
-        other => {
-            let kind = go_type(other);
-            return Err(format!(
-                "internal error: runtime error: hash of unhashable type {kind}"
-            ));
-        }
+        other => return Err(EvalError::Unhashable(go_type(other).to_owned())),
     })
 }
 

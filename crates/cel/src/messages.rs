@@ -3,7 +3,7 @@
 //! An object may have any fields of any type. Whether its type name matches the fields around it is checked once it has a value (source:
 //! apiserver/pkg/cel/mutation).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use kube_cel::cel::{Value, objects::Opaque};
 
@@ -31,6 +31,25 @@ impl Opaque for Message {
         &self.name
     }
 }
+
+/// The types of objects that are not spelled by the fields around them; each with the name that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongNames(Vec<(String, String)>);
+
+impl fmt::Display for WrongNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, path)) in self.0.iter().enumerate() {
+            let line = if index == 0 { "" } else { "\n" };
+            write!(
+                f,
+                "{line}unexpected type name {name:?}, expected {path:?}, which matches field name path from root Object type"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for WrongNames {}
 
 /// Returns the type of that name.
 pub(super) fn named(name: &str) -> Option<Type> {
@@ -63,23 +82,21 @@ impl Message {
     /// Checks that the type of every nested object is spelled by the fields around it.
     ///
     /// # Errors
-    /// One line for each object with another type.
-    pub fn check_names(&self) -> Result<(), String> {
+    /// The objects with another type.
+    pub fn check_names(&self) -> Result<(), WrongNames> {
         let mut found = Vec::new();
         self.check(&self.name, &mut found);
         if found.is_empty() {
             Ok(())
         } else {
-            Err(found.join("\n"))
+            Err(WrongNames(found))
         }
     }
 
-    fn check(&self, path: &str, found: &mut Vec<String>) {
+    fn check(&self, path: &str, found: &mut Vec<(String, String)>) {
         let name = &self.name;
         if name != path {
-            found.push(format!(
-                "unexpected type name {name:?}, expected {path:?}, which matches field name path from root Object type"
-            ));
+            found.push((name.clone(), path.to_owned()));
         }
         for (field, value) in &self.fields {
             check_in(value, &format!("{path}.{field}"), found);
@@ -88,7 +105,7 @@ impl Message {
 }
 
 /// Checks the objects in lists and maps, which add nothing to the type's name.
-fn check_in(value: &Value, path: &str, found: &mut Vec<String>) {
+fn check_in(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
     match value {
         Value::List(items) => items.iter().for_each(|item| check_in(item, path, found)),
         Value::Map(map) => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{
     budget::{Budget, Failure},
     check::{Checker, Environment},
+    error::EvalError,
     eval::{call, of_type, value_of},
     expr::{Expr, Node, qualified},
     functions::is_type_name,
@@ -31,7 +32,7 @@ const CONVERSIONS: [&str; 10] = [
 ];
 
 /// Returns the planning error of an expression, if it has one.
-pub(super) fn fault(expression: &Expr, environment: &Environment) -> Option<String> {
+pub(super) fn fault(expression: &Expr, environment: &Environment) -> Option<EvalError> {
     let mut planner = Planner {
         scope: Checker::new(environment),
         budget: Budget::default(),
@@ -47,7 +48,7 @@ struct Planner<'e> {
 
 impl Planner<'_> {
     /// Returns the value of an expression if it is constant.
-    fn known(&mut self, expression: &Expr) -> Result<Option<Value>, String> {
+    fn known(&mut self, expression: &Expr) -> Result<Option<Value>, EvalError> {
         match &expression.node {
             Node::Literal(literal) => Ok(Some(value_of(literal))),
             Node::Name(name) => {
@@ -141,7 +142,7 @@ impl Planner<'_> {
         is_type.then(|| Some(of_type(&name)))
     }
 
-    fn inside(&mut self, variables: &[&str], body: &Expr) -> Result<(), String> {
+    fn inside(&mut self, variables: &[&str], body: &Expr) -> Result<(), EvalError> {
         let before = self.scope.locals.len();
         // Only the names matter here: they hide types of the same name.
         let more = variables.iter().map(|name| ((*name).to_owned(), Type::Dyn));
@@ -156,7 +157,7 @@ impl Planner<'_> {
         function: &str,
         target: Option<&Expr>,
         arguments: &[Expr],
-    ) -> Result<Option<Value>, String> {
+    ) -> Result<Option<Value>, EvalError> {
         let namespaced = target.and_then(|target| self.scope.namespaced(target, function));
         let (function, target) = match &namespaced {
             Some(name) => (name.as_str(), None),
@@ -174,7 +175,7 @@ impl Planner<'_> {
                 | Value::Int(_)
                 | Value::String(_)
                 | Value::UInt(_) => Ok(None),
-                other => Err(format!("invalid qualifier type: {}", go_type(other))),
+                other => Err(EvalError::Qualifier(go_type(other).to_owned())),
             },
             // cel-go replaces membership in an empty list literal by false, so it counts as constant.
             ("@in", None, [_, Some(Value::List(items))]) if items.is_empty() => {
@@ -184,7 +185,8 @@ impl Planner<'_> {
             // Constant patterns are compiled during planning, so an invalid one is an error even where it would never
             // run.
             ("matches" | "find" | "findAll", _, [_, Some(Value::String(pattern)), ..]) => {
-                regexp::compile(pattern).map(|_| None)
+                let compiled = regexp::compile(pattern);
+                compiled.map(|_| None).map_err(EvalError::Pattern)
             }
             (name, None, [Some(_)]) if CONVERSIONS.contains(&name) => {
                 let values = values.into_iter().flatten().collect();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
-use mullion_kube_text::quantity::{self, Quantity};
+use mullion_kube_text::quantity::{self, Quantity, QuantityError};
+
+use super::error::EvalError;
 
 const NANO: i128 = 1_000_000_000;
 
@@ -39,7 +41,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
-) -> Option<Result<Value, String>> {
+) -> Option<Result<Value, EvalError>> {
     match (function, target, arguments) {
         ("quantity", None, [Value::String(text)]) => Some(quantity(text)),
         ("isQuantity", None, [Value::String(text)]) => {
@@ -59,7 +61,7 @@ pub(super) fn call(
                 ("isInteger", [], _) => Value::Bool(amount.integer().is_some()),
                 ("asInteger", [], _) => {
                     let integer = amount.integer().map(Value::Int);
-                    return Some(integer.ok_or_else(|| "cannot convert value to integer".into()));
+                    return Some(integer.ok_or(EvalError::NotAnInteger));
                 }
                 ("asApproximateFloat", [], _) => {
                     Value::Float(amount.quantity.nano() as f64 / NANO as f64)
@@ -91,19 +93,18 @@ pub(super) fn call(
 ///
 /// # Errors
 /// apimachinery's message for an invalid quantity.
-pub fn quantity(text: &str) -> Result<Value, String> {
-    Amount::read(text).map(Value::from)
+pub fn quantity(text: &str) -> Result<Value, EvalError> {
+    Ok(Amount::read(text).map(Value::from)?)
 }
 
 impl Amount {
-    fn read(text: &str) -> Result<Amount, String> {
+    fn read(text: &str) -> Result<Amount, QuantityError> {
         // Only JSON may have spaces around a quantity.
         if text.trim() != text {
-            return Err(quantity::QuantityError::Format.to_string());
+            return Err(QuantityError::Format);
         }
-        let quantity = Quantity::parse(text).map_err(|why| why.to_string())?;
         Ok(Amount {
-            quantity,
+            quantity: Quantity::parse(text)?,
             is_whole: quantity::is_kept_whole(text),
         })
     }

@@ -144,7 +144,9 @@ fn patches_are_made_where_they_are_meant() {
     };
     assert_eq!(checked(source), Ok(()));
     assert_eq!(
-        checked("Object{spec: Object.status{}, list: [Object{}]}").unwrap_err(),
+        checked("Object{spec: Object.status{}, list: [Object{}]}")
+            .unwrap_err()
+            .to_string(),
         "unexpected type name \"Object\", expected \"Object.list\", which matches field name path from root Object type\n\
          unexpected type name \"Object.status\", expected \"Object.spec\", which matches field name path from root Object type"
     );

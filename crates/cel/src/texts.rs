@@ -7,6 +7,7 @@ use kube_cel::cel::Value;
 
 use super::{
     conversions::as_text,
+    error::EvalError,
     interpolation,
     keyed::plain,
     values::{VisitLimit, text, type_name},
@@ -18,7 +19,7 @@ pub(super) fn call(
     target: Option<&Value>,
     arguments: &[Value],
     looks: &mut VisitLimit,
-) -> Option<Result<Value, String>> {
+) -> Option<Result<Value, EvalError>> {
     let target = plain(target?);
     if let ("join", Value::List(parts)) = (function, target) {
         let separator = match arguments {
@@ -35,7 +36,7 @@ pub(super) fn call(
         ("charAt", [Value::Int(at)]) => char_at(given, *at).map(text),
         ("substring", [Value::Int(from)]) => match index(given, *from) {
             Some(from) => Ok(text(&given[from..])),
-            None => Err(out_of_range(*from)),
+            None => Err(EvalError::OutOfRange(*from)),
         },
         ("substring", [Value::Int(from), Value::Int(to)]) => between(given, *from, *to).map(text),
         ("indexOf", [Value::String(wanted)]) => index_of(given, wanted, 0),
@@ -66,10 +67,6 @@ pub(super) fn call(
     })
 }
 
-fn out_of_range(index: i64) -> String {
-    format!("index out of range: {index}")
-}
-
 /// Returns the byte offset of a character index; the end of the text is a valid index.
 fn index(given: &str, at: i64) -> Option<usize> {
     let at = usize::try_from(at).ok()?;
@@ -77,30 +74,30 @@ fn index(given: &str, at: i64) -> Option<usize> {
     ends.chain([given.len()]).nth(at)
 }
 
-fn char_at(given: &str, at: i64) -> Result<String, String> {
+fn char_at(given: &str, at: i64) -> Result<String, EvalError> {
     match index(given, at) {
         // At the end of the text this is an empty text, as in cel-go.
         Some(byte) => Ok(given[byte..].chars().take(1).collect()),
-        None => Err(out_of_range(at)),
+        None => Err(EvalError::OutOfRange(at)),
     }
 }
 
-fn between(given: &str, from: i64, to: i64) -> Result<&str, String> {
+fn between(given: &str, from: i64, to: i64) -> Result<&str, EvalError> {
     if from > to {
-        return Err(format!("invalid substring range. start: {from}, end: {to}"));
+        return Err(EvalError::Substring(from, to));
     }
-    let first = index(given, from).ok_or_else(|| out_of_range(from))?;
-    let end = index(given, to).ok_or_else(|| out_of_range(to))?;
+    let first = index(given, from).ok_or(EvalError::OutOfRange(from))?;
+    let end = index(given, to).ok_or(EvalError::OutOfRange(to))?;
     Ok(&given[first..end])
 }
 
-fn index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
+fn index_of(given: &str, wanted: &str, from: i64) -> Result<Value, EvalError> {
     // cel-go returns the index itself for an empty text, without checking it.
     if wanted.is_empty() {
         return Ok(Value::Int(from));
     }
     if from < 0 {
-        return Err(out_of_range(from));
+        return Err(EvalError::OutOfRange(from));
     }
     let found = index(given, from).and_then(|start| {
         let before = given[start..].find(wanted)?;
@@ -109,12 +106,12 @@ fn index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
     Ok(Value::Int(found.unwrap_or(-1)))
 }
 
-fn last_index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
+fn last_index_of(given: &str, wanted: &str, from: i64) -> Result<Value, EvalError> {
     if wanted.is_empty() {
         return Ok(Value::Int(from));
     }
     let Ok(from_index) = usize::try_from(from) else {
-        return Err(out_of_range(from));
+        return Err(EvalError::OutOfRange(from));
     };
     // Beyond the end nothing is found, but it is not an error, unlike a negative index.
     let is_within = from_index < given.chars().count();
@@ -163,7 +160,7 @@ fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g st
     parts
 }
 
-fn joined(parts: &[Value], separator: &str, looks: &mut VisitLimit) -> Result<String, String> {
+fn joined(parts: &[Value], separator: &str, looks: &mut VisitLimit) -> Result<String, EvalError> {
     let mut texts = Vec::with_capacity(parts.len());
     for part in parts {
         match part {
@@ -175,7 +172,7 @@ fn joined(parts: &[Value], separator: &str, looks: &mut VisitLimit) -> Result<St
             other => {
                 let shown = as_text(other).and_then(Result::ok);
                 let shown = shown.unwrap_or_else(|| type_name(other).to_owned());
-                return Err(format!("join: invalid input: {shown}"));
+                return Err(EvalError::Join(shown));
             }
         }
     }

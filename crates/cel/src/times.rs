@@ -7,7 +7,9 @@ use std::ops::RangeInclusive;
 use chrono::TimeDelta;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use kube_cel::cel::Value;
-use mullion_kube_text::golang::{duration, integer, zone};
+use mullion_kube_text::golang::{duration, zone};
+
+use super::error::EvalError;
 
 /// Returns a part of a time (`getHours` and the like); `None` if the function is not one of these.
 ///
@@ -17,7 +19,7 @@ pub(super) fn part(
     function: &str,
     target: &Value,
     arguments: &[Value],
-) -> Option<Result<i64, String>> {
+) -> Option<Result<i64, EvalError>> {
     let part = part_named(function)?;
     let Value::Timestamp(time) = target else {
         return None;
@@ -50,7 +52,7 @@ fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
 }
 
 /// Returns a time in a named zone, or in one with an offset from UTC, whose size is not limited.
-fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
+fn local(time: Timestamp, zone: &str) -> Result<DateTime, EvalError> {
     let Some((hours, minutes)) = zone.split_once(':') else {
         return Ok(zone::load(zone)?.to_datetime(time));
     };
@@ -63,21 +65,21 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
     };
     // A huge offset can lead beyond the years that jiff represents; no real time zone has such an offset.
     let moved = time.checked_add(SignedDuration::from_secs(minutes.saturating_mul(60)));
-    let moved = moved.map_err(|_| TIMESTAMP_OVERFLOW.to_owned())?;
+    let moved = moved.map_err(|_| EvalError::TimestampOverflow)?;
     Ok(TimeZone::UTC.to_datetime(moved))
 }
 
 /// Parses an integer like Go's `strconv.Atoi`.
-fn whole_number(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| integer::fault("Atoi", text))
+fn whole_number(text: &str) -> Result<i64, EvalError> {
+    text.parse().map_err(|_| EvalError::Offset(text.to_owned()))
 }
 
 /// Converts strings and numbers to times and durations; `None` if the function makes neither.
 ///
 /// # Errors
 /// The argument cannot be parsed, or is out of cel-go's range.
-pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, String>> {
-    let unread = |kind| Err(format!("type conversion error from 'string' to '{kind}'"));
+pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, EvalError>> {
+    let unread = |kind| Err(EvalError::Conversion(kind));
     Some(match (function, argument) {
         ("duration", Value::String(text)) => match duration::parse(text) {
             Some(nanos) => Ok(Value::Duration(TimeDelta::nanoseconds(nanos))),
@@ -118,25 +120,23 @@ fn read(text: &str) -> Option<chrono::DateTime<chrono::FixedOffset>> {
     in_form.then(read)?.ok()
 }
 
-const TIMESTAMP_OVERFLOW: &str = "timestamp overflow";
-const DURATION_OVERFLOW: &str = "duration overflow";
 /// The first and last second of the years 1 to 9999.
 const CALENDAR: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
 /// Returns a time if it is in cel-go's range of years.
 pub(super) fn within_calendar(
     time: Option<chrono::DateTime<chrono::FixedOffset>>,
-) -> Result<Value, String> {
+) -> Result<Value, EvalError> {
     let time = time.filter(|time| CALENDAR.contains(&time.timestamp()));
     let time = time.map(Value::Timestamp);
-    time.ok_or_else(|| TIMESTAMP_OVERFLOW.to_owned())
+    time.ok_or(EvalError::TimestampOverflow)
 }
 
 /// Returns a duration if Go can hold its nanoseconds.
-pub(super) fn countable(duration: Option<TimeDelta>) -> Result<Value, String> {
+pub(super) fn countable(duration: Option<TimeDelta>) -> Result<Value, EvalError> {
     let duration = duration.filter(|duration| duration.num_nanoseconds().is_some());
     let duration = duration.map(Value::Duration);
-    duration.ok_or_else(|| DURATION_OVERFLOW.to_owned())
+    duration.ok_or(EvalError::DurationOverflow)
 }
 
 /// Converts a boolean, a time or a duration to a string.

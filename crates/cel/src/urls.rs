@@ -8,7 +8,7 @@ use kube_cel::cel::{
 };
 use mullion_kube_text::golang::url::Url;
 
-use super::values::text;
+use super::{error::EvalError, values::text};
 
 #[derive(Debug, PartialEq, Eq)]
 struct UrlValue(Url);
@@ -24,7 +24,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
-) -> Option<Result<Value, String>> {
+) -> Option<Result<Value, EvalError>> {
     match (function, target, arguments) {
         ("isURL", None, [Value::String(given)]) => {
             Some(Ok(Value::Bool(Url::check_request(given).is_ok())))
@@ -33,9 +33,7 @@ pub(super) fn call(
             // Kubernetes uses `ParseRequestURI`, which refuses relative URLs.
             let read = Url::check_request(given).and_then(|()| Url::parse(given));
             let read = read.map(|url| Value::Opaque(Arc::new(UrlValue(url))));
-            Some(
-                read.map_err(|why| format!("URL parse error during conversion from string: {why}")),
-            )
+            Some(read.map_err(|why| EvalError::Url(Box::new(why))))
         }
         (_, Some(Value::Opaque(opaque)), []) => {
             let UrlValue(url) = opaque.downcast_ref()?;

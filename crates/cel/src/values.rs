@@ -1,6 +1,6 @@
 //! Equality, order and arithmetic of values. Numbers of different types are compared by their numeric values.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, fmt, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube_cel::cel::{
@@ -10,8 +10,8 @@ use kube_cel::cel::{
 use serde_json::Value as Json;
 
 use super::{
-    budget::Failure,
     conversions::as_text,
+    error::EvalError,
     keyed::{keyed, plain},
     maps::as_map,
     messages::message,
@@ -81,11 +81,31 @@ pub fn of_json(value: &Json) -> Value {
     }
 }
 
+/// The reason why a value has no JSON form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonError {
+    /// A key of a map is not a string.
+    Key(String),
+    /// A value of this type has no JSON form.
+    Type(String),
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JsonError::Key(key) => write!(f, "map key \"{key}\" is not a string"),
+            JsonError::Type(kind) => write!(f, "a {kind} is no JSON value"),
+        }
+    }
+}
+
+impl std::error::Error for JsonError {}
+
 /// Converts a value to JSON.
 ///
 /// # Errors
 /// A part of the value has no JSON form.
-pub fn to_json(value: &Value) -> Result<Json, String> {
+pub fn to_json(value: &Value) -> Result<Json, JsonError> {
     Ok(match plain(value) {
         Value::Null => Json::Null,
         Value::Bool(truth) => (*truth).into(),
@@ -110,7 +130,7 @@ pub fn to_json(value: &Value) -> Result<Json, String> {
                 key => {
                     let shown = as_text(key).and_then(Result::ok);
                     let shown = shown.unwrap_or_else(|| type_name(key).to_owned());
-                    Err(format!("map key \"{shown}\" is not a string"))
+                    Err(JsonError::Key(shown))
                 }
             });
             Json::Object(entries.collect::<Result<_, _>>()?)
@@ -119,9 +139,9 @@ pub fn to_json(value: &Value) -> Result<Json, String> {
             Some(message) => {
                 let fields = message.fields.iter();
                 let fields = fields.map(|(name, value)| Ok((name.clone(), to_json(value)?)));
-                Json::Object(fields.collect::<Result<_, String>>()?)
+                Json::Object(fields.collect::<Result<_, JsonError>>()?)
             }
-            None => return Err(format!("a {} is no JSON value", type_name(value))),
+            None => return Err(JsonError::Type(type_name(value).to_owned())),
         },
     })
 }
@@ -231,7 +251,7 @@ pub(super) fn is_zero(value: &Value) -> bool {
 
 /// Compares two values like [`equal_within`], without a limit.
 #[cfg(test)]
-pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
+pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, EvalError> {
     equal_within(left, right, &mut VisitLimit(u64::MAX))
 }
 
@@ -244,10 +264,10 @@ impl VisitLimit {
     ///
     /// # Errors
     /// Fewer are left; then nothing is left.
-    pub(super) fn take(&mut self, count: u64) -> Result<(), String> {
+    pub(super) fn take(&mut self, count: u64) -> Result<(), EvalError> {
         let left = self.0.checked_sub(count);
         self.0 = left.unwrap_or(0);
-        left.map(|_| ()).ok_or_else(|| Failure::TooLong.to_string())
+        left.map(|_| ()).ok_or(EvalError::TooLong)
     }
 }
 
@@ -259,7 +279,7 @@ pub(super) fn equal_within(
     left: &Value,
     right: &Value,
     looks: &mut VisitLimit,
-) -> Result<bool, String> {
+) -> Result<bool, EvalError> {
     looks.take(1)?;
     if let Some(left) = keyed(left) {
         return left.equals(right, looks);
@@ -343,13 +363,10 @@ fn compare_double(whole: i128, double: f64) -> Option<Ordering> {
 }
 
 /// Applies a binary arithmetic operator.
-pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<Value, String> {
+pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<Value, EvalError> {
     use Value::{Bytes, Duration, Float, Int, List, String, Timestamp, UInt};
-    const INT: &str = "integer overflow";
-    const UINT: &str = "unsigned integer overflow";
-    let int = |result: Option<i64>| result.map(Int).ok_or_else(|| INT.to_owned());
-    let uint = |result: Option<u64>| result.map(UInt).ok_or_else(|| UINT.to_owned());
-    let zero = |what: &str| Err(format!("{what} by zero"));
+    let int = |result: Option<i64>| result.map(Int).ok_or(EvalError::IntOverflow);
+    let uint = |result: Option<u64>| result.map(UInt).ok_or(EvalError::UintOverflow);
     // The list type of the left operand decides how lists are joined.
     if let ("_+_", Some(left)) = (operator, keyed(left)) {
         return left.with(right);
@@ -358,8 +375,8 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
         ("_+_", Int(left), Int(right)) => int(left.checked_add(*right)),
         ("_-_", Int(left), Int(right)) => int(left.checked_sub(*right)),
         ("_*_", Int(left), Int(right)) => int(left.checked_mul(*right)),
-        ("_/_", Int(_), Int(0)) | ("_/_", UInt(_), UInt(0)) => zero("division"),
-        ("_%_", Int(_), Int(0)) | ("_%_", UInt(_), UInt(0)) => zero("modulus"),
+        ("_/_", Int(_), Int(0)) | ("_/_", UInt(_), UInt(0)) => Err(EvalError::DivisionByZero),
+        ("_%_", Int(_), Int(0)) | ("_%_", UInt(_), UInt(0)) => Err(EvalError::ModulusByZero),
         ("_/_", Int(left), Int(right)) => int(left.checked_div(*right)),
         ("_%_", Int(left), Int(right)) => int(left.checked_rem(*right)),
         ("_+_", UInt(left), UInt(right)) => uint(left.checked_add(*right)),
@@ -384,7 +401,7 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
             times::within_calendar(time.checked_sub_signed(*duration))
         }
         ("_-_", Timestamp(left), Timestamp(right)) => times::countable(Some(*left - *right)),
-        _ => Err("no such overload".to_owned()),
+        _ => Err(EvalError::NoOverload(None)),
     }
 }
 

@@ -7,6 +7,8 @@ use kube_cel::cel::{Value, objects::Opaque};
 use mullion_kube_text::golang::semver::fault;
 use semver::Version;
 
+use super::error::EvalError;
+
 #[derive(Debug)]
 struct Semver(Version);
 
@@ -28,12 +30,12 @@ impl Opaque for Semver {
 ///
 /// # Errors
 /// The message of `github.com/blang/semver/v4` for an invalid version.
-pub fn version(text: &str) -> Result<Value, String> {
+pub fn version(text: &str) -> Result<Value, EvalError> {
     // The semver crate's messages differ from those of Go's library.
     if let Some(why) = fault(text) {
-        return Err(why);
+        return Err(EvalError::Version(why));
     }
-    let version = Version::parse(text).map_err(|why| why.to_string())?;
+    let version = Version::parse(text).map_err(|why| EvalError::Version(why.to_string()))?;
     Ok(Value::Opaque(Arc::new(Semver(version))))
 }
 
@@ -42,7 +44,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
-) -> Option<Result<Value, String>> {
+) -> Option<Result<Value, EvalError>> {
     match (function, target, arguments) {
         ("semver" | "isSemver", None, [Value::String(text), rest @ ..]) => {
             let read = match rest {
@@ -88,7 +90,7 @@ fn of(value: &Value) -> Option<&Version> {
 }
 
 /// Normalises a version: without its `v`, with three numbers, and without leading zeros.
-fn normal(text: &str) -> Result<String, String> {
+fn normal(text: &str) -> Result<String, EvalError> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let plain = |part: &str| {
         if part.len() < 2 {
@@ -103,7 +105,7 @@ fn normal(text: &str) -> Result<String, String> {
     let mut parts: Vec<String> = text.splitn(3, '.').map(plain).collect();
     let last = parts.last().expect("a text has one part at least");
     if parts.len() < 3 && last.contains(['+', '-']) {
-        return Err("short version cannot contain PreRelease/Build meta data".to_owned());
+        return Err(EvalError::ShortVersion);
     }
     parts.resize(3, "0".to_owned());
     Ok(parts.join("."))
@@ -121,16 +123,11 @@ mod tests {
             ("v01.02", Ok("1.2.0")),
             ("00.1.007-rc.1+b", Ok("0.1.7-rc.1+b")),
             ("1.2.00-rc", Ok("1.2.0-rc")),
-            (
-                "1.2-rc",
-                Err("short version cannot contain PreRelease/Build meta data"),
-            ),
+            ("1.2-rc", Err(EvalError::ShortVersion)),
             // Parts that are not numbers are left for the parser to refuse.
             ("x.1.2", Ok("x.1.2")),
         ] {
-            let normal = normal(text);
-            let normal = normal.as_deref().map_err(String::as_str);
-            assert_eq!(normal, read, "{text}");
+            assert_eq!(normal(text), read.map(str::to_owned), "{text}");
         }
     }
 }

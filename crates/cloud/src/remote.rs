@@ -36,8 +36,22 @@ pub trait Wire: Debug + Send + Sync + 'static {
     /// Sends the bytes of a call and returns those of its response, within half a minute.
     ///
     /// # Errors
-    /// The reason why there is no response. The call may have been carried out anyway.
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+    /// There is no response. The call may have been carried out anyway.
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>>;
+}
+
+/// The reason why a call has no response.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The wire carries no call, or no response, for the reason that its client gives.
+    #[error("{0}")]
+    Cut(String),
+    /// The call or its response has no JSON form.
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
+    /// The response is not JSON of its type.
+    #[error("the answer cannot be understood: {0}")]
+    Response(serde_json::Error),
 }
 
 /// A call to a cloud in another process.
@@ -194,8 +208,8 @@ impl Remote {
     /// Connects to the cloud behind a wire.
     ///
     /// # Errors
-    /// The reason why the cloud does not respond.
-    pub async fn connect(wire: Arc<dyn Wire>) -> Result<Remote, String> {
+    /// The cloud does not respond.
+    pub async fn connect(wire: Arc<dyn Wire>) -> Result<Remote, WireError> {
         let mut remote = Remote {
             wire,
             region: "".into(),
@@ -205,20 +219,18 @@ impl Remote {
         Ok(remote)
     }
 
-    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, String> {
-        let bytes = serde_json::to_vec(call).map_err(|error| error.to_string())?;
-        let answer = self.wire.send(bytes).await?;
-        serde_json::from_slice(&answer)
-            .map_err(|error| format!("the answer cannot be understood: {error}"))
+    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, WireError> {
+        let answer = self.wire.send(serde_json::to_vec(call)?).await?;
+        serde_json::from_slice(&answer).map_err(WireError::Response)
     }
 
     async fn cloud<T: DeserializeOwned>(&self, call: Call) -> Result<T, CloudError> {
-        let answer: Result<Result<T, CloudError>, String> = self.ask(&call).await;
-        answer.map_err(CloudError::NoAnswer)?
+        let answer: Result<Result<T, CloudError>, WireError> = self.ask(&call).await;
+        answer.map_err(|why| CloudError::NoAnswer(why.to_string()))?
     }
 
     async fn addresses<T: DeserializeOwned>(&self, call: Call) -> Result<T, AddressError> {
-        let answer: Result<Result<T, AddressError>, String> = self.ask(&call).await;
+        let answer: Result<Result<T, AddressError>, WireError> = self.ask(&call).await;
         answer.map_err(|why| {
             tracing::debug!("no answer about addresses: {why}");
             AddressError::NoAnswer

@@ -30,6 +30,17 @@ pub const PERIOD: Duration = Duration::from_secs(2);
 /// The time limit of one try.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The reason why the Lease can be neither taken nor renewed.
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    /// The API server refuses a request, or cannot be reached.
+    #[error("{}", message(.0))]
+    Api(kube::Error),
+    /// The API server does not answer.
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    NoAnswer,
+}
+
 /// One candidate for a Lease.
 #[derive(Debug)]
 pub struct Election {
@@ -110,7 +121,8 @@ impl Election {
                 }
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    let why = why.unwrap_or_else(|| "no answer".to_owned());
+                    let why = why
+                        .map_or_else(|| "no answer".to_owned(), |why: LeaseError| why.to_string());
                     return format!(
                         "Lease {} could not be renewed for {} s: {why}",
                         self.lease,
@@ -163,12 +175,12 @@ impl Election {
     }
 
     /// Takes or renews the Lease. Returns `false` if another process holds it.
-    async fn attempt(&mut self) -> Result<bool, String> {
+    async fn attempt(&mut self) -> Result<bool, LeaseError> {
         match timeout(PATIENCE, self.attempt_once()).await {
             Ok(Ok(held)) => Ok(held),
             // If another process was faster, the next try sees that it is the holder.
-            Ok(Err(error)) => Err(message(&error)),
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+            Ok(Err(error)) => Err(LeaseError::Api(error)),
+            Err(_) => Err(LeaseError::NoAnswer),
         }
     }
 

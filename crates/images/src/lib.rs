@@ -21,6 +21,6 @@ mod settings;
 pub use dial::{Dial, Dialing, Io, SystemDial};
 pub use error::AskError;
 pub use keyring::{Credentials, Keyring};
-pub use manifest::{Content, Program, Variant};
+pub use manifest::{Content, Program, UnknownPlatforms, Variant};
 pub use registries::{ImageLookup, Registries};
 pub use settings::{Settings, SettingsError};

@@ -26,6 +26,44 @@ const CONFIGS: [&str; 2] = [
 /// The maximum number of platforms of one image; an image with more counts as unknown.
 const MOST: usize = 64;
 
+/// The reason why the platforms of an image are unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownPlatforms {
+    /// The manifest is not JSON of its type, for the reason that the parser gives.
+    #[error("its manifest cannot be read: {0}")]
+    Manifest(String),
+    /// The manifest has the first schema.
+    #[error("its manifest is of schema 1, which names no platform")]
+    Schema1,
+    /// The manifest describes something else than an image.
+    #[error("it is no image but an artifact")]
+    Artifact,
+    /// The digest of the config is in no supported form.
+    #[error("its config has no digest that can be verified")]
+    NoDigest,
+    /// The config is not JSON of its type, for the reason that the parser gives.
+    #[error("its config cannot be read: {0}")]
+    Config(String),
+    /// The config names no platform.
+    #[error("its config names no platform")]
+    NoPlatform,
+    /// The image is for this system.
+    #[error("it is for {0}, which no node runs")]
+    OtherSystem(String),
+    /// The index contains another one.
+    #[error("there is an index inside its index")]
+    NestedIndex,
+    /// An entry of the index names no platform.
+    #[error("a manifest of its index names no platform")]
+    NamelessEntry,
+    /// No entry of the index is for a system that nodes run.
+    #[error("its index has no image for Linux or Windows")]
+    NoImage,
+    /// The index has so many images.
+    #[error("its index has {0} images, which is beyond {MOST}")]
+    TooMany(usize),
+}
+
 /// One image of an index, or a single image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -63,7 +101,7 @@ pub struct Content {
     /// The digest of the manifest or index that the name refers to.
     pub digest: String,
     /// The images in it, in the registry's order, or the reason why its platforms are unknown.
-    pub variants: Result<Vec<Variant>, String>,
+    pub variants: Result<Vec<Variant>, UnknownPlatforms>,
 }
 
 impl Content {
@@ -78,7 +116,7 @@ impl Content {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Manifest {
     /// An index: its variants, or the reason why they are unknown.
-    Index(Result<Vec<Variant>, String>),
+    Index(Result<Vec<Variant>, UnknownPlatforms>),
     /// A single image.
     Single {
         /// The digest of its config.
@@ -86,8 +124,8 @@ pub(crate) enum Manifest {
         /// The sum of its layers in bytes.
         bytes: u64,
     },
-    /// Not an image; the text says why.
-    Other(String),
+    /// Not an image.
+    Other(UnknownPlatforms),
 }
 
 #[derive(Deserialize)]
@@ -136,10 +174,10 @@ struct PlatformDocument {
 pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
     let document: Document = match serde_json::from_slice(body) {
         Ok(document) => document,
-        Err(error) => return Manifest::Other(format!("its manifest cannot be read: {error}")),
+        Err(error) => return Manifest::Other(UnknownPlatforms::Manifest(error.to_string())),
     };
     if document.schema_version != Some(2) {
-        return Manifest::Other("its manifest is of schema 1, which names no platform".to_owned());
+        return Manifest::Other(UnknownPlatforms::Schema1);
     }
     // The document's own type comes first, because some registries send a general Content-Type.
     let named = document.media_type.as_deref().unwrap_or(media_type);
@@ -157,7 +195,7 @@ pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
                 bytes: sizes.fold(0, u64::saturating_add),
             }
         }
-        _ => Manifest::Other("it is no image but an artifact".to_owned()),
+        _ => Manifest::Other(UnknownPlatforms::Artifact),
     }
 }
 
@@ -172,27 +210,27 @@ pub(crate) fn read_program(body: &[u8]) -> Option<Program> {
 }
 
 /// Parses the platform and `os.version` from the config blob of a single image.
-pub(crate) fn read_config(body: &[u8]) -> Result<(Platform, String), String> {
+pub(crate) fn read_config(body: &[u8]) -> Result<(Platform, String), UnknownPlatforms> {
     let document: PlatformDocument = serde_json::from_slice(body)
-        .map_err(|error| format!("its config cannot be read: {error}"))?;
+        .map_err(|error| UnknownPlatforms::Config(error.to_string()))?;
     match platform(&document) {
         Some(platform) => Ok((platform, document.os_version)),
-        None if document.os.is_empty() => Err("its config names no platform".to_owned()),
-        None => Err(format!("it is for {}, which no node runs", document.os)),
+        None if document.os.is_empty() => Err(UnknownPlatforms::NoPlatform),
+        None => Err(UnknownPlatforms::OtherSystem(document.os)),
     }
 }
 
-fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
+fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, UnknownPlatforms> {
     let mut variants = Vec::new();
     for entry in entries {
         if INDEXES.contains(&entry.media_type.as_str()) {
-            return Err("there is an index inside its index".to_owned());
+            return Err(UnknownPlatforms::NestedIndex);
         }
         if entry.artifact_type.is_some_and(|kind| !kind.is_empty()) {
             continue;
         }
         let Some(document) = entry.platform else {
-            return Err("a manifest of its index names no platform".to_owned());
+            return Err(UnknownPlatforms::NamelessEntry);
         };
         let is_unknown = document.os == "unknown" && document.architecture == "unknown";
         // Build attestations have the platform `unknown/unknown`.
@@ -200,7 +238,7 @@ fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
             continue;
         }
         if document.os.is_empty() {
-            return Err("a manifest of its index names no platform".to_owned());
+            return Err(UnknownPlatforms::NamelessEntry);
         }
         // An image for another system, for example FreeBSD, does not concern nodes.
         let Some(platform) = platform(&document) else {
@@ -215,11 +253,9 @@ fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
         });
     }
     match variants.len() {
-        0 => Err("its index has no image for Linux or Windows".to_owned()),
+        0 => Err(UnknownPlatforms::NoImage),
         1..=MOST => Ok(variants),
-        count => Err(format!(
-            "its index has {count} images, which is beyond {MOST}"
-        )),
+        count => Err(UnknownPlatforms::TooMany(count)),
     }
 }
 
@@ -272,7 +308,7 @@ mod tests {
         json!({"mediaType": IMAGES[0], "digest": digest('a'), "size": 1, "platform": platform})
     }
 
-    fn runs(entries: Value) -> Result<String, String> {
+    fn runs(entries: Value) -> Result<String, UnknownPlatforms> {
         let index = json!({"schemaVersion": 2, "mediaType": INDEXES[0], "manifests": entries});
         let Manifest::Index(variants) = read(INDEXES[0], index.to_string().as_bytes()) else {
             panic!("it is an index");

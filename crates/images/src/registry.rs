@@ -16,7 +16,7 @@ use crate::{
     error::AskError,
     exchange::{Answer, Exchange, Origin},
     keyring::{Credentials, Keyring},
-    manifest::{self, ACCEPT, Content, Manifest, Variant},
+    manifest::{self, ACCEPT, Content, Manifest, UnknownPlatforms, Variant},
     settings::Settings,
 };
 
@@ -198,11 +198,9 @@ impl RepositoryClient<'_> {
         config: &str,
         digest: &str,
         bytes: u64,
-    ) -> Result<Result<Vec<Variant>, String>, AskError> {
+    ) -> Result<Result<Vec<Variant>, UnknownPlatforms>, AskError> {
         if !manifest::is_digest(config) {
-            return Ok(Err(
-                "its config has no digest that can be verified".to_owned()
-            ));
+            return Ok(Err(UnknownPlatforms::NoDigest));
         }
         let body = self.blob(config).await?;
         let variant = manifest::read_config(&body).map(|(platform, os_version)| Variant {

@@ -250,7 +250,7 @@ fn word(request: &Value) -> String {
 fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let text = spec.text("request");
     if let Err(why) = request(&STANDARD.decode(text).unwrap_or_default()) {
-        errors.invalid(&path.child("request"), text, why);
+        errors.invalid(&path.child("request"), text, why.to_string());
     }
     let at = path.child("usages");
     fields::validate(USES, spec, path, errors);
@@ -273,49 +273,80 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     fields::validate(LIFETIME, spec, path, errors);
 }
 
+/// The reason why bytes are not the PEM of a certificate request, or of certificates. The messages are Go's.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum PemError {
+    /// The first block is not a request.
+    #[error("PEM block type must be {REQUEST_BLOCK}")]
+    NotARequest,
+    /// The block of a request has another content.
+    #[error("asn1: structure error: the request is malformed")]
+    MalformedRequest,
+    /// Something follows the request within its block.
+    #[error("asn1: syntax error: trailing data")]
+    TrailingData,
+    /// The request is signed with another RSA key.
+    #[error("crypto/rsa: verification error")]
+    Rsa,
+    /// The request is signed with another ECDSA key.
+    #[error("x509: ECDSA verification failure")]
+    Ecdsa,
+    /// The request is signed with another Ed25519 key.
+    #[error("x509: Ed25519 verification failure")]
+    Ed25519,
+    /// The request is for a key of an unknown type.
+    #[error("x509: cannot verify signature: algorithm unimplemented")]
+    UnknownAlgorithm,
+    /// A block of this kind is among the certificates.
+    #[error("only CERTIFICATE PEM blocks are allowed, found {0:?}")]
+    NotACertificate(String),
+    /// The block of a certificate has another content.
+    #[error("x509: malformed certificate")]
+    MalformedCertificate,
+    /// There is no block.
+    #[error("must contain at least one CERTIFICATE PEM block")]
+    NoCertificate,
+}
+
 /// Checks that the bytes are a certificate request in PEM, signed with the key that it is for.
-fn request(pem: &[u8]) -> Result<(), String> {
+fn request(pem: &[u8]) -> Result<(), PemError> {
     // kube-apiserver's ParseCSR decodes the first block and ignores what follows.
     let block = Pem::iter_from_buffer(pem).next();
     let block = block.and_then(Result::ok);
     let Some(block) = block.filter(|block| block.label == REQUEST_BLOCK) else {
-        return Err(format!("PEM block type must be {REQUEST_BLOCK}"));
+        return Err(PemError::NotARequest);
     };
     let Ok((rest, request)) = X509CertificationRequest::from_der(&block.contents) else {
-        return Err("asn1: structure error: the request is malformed".to_owned());
+        return Err(PemError::MalformedRequest);
     };
     if !rest.is_empty() {
-        return Err("asn1: syntax error: trailing data".to_owned());
+        return Err(PemError::TrailingData);
     }
     request.verify_signature().map_err(|_| {
         let key = &request.certification_request_info.subject_pki.algorithm;
-        let why = match key.algorithm.to_id_string().as_str() {
-            "1.2.840.113549.1.1.1" => "crypto/rsa: verification error",
-            "1.2.840.10045.2.1" => "x509: ECDSA verification failure",
-            "1.3.101.112" => "x509: Ed25519 verification failure",
-            _ => "x509: cannot verify signature: algorithm unimplemented",
-        };
-        why.to_owned()
+        match key.algorithm.to_id_string().as_str() {
+            "1.2.840.113549.1.1.1" => PemError::Rsa,
+            "1.2.840.10045.2.1" => PemError::Ecdsa,
+            "1.3.101.112" => PemError::Ed25519,
+            _ => PemError::UnknownAlgorithm,
+        }
     })
 }
 
 /// Checks that the bytes are certificates in PEM.
-fn certificates(pem: &[u8]) -> Result<(), String> {
+fn certificates(pem: &[u8]) -> Result<(), PemError> {
     let mut blocks = 0;
     for block in Pem::iter_from_buffer(pem).map_while(Result::ok) {
         if block.label != CERTIFICATE_BLOCK {
-            return Err(format!(
-                "only CERTIFICATE PEM blocks are allowed, found {:?}",
-                block.label
-            ));
+            return Err(PemError::NotACertificate(block.label));
         }
         if X509Certificate::from_der(&block.contents).is_err() {
-            return Err("x509: malformed certificate".to_owned());
+            return Err(PemError::MalformedCertificate);
         }
         blocks += 1;
     }
     if blocks == 0 && !pem.is_empty() {
-        return Err("must contain at least one CERTIFICATE PEM block".to_owned());
+        return Err(PemError::NoCertificate);
     }
     Ok(())
 }
@@ -385,7 +416,7 @@ fn change(object: &Value, old: &Value, through: WriteEndpoint, errors: &mut Erro
     }
     let at = path.child("certificate");
     if let Err(why) = certificates(&STANDARD.decode(now).unwrap_or_default()) {
-        errors.invalid(&at, "<certificate data>", why);
+        errors.invalid(&at, "<certificate data>", why.to_string());
     }
     if through != WriteEndpoint::Status {
         errors.forbidden(&at, "updates may not set certificate content");
@@ -414,11 +445,11 @@ mod tests {
             "-----BEGIN CERTIFICATE REQUEST-----\n{forged}\n-----END CERTIFICATE REQUEST-----\n"
         );
         assert_eq!(
-            request(pem.as_bytes()),
+            request(pem.as_bytes()).map_err(|error| error.to_string()),
             Err("x509: ECDSA verification failure".to_owned())
         );
         assert_eq!(
-            request(b"AAAA"),
+            request(b"AAAA").map_err(|error| error.to_string()),
             Err("PEM block type must be CERTIFICATE REQUEST".to_owned())
         );
     }

@@ -188,7 +188,7 @@ fn time_zone(errors: &mut Errors, path: &Path<'_>, name: &str) {
         );
     }
     if let Err(why) = zone::load(name) {
-        errors.invalid(path, name, why);
+        errors.invalid(path, name, why.to_string());
     }
 }
 

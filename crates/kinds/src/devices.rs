@@ -17,7 +17,7 @@
 //!     [("memory", "80Gi")],
 //! )?;
 //! assert_eq!(selector.matches(&device), Ok(true));
-//! # Ok::<(), String>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::{
@@ -25,9 +25,10 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+pub use mullion_cel::Refusal;
 use mullion_cel::{
-    Budget, Environment, Object, Program, Refusal, Shape, Type, Value, map_of, quantity, total_map,
-    type_name, version,
+    Budget, Environment, EvalError, Failure, Object, Program, Shape, Type, Value, map_of, quantity,
+    total_map, type_name, version,
 };
 
 /// The most attributes and capacities of a device.
@@ -86,6 +87,41 @@ static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
     }
 });
 
+/// The reason why a device has no attribute or capacity of that name.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DeviceError {
+    /// The version that the attribute has is invalid.
+    #[error("attribute {name}: parse semantic version: {why}")]
+    Version {
+        /// The name of the attribute.
+        name: String,
+        /// What is wrong with the version.
+        why: EvalError,
+    },
+    /// The quantity of the capacity is invalid.
+    #[error("capacity {name}: {why}")]
+    Quantity {
+        /// The name of the capacity.
+        name: String,
+        /// What is wrong with the quantity.
+        why: EvalError,
+    },
+}
+
+/// The reason why an expression neither selects a device nor leaves it out, with kube-scheduler's message.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MatchError {
+    /// The expression has no value.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// The value is of another type.
+    #[error("CEL result of type {kind} could not be converted to bool: {}", unconverted(.kind))]
+    NotABool {
+        /// The name of the type.
+        kind: String,
+    },
+}
+
 /// A checked expression.
 #[derive(Debug)]
 pub struct Selector(Program);
@@ -95,12 +131,7 @@ impl Selector {
     ///
     /// # Errors
     /// The problem and its position, with kube-apiserver's message.
-    pub fn compile(expression: &str) -> Result<Self, String> {
-        Selector::ready(expression).map_err(|refusal| refusal.to_string())
-    }
-
-    /// Does the same as [`Selector::compile`], but returns the kind of the error as well.
-    pub(crate) fn ready(expression: &str) -> Result<Self, Refusal> {
+    pub fn compile(expression: &str) -> Result<Self, Refusal> {
         let program = Program::compile(expression, &ENVIRONMENT)
             .map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
         match program.result() {
@@ -118,12 +149,14 @@ impl Selector {
     /// # Errors
     /// kube-scheduler's message if the expression looks up what the device lacks, takes more than 1,000,000 steps, or returns something
     /// else than a bool.
-    pub fn matches(&self, device: &Device) -> Result<bool, String> {
+    pub fn matches(&self, device: &Device) -> Result<bool, MatchError> {
         let variables = [("device", device.0.clone())];
         match self.0.evaluate(&variables, &mut Budget::default()) {
             Ok(Value::Bool(truth)) => Ok(truth),
-            Ok(other) => Err(not_bool(&other)),
-            Err(failure) => Err(failure.to_string()),
+            Ok(other) => Err(MatchError::NotABool {
+                kind: type_name(&other).to_owned(),
+            }),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -147,14 +180,12 @@ pub enum Attribute<'a> {
 }
 
 impl Attribute<'_> {
-    fn value(self) -> Result<Value, String> {
+    fn value(self) -> Result<Value, EvalError> {
         Ok(match self {
             Attribute::Int(number) => Value::Int(number),
             Attribute::Bool(truth) => Value::Bool(truth),
             Attribute::Text(text) => Value::String(Arc::new(text.to_owned())),
-            Attribute::Version(text) => {
-                version(text).map_err(|why| format!("parse semantic version: {why}"))?
-            }
+            Attribute::Version(text) => version(text)?,
         })
     }
 }
@@ -174,20 +205,20 @@ impl Device {
         allow_multiple_allocations: bool,
         attributes: impl IntoIterator<Item = (&'a str, Attribute<'a>)>,
         capacity: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, DeviceError> {
         let attributes = attributes.into_iter().map(|(name, attribute)| {
-            let value = attribute.value();
-            Ok((
-                name,
-                value.map_err(|why| format!("attribute {name}: {why}"))?,
-            ))
+            let value = attribute.value().map_err(|why| DeviceError::Version {
+                name: name.to_owned(),
+                why,
+            })?;
+            Ok((name, value))
         });
         let capacity = capacity.into_iter().map(|(name, text)| {
-            let value = quantity(text);
-            Ok((
-                name,
-                value.map_err(|why| format!("capacity {name}: {why}"))?,
-            ))
+            let value = quantity(text).map_err(|why| DeviceError::Quantity {
+                name: name.to_owned(),
+                why,
+            })?;
+            Ok((name, value))
         });
         let fields = [
             ("driver", Value::String(Arc::new(driver.to_owned()))),
@@ -212,8 +243,8 @@ pub fn domain_and_id<'n>(name: &'n str, driver: &'n str) -> (&'n str, &'n str) {
 /// Groups values by domain and identifier. Looking up an absent domain gives an empty one.
 fn by_domain<'a>(
     driver: &'a str,
-    entries: impl Iterator<Item = Result<(&'a str, Value), String>>,
-) -> Result<Value, String> {
+    entries: impl Iterator<Item = Result<(&'a str, Value), DeviceError>>,
+) -> Result<Value, DeviceError> {
     /// The values of a domain, each with whether its name came with the domain.
     type Held<'a> = HashMap<&'a str, (bool, Value)>;
     let mut domains: HashMap<&str, Held<'a>> = HashMap::new();
@@ -237,28 +268,23 @@ fn by_domain<'a>(
     Ok(total_map(domains, map_of(&[])))
 }
 
-/// Returns the error for a result that is not a bool.
-fn not_bool(result: &Value) -> String {
-    let name = type_name(result);
-    let why = match result {
-        Value::Int(_) | Value::UInt(_) => {
-            format!("unsupported type conversion from '{name}' to bool")
+/// Returns cel-go's error for a value of that type which becomes a bool.
+fn unconverted(kind: &str) -> String {
+    let from = match kind {
+        "int" | "uint" => return format!("unsupported type conversion from '{kind}' to bool"),
+        "string" => return "unsupported native conversion from string to 'bool'".to_owned(),
+        "type" => return "type conversion not supported for 'type'".to_owned(),
+        "double" => "Double",
+        "bytes" => "Bytes",
+        "google.protobuf.Duration" => "'Duration'",
+        "google.protobuf.Timestamp" => "'Timestamp'",
+        "list" | "map" => kind,
+        kind => {
+            let short = kind.strip_prefix("kubernetes.").unwrap_or(kind);
+            return format!("type conversion error from '{short}' to 'bool'");
         }
-        Value::String(_) => "unsupported native conversion from string to 'bool'".to_owned(),
-        Value::Float(_) => "type conversion error from Double to 'bool'".to_owned(),
-        Value::Bytes(_) => "type conversion error from Bytes to 'bool'".to_owned(),
-        Value::Duration(_) => "type conversion error from 'Duration' to 'bool'".to_owned(),
-        Value::Timestamp(_) => "type conversion error from 'Timestamp' to 'bool'".to_owned(),
-        _ => match name {
-            "list" | "map" => format!("type conversion error from {name} to 'bool'"),
-            "type" => "type conversion not supported for 'type'".to_owned(),
-            name => {
-                let short = name.strip_prefix("kubernetes.").unwrap_or(name);
-                format!("type conversion error from '{short}' to 'bool'")
-            }
-        },
     };
-    format!("CEL result of type {name} could not be converted to bool: {why}")
+    format!("type conversion error from {from} to 'bool'")
 }
 
 #[cfg(test)]

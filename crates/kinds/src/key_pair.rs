@@ -8,39 +8,69 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Returns Go's error for a certificate and key; `None` if they belong together.
-pub(super) fn complaint(certificate: &[u8], key: &[u8]) -> Option<String> {
-    judge(certificate, key).err()
+/// The reason why a certificate and a key do not belong together.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(super) enum KeyPairError {
+    /// The certificate is not PEM.
+    #[error("tls: failed to find any PEM data in certificate input")]
+    NoCertificateData,
+    /// A key stands where the certificate should.
+    #[error(
+        "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched"
+    )]
+    KeyAsCertificate,
+    /// Only blocks of these kinds stand where the certificate should.
+    #[error(
+        "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]",
+        .0.join(" ")
+    )]
+    NoCertificate(Vec<String>),
+    /// The key is not PEM.
+    #[error("tls: failed to find any PEM data in key input")]
+    NoKeyData,
+    /// A certificate stands where the key should.
+    #[error("tls: found a certificate rather than a key in the PEM for the private key")]
+    CertificateAsKey,
+    /// Only blocks of these kinds stand where the key should.
+    #[error(
+        "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
+        .0.join(" ")
+    )]
+    NoKey(Vec<String>),
+    /// The block of the certificate has another content.
+    #[error("x509: malformed certificate")]
+    MalformedCertificate,
+    /// The block of the key has another content, or a key of an unknown type.
+    #[error("tls: failed to parse private key")]
+    MalformedKey,
+    /// The certificate is for another key.
+    #[error("tls: private key does not match public key")]
+    Mismatch,
 }
 
-fn judge(certificate: &[u8], key: &[u8]) -> Result<(), String> {
-    let leaf = find(certificate, |kind| kind == "CERTIFICATE").map_err(|skipped| {
-        match skipped.as_slice() {
-            [] => "tls: failed to find any PEM data in certificate input".to_owned(),
-            [one] if one.ends_with("PRIVATE KEY") => "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched".to_owned(),
-            several => format!("tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following types: [{}]", several.join(" ")),
-        }
+/// Checks that a certificate and a key belong together.
+pub(super) fn check(certificate: &[u8], key: &[u8]) -> Result<(), KeyPairError> {
+    let leaf = find(certificate, |kind| kind == "CERTIFICATE").map_err(|skipped| match skipped
+        .as_slice()
+    {
+        [] => KeyPairError::NoCertificateData,
+        [one] if one.ends_with("PRIVATE KEY") => KeyPairError::KeyAsCertificate,
+        _ => KeyPairError::NoCertificate(skipped),
     })?;
     let is_key = |kind: &str| kind == "PRIVATE KEY" || kind.ends_with(" PRIVATE KEY");
     let key = find(key, is_key).map_err(|skipped| match skipped.as_slice() {
-        [] => "tls: failed to find any PEM data in key input".to_owned(),
-        [one] if one == "CERTIFICATE" => {
-            "tls: found a certificate rather than a key in the PEM for the private key".to_owned()
-        }
-        several => format!(
-            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
-            several.join(" ")
-        ),
+        [] => KeyPairError::NoKeyData,
+        [one] if one == "CERTIFICATE" => KeyPairError::CertificateAsKey,
+        _ => KeyPairError::NoKey(skipped),
     })?;
     if !X509Certificate::from_der(&leaf).is_ok_and(|(rest, _)| rest.is_empty()) {
-        return Err("x509: malformed certificate".to_owned());
+        return Err(KeyPairError::MalformedCertificate);
     }
-    let unreadable = || "tls: failed to parse private key".to_owned();
-    let key = PrivateKeyDer::try_from(key).map_err(|_| unreadable())?;
-    let key = ring::sign::any_supported_type(&key).map_err(|_| unreadable())?;
+    let key = PrivateKeyDer::try_from(key).map_err(|_| KeyPairError::MalformedKey)?;
+    let key = ring::sign::any_supported_type(&key).map_err(|_| KeyPairError::MalformedKey)?;
     match CertifiedKey::new(vec![CertificateDer::from(leaf)], key).keys_match() {
         Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
-            Err("tls: private key does not match public key".to_owned())
+            Err(KeyPairError::Mismatch)
         }
         _ => Ok(()),
     }
@@ -147,7 +177,8 @@ mod tests {
                 Some("tls: private key does not match public key"),
             ),
         ] {
-            let found = complaint(certificate.as_bytes(), key.as_bytes());
+            let found = check(certificate.as_bytes(), key.as_bytes()).err();
+            let found = found.map(|error| error.to_string());
             assert_eq!(found.as_deref(), expected);
         }
     }

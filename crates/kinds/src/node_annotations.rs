@@ -3,7 +3,7 @@
 
 use mullion_kube_text::field::{Errors, Path};
 use mullion_schema::{
-    decode::{json_error, json_of_another_type},
+    decode::{DecodeError, json_error, json_of_another_type},
     tree::Tree,
 };
 use serde_json::Value;
@@ -23,14 +23,16 @@ pub(super) fn validate(errors: &mut Errors, annotations: &Value) {
                 let taints = taints.as_array().map_or(&[][..], Vec::as_slice);
                 nodes::taint_list(errors, &path.child(TAINTS), taints);
             }
-            Err(why) => errors.invalid(&path, TAINTS, why),
+            Err(why) => errors.invalid(&path, TAINTS, why.to_string()),
         }
     }
     if let Some(text) = given(annotations, AVOID_PODS) {
         match read(text, "v1.AvoidPods", Value::is_object) {
             Ok(avoided) => avoided_pods(errors, &path.child(AVOID_PODS), &avoided),
             // In this case alone, kube-apiserver's path has the name of a Go type instead of the annotation's.
-            Err(why) => errors.invalid(&path.child("AvoidPods"), AVOID_PODS, why),
+            Err(why) => {
+                errors.invalid(&path.child("AvoidPods"), AVOID_PODS, why.to_string());
+            }
         }
     }
 }
@@ -39,12 +41,12 @@ fn given<'a>(annotations: &'a Value, name: &str) -> Option<&'a str> {
     Some(annotations.text(name)).filter(|text| !text.is_empty())
 }
 
-/// Parses an annotation as JSON, or returns Go's error for it.
-fn read(text: &str, go_type: &str, fits: fn(&Value) -> bool) -> Result<Value, String> {
+/// Parses an annotation as JSON.
+fn read(text: &str, go_type: &str, fits: fn(&Value) -> bool) -> Result<Value, DecodeError> {
     match serde_json::from_str::<Value>(text) {
         Ok(value) if value.is_null() || fits(&value) => Ok(value),
         Ok(other) => Err(json_of_another_type(&other, go_type)),
-        Err(error) => Err(json_error(text.as_bytes(), &error).to_string()),
+        Err(error) => Err(json_error(text.as_bytes(), &error)),
     }
 }
 

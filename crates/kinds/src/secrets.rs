@@ -79,9 +79,8 @@ impl Kind for Secret {
         };
         if object["type"] == "kubernetes.io/tls" {
             let (certificate, key) = (bytes("tls.crt"), bytes("tls.key"));
-            key_pair::complaint(&certificate, &key)
-                .into_iter()
-                .collect()
+            let refused = key_pair::check(&certificate, &key).err();
+            refused.iter().map(ToString::to_string).collect()
         } else {
             Vec::new()
         }
@@ -174,9 +173,9 @@ fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
                 // Go decodes null as an empty map.
                 Ok(Value::Object(_) | Value::Null) => return,
                 Ok(other) => json_of_another_type(&other, "map[string]interface {}"),
-                Err(error) => json_error(&bytes, &error).to_string(),
+                Err(error) => json_error(&bytes, &error),
             };
-            errors.invalid(&path, REDACTED, why);
+            errors.invalid(&path, REDACTED, why.to_string());
         }
     }
 }

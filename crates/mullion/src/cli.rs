@@ -15,8 +15,8 @@ use mullion_cloud::{Speed, sim::AddressFaults};
 use mullion_controllers::provisioner::gates::FeatureGates;
 
 pub(crate) use self::values::{
-    Ipam, MOST_PODS_PER_NODE, Output, UnknownImages, duration, feature_gates, looks, port, speed,
-    subnet_size, whole,
+    Ipam, MOST_PODS_PER_NODE, Output, UnknownImages, ValueError, duration, feature_gates, looks,
+    port, speed, subnet_size, whole,
 };
 use self::values::{address_faults, nodes, pods};
 use crate::{

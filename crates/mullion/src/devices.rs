@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mullion_engine::model::{DeviceAttribute, DeviceJudge, DeviceSpec};
-use mullion_kinds::devices::{Attribute, Device, Selector};
+use mullion_kinds::devices::{Attribute, Device, DeviceError, Refusal, Selector};
 
 /// Evaluates expressions as the API server checks them.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct CelEvaluator {
 }
 
 impl CelEvaluator {
-    fn compiled(&self, expression: &str) -> Result<Arc<Selector>, String> {
+    fn compiled(&self, expression: &str) -> Result<Arc<Selector>, Refusal> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, selector)) = &*last
             && known == expression
@@ -33,14 +33,18 @@ impl DeviceJudge for CelEvaluator {
         driver: &str,
         devices: &[DeviceSpec],
     ) -> Result<Vec<Result<bool, String>>, String> {
-        let selector = self.compiled(expression)?;
-        let judge = |device: &DeviceSpec| selector.matches(&seen(driver, device)?);
+        let selector = self.compiled(expression);
+        let selector = selector.map_err(|refusal| refusal.to_string())?;
+        let judge = |device: &DeviceSpec| {
+            let device = seen(driver, device).map_err(|error| error.to_string())?;
+            selector.matches(&device).map_err(|error| error.to_string())
+        };
         Ok(devices.iter().map(judge).collect())
     }
 }
 
 /// Converts a device to the form that expressions see.
-fn seen(driver: &str, device: &DeviceSpec) -> Result<Device, String> {
+fn seen(driver: &str, device: &DeviceSpec) -> Result<Device, DeviceError> {
     let attributes = device.attributes.iter().map(|(name, value)| {
         let value = match value {
             DeviceAttribute::Int(number) => Attribute::Int(*number),

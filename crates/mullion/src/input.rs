@@ -1,6 +1,6 @@
 //! Reads the files that flags name; `-` is stdin, and messages call it so.
 
-use std::{io::Read, path::Path};
+use std::{fmt, io::Read, path::Path};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -39,16 +39,37 @@ pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
     read.map(|()| text).map_err(refuse)
 }
 
-/// Parses a YAML text as a map of fields, or returns a line that says why it is not one.
-pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let whole: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+/// The reason why a YAML text is not a map of fields; its text is a line.
+#[derive(Debug)]
+pub(crate) enum FieldsError {
+    /// The text is not YAML, or a field is unknown or has another type; this is the first line of the parser's error.
+    Syntax(String),
+    /// The text is empty.
+    Empty,
+    /// The text is something else.
+    Shape(Value),
+}
+
+impl fmt::Display for FieldsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldsError::Syntax(line) => f.write_str(line),
+            FieldsError::Empty => f.write_str("the file is empty"),
+            FieldsError::Shape(value) => {
+                write!(f, "the file is {}, not a map of fields", shape(value))
+            }
+        }
+    }
+}
+
+/// Parses a YAML text as a map of fields.
+pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, FieldsError> {
+    let wrong = |error| FieldsError::Syntax(first_line(&error));
+    let whole: Value = serde_saphyr::from_str(text).map_err(wrong)?;
     match whole {
-        Value::Object(_) => serde_saphyr::from_str(text).map_err(|error| first_line(&error)),
-        Value::Null => Err("the file is empty".to_owned()),
-        other => Err(format!(
-            "the file is {}, not a map of fields",
-            shape(&other)
-        )),
+        Value::Object(_) => serde_saphyr::from_str(text).map_err(wrong),
+        Value::Null => Err(FieldsError::Empty),
+        other => Err(FieldsError::Shape(other)),
     }
 }
 
@@ -77,7 +98,10 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_map_of_fields_is_named_for_what_it_is() {
-        let read = |text: &str| fields::<BTreeMap<String, u8>>(text);
+        let read = |text: &str| {
+            let read = fields::<BTreeMap<String, u8>>(text);
+            read.map_err(|error| error.to_string())
+        };
         assert_eq!(read("{a: 1}"), Ok(BTreeMap::from([("a".to_owned(), 1)])));
         let long = "word ".repeat(20);
         for (text, expected) in [

@@ -7,6 +7,7 @@
 use std::{
     any::Any,
     collections::BTreeMap,
+    fmt::Display,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -40,13 +41,14 @@ type Panic = Box<dyn Any + Send>;
 ///
 /// # Errors
 /// The file cannot be read, or a line was not answered.
-pub(crate) fn answer_all<W>(
+pub(crate) fn answer_all<W, E>(
     path: &Path,
     form: &'static str,
     worker: impl Fn() -> W + Sync,
 ) -> Result<(), Failure>
 where
-    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), E>,
+    E: Display,
 {
     let refuse = |error: &io::Error| {
         let why = file_error(error);
@@ -74,14 +76,15 @@ where
 
 /// Reads, answers and writes lines. Returns the number of cases and the number of those without an answer. If the reader closes the output,
 /// it ends without an error.
-pub(crate) fn pass_through<W>(
+pub(crate) fn pass_through<W, E>(
     input: impl Read,
     output: impl Write + Send,
     workers: usize,
     worker: &(impl Fn() -> W + Sync),
 ) -> io::Result<(usize, usize)>
 where
-    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), E>,
+    E: Display,
 {
     let mut input = BufReader::with_capacity(BLOCK_BYTES, input);
     let (idle, free) = channel();
@@ -131,10 +134,10 @@ fn read_blocks(
 }
 
 /// Answers blocks until there are no more; runs in each worker.
-fn answer_blocks(
+fn answer_blocks<E: Display>(
     waiting: &Mutex<Receiver<Block>>,
     done: &Sender<Result<Block, Panic>>,
-    mut answer: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+    mut answer: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), E>,
 ) {
     loop {
         let next = waiting
@@ -214,7 +217,10 @@ impl Block {
         Ok(())
     }
 
-    fn answer(&mut self, answer: &mut impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>) {
+    fn answer<E: Display>(
+        &mut self,
+        answer: &mut impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), E>,
+    ) {
         self.text.clear();
         (self.cases, self.wrong) = (0, 0);
         let mut start = 0;

@@ -179,9 +179,8 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     ended
 }
 
-fn call_faults(text: &str) -> Result<CallFaults, String> {
+fn call_faults(text: &str) -> Result<CallFaults, ParseFaultsError> {
     text.parse()
-        .map_err(|error: ParseFaultsError| error.to_string())
 }
 
 /// Adds what EKS and eksctl add to a cluster with Windows nodes, unless it exists: the kind CNINode, and the ConfigMap that enables Windows

@@ -3,7 +3,7 @@
 //! Such a command does not end when the API server is unreachable, but says so: one sentence names the request and the error, after longer
 //! and longer pauses.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use kube::Client;
 use tokio::time::{sleep, timeout};
@@ -42,15 +42,31 @@ pub(crate) async fn follow(client: &Client, server: &str) {
     }
 }
 
+/// The reason why the API server is not reached.
+#[derive(Debug)]
+enum Unreached {
+    NoAnswer,
+    Request(kube::Error),
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreached::NoAnswer => write!(f, "no answer within {} s", PATIENCE.as_secs()),
+            Unreached::Request(kube::Error::Api(status)) => f.write_str(&status.message),
+            Unreached::Request(error) => f.write_str(&root(error)),
+        }
+    }
+}
+
 /// Requests the version, which every client may read.
-async fn ask(client: &Client) -> Result<(), String> {
+async fn ask(client: &Client) -> Result<(), Unreached> {
     match timeout(PATIENCE, client.apiserver_version()).await {
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(Unreached::NoAnswer),
         Ok(Ok(_)) => Ok(()),
         // The server answers, even if it refuses; the next request will say why.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ok(()),
-        Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
-        Ok(Err(error)) => Err(root(&error)),
+        Ok(Err(error)) => Err(Unreached::Request(error)),
     }
 }
 

@@ -19,7 +19,7 @@ use kube::{
 };
 use mullion_cloud::{
     BoxFuture,
-    remote::{Remote, Unreliable, Wire},
+    remote::{Remote, Unreliable, Wire, WireError},
     sim::SimulatedEc2,
 };
 use serde_json::json;
@@ -122,10 +122,10 @@ impl fmt::Debug for Http {
 }
 
 impl Wire for Http {
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
         let request = http::Request::post(PATH).body(kube::client::Body::from(call));
         Box::pin(async move {
-            let request = request.map_err(|error| error.to_string())?;
+            let request = request.map_err(|error| WireError::Cut(error.to_string()))?;
             let asked = async {
                 let answer = self.client.send(request).await;
                 let answer = answer.map_err(|error| error.to_string())?;
@@ -141,7 +141,7 @@ impl Wire for Http {
             let answer = timeout(PATIENCE, asked).await;
             let silent = || format!("{} s went by", PATIENCE.as_secs());
             let answer = answer.unwrap_or_else(|_| Err(silent()));
-            answer.map_err(|why| format!("{}: {why}", self.endpoint))
+            answer.map_err(|why| WireError::Cut(format!("{}: {why}", self.endpoint)))
         })
     }
 }
@@ -177,7 +177,8 @@ pub(crate) async fn connect(client: &Client, endpoint: Option<String>) -> Result
         client: http,
         endpoint,
     };
-    Remote::connect(Arc::new(wire)).await.map_err(failed)
+    let connected = Remote::connect(Arc::new(wire)).await;
+    connected.map_err(|error| failed(error.to_string()))
 }
 
 async fn announced(client: &Client) -> Result<Option<String>, Failure> {

@@ -11,6 +11,7 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::Type;
+use crate::time::TimeError;
 
 pub mod base64;
 mod convert;
@@ -126,8 +127,8 @@ pub enum DecodeError {
     #[error("illegal base64 data at input byte {0}")]
     Base64(usize),
     /// A time is invalid.
-    #[error("{0}")]
-    Time(String),
+    #[error(transparent)]
+    Time(#[from] TimeError),
     /// The apiVersion, kind or metadata of an embedded resource is invalid.
     #[error("{0}")]
     Embedded(String),
@@ -242,9 +243,12 @@ pub fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
 }
 
 /// Returns Go's error for JSON that does not fit the Go type `wanted`, for example `[]core.Toleration`.
-pub fn json_of_another_type(value: &Value, wanted: &str) -> String {
-    let kind = json_kind(value);
-    format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
+pub fn json_of_another_type(value: &Value, wanted: &str) -> DecodeError {
+    DecodeError::Type {
+        value: json_kind(value).to_owned(),
+        place: "Go value of type ".to_owned(),
+        go: wanted.to_owned(),
+    }
 }
 
 /// Decodes a YAML body. JSON is valid YAML.

@@ -16,8 +16,8 @@ mod strategic;
 
 pub use document::text as document;
 pub use json_patch::{
-    JsonPatchError, MEMBERS as JSON_PATCH_MEMBERS, apply as json_patch,
-    misfit as json_patch_misfit, visited as json_patch_visits,
+    ElementError, Inapplicable, JsonPatchError, MEMBERS as JSON_PATCH_MEMBERS, MemberError,
+    apply as json_patch, misfit as json_patch_misfit, visited as json_patch_visits,
 };
 pub use strategic::{apply as strategic, without_spent_directives, without_unmatched_nulls};
 

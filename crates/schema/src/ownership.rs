@@ -17,7 +17,7 @@ mod folded;
 mod scale;
 mod set;
 
-pub use apply::{apply, described, merge_unowned};
+pub use apply::{Misfit, MisfitReason, Misfits, UnownedError, apply, described, merge_unowned};
 use compare::fields_of;
 pub use compare::{Comparison, compare};
 use folded::StoredEntry;
@@ -154,19 +154,30 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     );
 }
 
+/// The reason why managedFields cannot be parsed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ManagedFieldsError {
+    /// They are not a list.
+    #[error("managedFields is no list")]
+    NotAList,
+    /// An entry is invalid.
+    #[error("invalid entry: {0}")]
+    Entry(Value),
+}
+
 /// Checks that managedFields, if present, can be parsed.
 ///
 /// # Errors
-/// A message with the invalid entry.
-pub fn check(entries: &Value) -> Result<(), String> {
+/// They are not a list, or have an invalid entry.
+pub fn check(entries: &Value) -> Result<(), ManagedFieldsError> {
     if entries.is_null() {
         return Ok(());
     }
-    let list = entries.as_array().ok_or("managedFields is no list")?;
+    let list = entries.as_array().ok_or(ManagedFieldsError::NotAList)?;
     let unreadable =
         |entry: &&Value| StoredEntry::all(&Value::Array(vec![(*entry).clone()])).is_none();
     match list.iter().find(unreadable) {
-        Some(entry) => Err(format!("invalid entry: {entry}")),
+        Some(entry) => Err(ManagedFieldsError::Entry(entry.clone())),
         None => Ok(()),
     }
 }

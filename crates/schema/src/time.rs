@@ -1,9 +1,40 @@
 //! Timestamps in the form of `metav1.Time` and `metav1.MicroTime`: any RFC 3339 time is parsed; the output is in UTC with seconds or
 //! microseconds.
 //!
-//! Invalid text gives the error of Go's `time.Parse`.
-
 use jiff::{Timestamp, tz::TimeZone};
+
+/// The reason why a text is not a time, with the message of Go's `time.Parse`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// An element of the layout is missing.
+    #[error("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")]
+    Element {
+        /// The text.
+        text: String,
+        /// The form that a time has.
+        layout: &'static str,
+        /// The text from where the element should be.
+        rest: String,
+        /// The element.
+        element: &'static str,
+    },
+    /// Something follows the time.
+    #[error("parsing time {text:?}: extra text: {extra:?}")]
+    ExtraText {
+        /// The text.
+        text: String,
+        /// What follows.
+        extra: String,
+    },
+    /// A number is too large or too small.
+    #[error("parsing time {text:?}: {part} out of range")]
+    OutOfRange {
+        /// The text.
+        text: String,
+        /// What the number counts, for example `month`.
+        part: &'static str,
+    },
+}
 
 const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
@@ -11,8 +42,8 @@ const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 /// Returns the canonical text of a `metav1.Time`.
 ///
 /// # Errors
-/// Go's error if the text is not an RFC 3339 time.
-pub fn seconds(text: &str) -> Result<String, String> {
+/// The text is not an RFC 3339 time.
+pub fn seconds(text: &str) -> Result<String, TimeError> {
     // Most times are canonical already, and parsing them would cost more than this check.
     if is_canonical(text.as_bytes()) {
         return Ok(text.to_owned());
@@ -24,15 +55,15 @@ pub fn seconds(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The errors of [`seconds`].
-pub fn read_seconds(text: &str) -> Result<Timestamp, String> {
+pub fn read_seconds(text: &str) -> Result<Timestamp, TimeError> {
     read(text, SECONDS)
 }
 
 /// Returns the canonical text of a `metav1.MicroTime`.
 ///
 /// # Errors
-/// Go's error if the text is not an RFC 3339 time with exactly six decimals.
-pub fn micros(text: &str) -> Result<String, String> {
+/// The text is not an RFC 3339 time with exactly six decimals.
+pub fn micros(text: &str) -> Result<String, TimeError> {
     read(text, MICROS).map(|time| format_micros(&time))
 }
 
@@ -89,9 +120,12 @@ pub fn format_micros(time: &Timestamp) -> String {
 }
 
 /// Parses a text element by element, so that the error can name the element that did not match.
-fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
-    let fail = |rest: &str, element: &str| {
-        format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")
+fn read(text: &str, layout: &'static str) -> Result<Timestamp, TimeError> {
+    let fail = |rest: &str, element: &'static str| TimeError::Element {
+        text: text.to_owned(),
+        layout,
+        rest: rest.to_owned(),
+        element,
     };
     let mut rest = text;
     for element in [
@@ -133,11 +167,15 @@ fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
         _ => return Err(fail(rest, "Z07:00")),
     };
     if rest.len() > zone_bytes {
-        let extra = &rest[zone_bytes..];
-        return Err(format!("parsing time {text:?}: extra text: {extra:?}"));
+        return Err(TimeError::ExtraText {
+            text: text.to_owned(),
+            extra: rest[zone_bytes..].to_owned(),
+        });
     }
-    text.parse()
-        .map_err(|_| format!("parsing time {text:?}: {} out of range", out_of_range(text)))
+    text.parse().map_err(|_| TimeError::OutOfRange {
+        text: text.to_owned(),
+        part: out_of_range(text),
+    })
 }
 
 fn out_of_range(text: &str) -> &'static str {
@@ -193,24 +231,25 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_time_is_refused_in_gos_words() {
+        let refused = |read: Result<String, TimeError>| read.map_err(|error| error.to_string());
         assert_eq!(
-            seconds("yesterday"),
+            refused(seconds("yesterday")),
             Err(r#"parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006""#.to_owned())
         );
         assert_eq!(
-            seconds("2024-13-01T00:00:00Z"),
+            refused(seconds("2024-13-01T00:00:00Z")),
             Err(r#"parsing time "2024-13-01T00:00:00Z": month out of range"#.to_owned())
         );
         assert_eq!(
-            micros("2024-05-01T12:00:00.123456789Z"),
+            refused(micros("2024-05-01T12:00:00.123456789Z")),
             Err(r#"parsing time "2024-05-01T12:00:00.123456789Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "789Z" as "Z07:00""#.to_owned())
         );
         assert_eq!(
-            seconds("2024-05-01T12:00:00+02:00x"),
+            refused(seconds("2024-05-01T12:00:00+02:00x")),
             Err(r#"parsing time "2024-05-01T12:00:00+02:00x": extra text: "x""#.to_owned())
         );
         assert_eq!(
-            micros("2024-05-01T12:00:00Z"),
+            refused(micros("2024-05-01T12:00:00Z")),
             Err(r#"parsing time "2024-05-01T12:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#.to_owned())
         );
     }

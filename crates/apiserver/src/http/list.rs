@@ -149,11 +149,16 @@ impl ListOptions {
     }
 }
 
-/// Parses a revision in a query; the error is that of Go's `ParseUint`.
-pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
+/// The text is not a revision; the message is that of Go's `ParseUint`.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", integer::fault("ParseUint", .0))]
+pub(crate) struct RevisionError(String);
+
+/// Parses a revision in a query.
+pub(crate) fn parse_revision(text: &str) -> Result<u64, RevisionError> {
     let signed = text.starts_with('+');
     let number = text.parse().ok().filter(|_| !signed);
-    number.ok_or_else(|| integer::fault("ParseUint", text))
+    number.ok_or_else(|| RevisionError(text.to_owned()))
 }
 
 /// Waits until the store has reached a revision; returns a 504 if it does not in time.

@@ -190,7 +190,8 @@ impl Patch {
 
 /// Returns the error that Go's jsonpatch library gives for a document that is not a list of operations.
 fn no_json_patch(patch: &Value) -> Option<String> {
-    let unfit = |value: &Value, wanted| Some(decode::json_of_another_type(value, wanted));
+    let unfit =
+        |value: &Value, wanted| Some(decode::json_of_another_type(value, wanted).to_string());
     match patch {
         Value::Null => None,
         Value::Array(operations) => {

@@ -40,7 +40,7 @@ pub(crate) fn check_syntax(query: &Query) -> Result<(), Status> {
     let text = |key: &str| query.get(key).unwrap_or_default();
     LabelSelector::parse(text("labelSelector"))
         .map_err(|error| Status::bad_request(error.to_string()))?;
-    parse_fields(text("fieldSelector")).map_err(Status::bad_request)?;
+    parse_fields(text("fieldSelector"))?;
     Ok(())
 }
 
@@ -59,9 +59,7 @@ impl Selector {
             .map_err(|error| Status::bad_request(error.to_string()))?;
         let labels = labels.requirements().unwrap_or_default().to_vec();
         let mut terms = Vec::new();
-        for (name, value, equal) in
-            parse_fields(fields.unwrap_or_default()).map_err(Status::bad_request)?
-        {
+        for (name, value, equal) in parse_fields(fields.unwrap_or_default())? {
             terms.push(Term {
                 field: resolve(row, &name)?,
                 value,
@@ -175,22 +173,49 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     }
 }
 
+/// The reason why a text is not a field selector.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FieldSelectorError {
+    /// A term has no operator.
+    #[error("invalid selector: '{selector}'; can't understand '{term}'")]
+    Term {
+        /// The selector.
+        selector: String,
+        /// The term.
+        term: String,
+    },
+    /// A backslash escapes nothing that has to be escaped.
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    Escape(String),
+    /// A value has this character without a backslash. The message has the number of the character, and two beginnings, as upstream.
+    #[error(
+        "invalid field selector: invalid escape sequence: invalid field selector: unescaped character in value: {}",
+        u32::from(*.0)
+    )]
+    Unescaped(char),
+}
+
+impl From<FieldSelectorError> for Status {
+    fn from(error: FieldSelectorError) -> Self {
+        Status::bad_request(error.to_string())
+    }
+}
+
 /// Parses a field selector such as `a=b,c!=d` into name, value and "is equal". Empty terms are skipped; `\` escapes a comma, an equals
 /// sign or a backslash.
-pub(crate) fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, String> {
+pub(crate) fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, FieldSelectorError> {
     let mut terms = Vec::new();
     for term in split_terms(text) {
         if term.is_empty() {
             continue;
         }
         let Some((name, operator, value)) = split_operator(term) else {
-            return Err(format!(
-                "invalid selector: '{text}'; can't understand '{term}'"
-            ));
+            return Err(FieldSelectorError::Term {
+                selector: text.to_owned(),
+                term: term.to_owned(),
+            });
         };
-        let value = unescape(value).map_err(|character| {
-            format!("invalid field selector: invalid escape sequence: {character}")
-        })?;
+        let value = unescape(value)?;
         // The term `=` restricts nothing.
         if !(name.is_empty() && value.is_empty()) {
             terms.push((name.to_owned(), value, operator != "!="));
@@ -228,22 +253,17 @@ fn split_operator(term: &str) -> Option<(&str, &str, &str)> {
         })
 }
 
-fn unescape(value: &str) -> Result<String, String> {
+fn unescape(value: &str) -> Result<String, FieldSelectorError> {
     let mut out = String::with_capacity(value.len());
     let mut characters = value.chars();
     while let Some(character) = characters.next() {
         match character {
             '\\' => match characters.next() {
                 Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
-                Some(other) => return Err(format!("\\{other}")),
-                None => return Err("\\".to_owned()),
+                Some(other) => return Err(FieldSelectorError::Escape(format!("\\{other}"))),
+                None => return Err(FieldSelectorError::Escape("\\".to_owned())),
             },
-            ',' | '=' => {
-                let code = u32::from(character);
-                return Err(format!(
-                    "invalid field selector: unescaped character in value: {code}"
-                ));
-            }
+            ',' | '=' => return Err(FieldSelectorError::Unescaped(character)),
             other => out.push(other),
         }
     }
@@ -261,7 +281,7 @@ mod tests {
         assert_eq!(parse_fields("a!=b,c==d").unwrap().len(), 2);
         assert_eq!(parse_fields("a=x\\,y").unwrap()[0].1, "x,y");
         assert_eq!(
-            parse_fields("foo"),
+            parse_fields("foo").map_err(|error| error.to_string()),
             Err("invalid selector: 'foo'; can't understand 'foo'".to_owned())
         );
     }

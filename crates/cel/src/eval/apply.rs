@@ -3,13 +3,15 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use kube_cel::cel::Value;
-use mullion_kube_text::golang::regexp;
+use mullion_kube_text::golang::regexp::{self, PatternError};
 
 use super::{
     Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, shown,
 };
 use crate::{
-    complaints, conversions, formats, host,
+    complaints, conversions,
+    error::EvalError,
+    formats, host,
     keyed::{all_plain, plain},
     library, lists,
     maps::as_map,
@@ -47,7 +49,7 @@ impl Run<'_> {
                         matches!(value, Value::Float(_) | Value::Int(_) | Value::UInt(_))
                     };
                     return failed(if is_number(left) && is_number(right) {
-                        "NaN values cannot be ordered".to_owned()
+                        EvalError::NanOrder
                     } else {
                         missing::message(function, None, &values)
                     });
@@ -61,15 +63,15 @@ impl Run<'_> {
             }
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", None, [left, right]) => {
                 let result = arithmetic(function, left, right);
-                result.map_err(|why| match why.as_str() {
-                    "no such overload" => Failure::Error(missing::message(function, None, &values)),
-                    _ => Failure::Error(why),
+                result.map_err(|why| match why {
+                    EvalError::NoOverload(None) => missing::message(function, None, &values).into(),
+                    why => why.into(),
                 })
             }
             ("!_", None, [Value::Bool(truth)]) => bool(!truth),
             ("-_", None, [Value::Int(number)]) => match number.checked_neg() {
                 Some(number) => Ok(Value::Int(number)),
-                None => failed("integer overflow"),
+                None => failed(EvalError::IntOverflow),
             },
             ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
             ("@in", None, [item, all]) => match plain(all) {
@@ -123,7 +125,8 @@ impl Run<'_> {
             ("matches", Some(Value::String(text)), [Value::String(source)])
             | ("matches", None, [Value::String(text), Value::String(source)]) => {
                 let held = regexp::with(source, |regex| regex.is_match(text));
-                held.map(Value::Bool).map_err(Failure::Error)
+                held.map(Value::Bool)
+                    .map_err(|why| EvalError::Pattern(why).into())
             }
             ("find", Some(Value::String(given)), [Value::String(source)]) => {
                 let found = regexp::with(source, |regex| {
@@ -149,7 +152,7 @@ impl Run<'_> {
                 Ok(text(key.replace('~', "~0").replace('/', "~1")))
             }
             ("min" | "max", Some(Value::List(items)), []) if items.is_empty() => {
-                failed(format!("{function} called on empty list"))
+                failed(EvalError::EmptyList(function.to_owned()))
             }
             ("min" | "max", Some(Value::List(items)), [])
                 if missing::fits(function, target.as_ref(), &values) =>
@@ -205,7 +208,7 @@ impl Run<'_> {
                 let mut held = Vec::with_capacity(items.len());
                 for item in items.iter() {
                     let Some(inner) = optional(item) else {
-                        return failed(format!("value {} is not optional", shown(item)));
+                        return failed(EvalError::NotOptional(shown(item)));
                     };
                     held.extend(inner.cloned());
                 }
@@ -218,7 +221,7 @@ impl Run<'_> {
                 match (function, inner, rest) {
                     ("hasValue", inner, []) => bool(inner.is_some()),
                     ("value", Some(inner), []) | ("orValue", Some(inner), [_]) => Ok(inner.clone()),
-                    ("value", None, []) => failed("optional.none() dereference"),
+                    ("value", None, []) => failed(EvalError::NoValue),
                     ("or", Some(_), [_]) => Ok(target.clone()),
                     ("or" | "orValue", None, [other]) => Ok(other.clone()),
                     _ => no_overload(),
@@ -234,7 +237,8 @@ impl Run<'_> {
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     let called = host.call(function, &values);
                     let missing = || failed(missing::message(function, target.as_ref(), &values));
-                    return called.map_or_else(missing, |called| called.or_else(failed));
+                    let refused = |why| failed(EvalError::Host(why));
+                    return called.map_or_else(missing, |called| called.or_else(refused));
                 }
                 if let Some(value) = formats::call(function, target.as_ref(), &values) {
                     return Ok(value);
@@ -265,8 +269,10 @@ impl Run<'_> {
                 // The kube-cel crate knows neither keyed lists nor total maps.
                 let values: Vec<Value> = values.into_iter().map(all_plain).collect();
                 let called = library::call(function, target.map(all_plain), values.clone());
-                called
-                    .map_err(|why| Failure::Error(complaints::of(function, &values).unwrap_or(why)))
+                called.map_err(|why| {
+                    let complaint = complaints::of(function, &values);
+                    complaint.map_or(why, EvalError::Library).into()
+                })
             }
         }
     }
@@ -283,7 +289,7 @@ impl Run<'_> {
             match self.same(other, item) {
                 Ok(true) => return Ok(Value::Bool(true)),
                 Ok(false) => {}
-                Err(Failure::Error(message)) => failure = Some(message),
+                Err(Failure::Error(why)) => failure = Some(why),
                 Err(out) => return Err(out),
             }
         }
@@ -331,8 +337,8 @@ fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
 }
 
 /// Returns the error for an invalid pattern of `find`.
-fn illegal(why: String) -> Failure {
-    Failure::Error(format!("Illegal regex: {why}"))
+fn illegal(why: PatternError) -> Failure {
+    EvalError::FindPattern(why).into()
 }
 
 /// Returns the size of a value in characters, with ten for each item.

@@ -7,6 +7,7 @@ use kube_cel::cel::Value;
 use super::{Evaluated, Failure, Run, count, failed, no_overload, scope::Scope};
 use crate::{
     conversions::as_text,
+    error::EvalError,
     expr::{Fold, FoldKind},
     keyed::plain,
     maps::{Entries, as_map},
@@ -38,10 +39,10 @@ impl Run<'_> {
                 }
             }
             other => {
-                let found = go_type(other);
+                let found = go_type(other).to_owned();
                 return failed(match fold.second {
-                    None => format!("got '{found}', expected iterable type"),
-                    Some(_) => format!("unsupported comprehension range type: {found}"),
+                    None => EvalError::NotIterable(found),
+                    Some(_) => EvalError::NotARange(found),
                 });
             }
         }
@@ -79,7 +80,7 @@ struct Collected {
     map: Entries,
     holds: u64,
     decided: bool,
-    failure: Option<String>,
+    failure: Option<EvalError>,
 }
 
 impl Collected {
@@ -99,8 +100,8 @@ impl Collected {
                     self.decided = truth == (fold.kind == FoldKind::Exists);
                     return Ok(self.decided);
                 }
-                Err(Failure::Error(message)) => {
-                    self.failure.get_or_insert(message);
+                Err(Failure::Error(why)) => {
+                    self.failure.get_or_insert(why);
                 }
                 Err(over) => return Err(over),
             },
@@ -144,8 +145,8 @@ impl Collected {
     /// Returns whether an item takes part. Of several errors in conditions the last one is reported, unless one ends the evaluation.
     fn chosen(&mut self, truth: Evaluated<bool>) -> Evaluated<bool> {
         match truth {
-            Err(Failure::Error(message)) => {
-                self.failure = Some(message);
+            Err(Failure::Error(why)) => {
+                self.failure = Some(why);
                 Ok(false)
             }
             other => other,
@@ -155,8 +156,8 @@ impl Collected {
     /// Returns an item's value. The first error is kept, unless a later condition fails.
     fn made(&mut self, value: Evaluated) -> Evaluated<Option<Value>> {
         match value {
-            Err(Failure::Error(message)) => {
-                self.failure.get_or_insert(message);
+            Err(Failure::Error(why)) => {
+                self.failure.get_or_insert(why);
                 Ok(None)
             }
             // After an error the result is lost, so nothing more is collected; the loop goes on because a later error
@@ -170,7 +171,7 @@ impl Collected {
         let shown = as_text(&key).and_then(Result::ok).unwrap_or_default();
         // cel-go refuses a key that comes twice instead of keeping either value.
         if self.map.finds(&key) {
-            return failed(format!("insert failed: key {shown} already exists"));
+            return failed(EvalError::DuplicateKey(shown));
         }
         self.map.insert(key, value).map_err(Failure::Error)
     }
@@ -180,11 +181,11 @@ impl Collected {
             FoldKind::All | FoldKind::Exists => {
                 let decisive = kind == FoldKind::Exists;
                 match self.failure {
-                    Some(message) if !self.decided => return failed(message),
+                    Some(why) if !self.decided => return failed(why),
                     _ => Value::Bool(self.decided == decisive),
                 }
             }
-            _ if self.failure.is_some() => return failed(self.failure.unwrap_or_default()),
+            _ if let Some(why) = self.failure => return failed(why),
             FoldKind::ExistsOne => Value::Bool(self.holds == 1),
             FoldKind::Filter | FoldKind::Map => Value::List(Arc::new(self.list)),
             FoldKind::TransformMap | FoldKind::TransformEntries => self.map.finish(),

@@ -4,6 +4,7 @@
 use kube_cel::cel::Value;
 
 use crate::{
+    error::EvalError,
     functions::FUNCTIONS,
     keyed::plain,
     maps::as_map,
@@ -56,8 +57,8 @@ fn is_of(value: &Value, kind: &Type) -> bool {
     }
 }
 
-/// Returns the error message of a call that matches no overload.
-pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) -> String {
+/// Returns the error of a call that matches no overload.
+pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) -> EvalError {
     let mut given = target.into_iter().chain(values);
     let mut types = given.clone().map(|value| type_name(plain(value)));
     let first = given.next().map_or("", |first| type_name(plain(first)));
@@ -75,12 +76,10 @@ pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) 
         "size" => false,
         _ => {
             let types: Vec<&str> = types.by_ref().collect();
-            return format!("no such overload: {function}({})", types.join(", "));
+            let call = format!("{function}({})", types.join(", "));
+            return EvalError::NoOverload(Some(call));
         }
     };
-    if has_trait || RECEIVERS.contains(&first) {
-        "no such overload".to_owned()
-    } else {
-        format!("no such overload: {function}")
-    }
+    let is_unnamed = has_trait || RECEIVERS.contains(&first);
+    EvalError::NoOverload((!is_unnamed).then(|| function.to_owned()))
 }

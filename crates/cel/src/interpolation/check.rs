@@ -3,6 +3,7 @@
 use super::{Clause, Part, Parts, clause};
 use crate::{
     Problem,
+    error::EvalError,
     expr::{Expr, Node},
     types::Type,
 };
@@ -25,18 +26,16 @@ pub(crate) fn check(
         // A percent sign at the end is reported as such, even if an argument is missing too.
         let (Some((_, value)), false) = (value, rest.is_empty()) else {
             let why = clause(rest).err().filter(|_| rest.is_empty());
-            return wrong(
-                at,
-                why.unwrap_or_else(|| format!("index {index} out of range")),
-            );
+            let why = why.map_or(EvalError::MissingArgument(index), EvalError::Clause);
+            return wrong(at, why.to_string());
         };
         let clause = match clause(rest) {
             Ok(clause) => clause,
-            Err(why) => return wrong(at, why),
+            Err(why) => return wrong(at, why.to_string()),
         };
         if let Some(refused) = refused(clause, value, &type_of) {
             let why = clause.refusal(&runtime_name(&type_of(refused)));
-            return wrong(refused.at, format!("error during formatting: {why}"));
+            return wrong(refused.at, EvalError::Format(why).to_string());
         }
     }
     let given = values.len();

@@ -78,7 +78,7 @@ fn values_become_those_of_other_types() {
 fn what_is_written_is_converted_before_it_runs() {
     let fault = |source: &str| {
         let program = Program::compile(source, &environment()).expect(source);
-        program.fault().map(str::to_owned)
+        program.fault().map(ToString::to_string)
     };
     for (source, why) in [
         (

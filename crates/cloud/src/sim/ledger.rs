@@ -44,7 +44,44 @@ pub struct LedgerError {
     /// The key of the value.
     pub key: String,
     /// The reason.
-    pub why: String,
+    pub why: RestoreError,
+}
+
+/// The reason why a value of the ledger cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The state of the random number generator is not a number.
+    #[error("it is no number")]
+    Number,
+    /// An instance is not JSON of its type, for the reason that the parser gives.
+    #[error("{0}")]
+    Form(String),
+    /// The catalogue has no such type.
+    #[error("{0:?} is not an EC2 instance type")]
+    InstanceType(String),
+    /// The image family is unknown.
+    #[error("{0:?} is no image family")]
+    Family(String),
+    /// The minor version of Kubernetes is unknown.
+    #[error("Kubernetes 1.{0} is not known")]
+    Version(u32),
+    /// The state is unknown.
+    #[error("{0:?} is no state of an instance")]
+    State(String),
+    /// The kind of the reservation is unknown.
+    #[error("{0:?} is no kind of reservation")]
+    Reservation(String),
+    /// The effect of a taint is unknown.
+    #[error("{0:?} is no effect of a taint")]
+    Effect(String),
+    /// Another instance has the address, or the subnet does not.
+    #[error("{address} is not free in subnet {subnet}")]
+    Taken {
+        /// The first address of the block.
+        address: Ipv4Addr,
+        /// The name of the subnet.
+        subnet: String,
+    },
 }
 
 /// The stored form of an instance, without what follows from its type, family and version.
@@ -195,18 +232,21 @@ impl SavedInstance {
         )
     }
 
-    /// Restores the instance; the error names what this program does not know.
-    pub(super) fn instance(self) -> Result<Instance, String> {
+    /// Restores the instance.
+    ///
+    /// # Errors
+    /// A part of the instance is unknown to this program.
+    pub(super) fn instance(self) -> Result<Instance, RestoreError> {
         let instance_type = catalogue::get(&self.instance_type)
-            .ok_or_else(|| format!("{:?} is not an EC2 instance type", self.instance_type))?;
+            .ok_or_else(|| RestoreError::InstanceType(self.instance_type.clone()))?;
         let family = match &*self.family {
             "Custom" => AmiFamily::Custom,
             name => name
                 .parse()
-                .map_err(|_| format!("{name:?} is no image family"))?,
+                .map_err(|_| RestoreError::Family(name.to_owned()))?,
         };
-        let version = KubernetesVersion::from_minor(self.minor)
-            .ok_or_else(|| format!("Kubernetes 1.{} is not known", self.minor))?;
+        let version =
+            KubernetesVersion::from_minor(self.minor).ok_or(RestoreError::Version(self.minor))?;
         let states = [
             InstanceState::Pending,
             InstanceState::Running,
@@ -217,20 +257,20 @@ impl SavedInstance {
         let state = states
             .into_iter()
             .find(|state| state.as_str() == self.state)
-            .ok_or_else(|| format!("{:?} is no state of an instance", self.state))?;
+            .ok_or_else(|| RestoreError::State(self.state.clone()))?;
         let reservation = match self.reservation {
             None => None,
             Some(saved) => Some(Reservation {
                 id: saved.id.into(),
                 kind: ReservationKind::parse(&saved.kind)
-                    .ok_or_else(|| format!("{:?} is no kind of reservation", saved.kind))?,
+                    .ok_or_else(|| RestoreError::Reservation(saved.kind.clone()))?,
                 interruptible: saved.interruptible,
             }),
         };
         let taints = self.taints.into_iter().map(|[key, value, effect]| {
             let effect = effect
                 .parse()
-                .map_err(|()| format!("{effect:?} is no effect of a taint"))?;
+                .map_err(|()| RestoreError::Effect(effect.clone()))?;
             Ok(Taint { key, value, effect })
         });
         let arch = instance_type.arch;
@@ -267,7 +307,7 @@ impl SavedInstance {
             allocatable: self.allocatable.into(),
             registration: Registration {
                 labels: self.labels,
-                taints: taints.collect::<Result<_, String>>()?,
+                taints: taints.collect::<Result<_, RestoreError>>()?,
             },
             tags: self.tags,
             state,

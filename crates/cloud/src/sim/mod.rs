@@ -51,7 +51,7 @@ pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
 pub use images::Parameter;
-pub use ledger::{Ledger, LedgerError, Saved};
+pub use ledger::{Ledger, LedgerError, RestoreError, Saved};
 pub use region::zone_id;
 
 use crate::{
@@ -293,17 +293,18 @@ impl SimulatedEc2 {
         {
             let state = &mut *ec2.state();
             for (key, value) in saved {
-                let wrong = |why: String| LedgerError {
+                let wrong = |why: RestoreError| LedgerError {
                     key: key.clone(),
                     why,
                 };
                 if key == RANDOM {
                     let text = String::from_utf8_lossy(value);
-                    let number = text.parse().map_err(|_| wrong("it is no number".into()))?;
+                    let number = text.parse().map_err(|_| wrong(RestoreError::Number))?;
                     state.random.resume(number);
                 } else if key.starts_with(INSTANCE) {
+                    let instance = serde_json::from_slice(value);
                     let instance: SavedInstance =
-                        serde_json::from_slice(value).map_err(|error| wrong(error.to_string()))?;
+                        instance.map_err(|error| wrong(RestoreError::Form(error.to_string())))?;
                     state.bring_back(instance).map_err(wrong)?;
                 }
             }
@@ -403,7 +404,7 @@ impl SimulatedEc2 {
 }
 
 impl State {
-    fn bring_back(&mut self, mut saved: SavedInstance) -> Result<(), String> {
+    fn bring_back(&mut self, mut saved: SavedInstance) -> Result<(), RestoreError> {
         let token = std::mem::take(&mut saved.token);
         let interface = saved.take_interface();
         let instance = saved.instance()?;
@@ -411,8 +412,10 @@ impl State {
             let primary = (Kind::Address, instance.private_ip);
             for (kind, first) in interface.all().chain([primary]) {
                 if !self.network.take_back(&instance.subnet, kind, first) {
-                    let subnet = &instance.subnet;
-                    return Err(format!("{first} is not free in subnet {subnet}"));
+                    return Err(RestoreError::Taken {
+                        address: first,
+                        subnet: instance.subnet.to_string(),
+                    });
                 }
             }
         }

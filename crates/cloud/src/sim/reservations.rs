@@ -16,10 +16,40 @@ use crate::{
     catalogue::{self, price},
 };
 
+/// The reason why a reservation of the custom resource is invalid, as EC2 gives it.
+#[derive(Debug, thiserror::Error)]
+enum ReservationError {
+    /// The id has another form.
+    #[error(
+        "{0:?} is no id of a capacity reservation: it is cr- and then lower-case letters and digits"
+    )]
+    Id(String),
+    /// The instance type is unknown.
+    #[error("InvalidInstanceType: the instance type {0:?} does not exist")]
+    InstanceType(String),
+    /// The region has other zones.
+    #[error("InvalidAvailabilityZone: {zone:?} is not a zone here; there are {zones}")]
+    Zone {
+        /// The zone.
+        zone: String,
+        /// The zones of the region.
+        zones: String,
+    },
+    /// The kind is unknown.
+    #[error("{0:?} is no kind of reservation: it is default or capacity-block")]
+    Kind(String),
+    /// The criteria are unknown.
+    #[error("{0:?} is no instance match criteria: it is open or targeted")]
+    MatchCriteria(String),
+    /// The end is not a time.
+    #[error("{0:?} is no time such as 2026-01-01T00:00:00Z, which endDate wants")]
+    End(String),
+}
+
 /// The reservations by id, including those that have ended; `available` is not stored.
 #[derive(Default)]
 pub(super) struct Reservations {
-    all: BTreeMap<String, Result<CapacityReservation, String>>,
+    all: BTreeMap<String, Result<CapacityReservation, ReservationError>>,
     /// The number of times that the reservations have been replaced.
     generation: u64,
 }
@@ -139,10 +169,10 @@ impl SimulatedEc2 {
         state: &State,
     ) -> BTreeMap<String, account::ReservationFacts> {
         let now = self.inner.clock.now();
-        let told = |own: &Result<CapacityReservation, String>| match own {
-            Err(message) => account::ReservationFacts {
+        let told = |own: &Result<CapacityReservation, ReservationError>| match own {
+            Err(error) => account::ReservationFacts {
                 state: "failed".to_owned(),
-                message: message.clone(),
+                message: error.to_string(),
                 ..account::ReservationFacts::default()
             },
             Ok(own) if own.is_over(now) => account::ReservationFacts {
@@ -213,49 +243,36 @@ impl State {
     }
 }
 
-/// Parses a reservation of the custom resource, or returns EC2's reason why it is invalid.
+/// Parses a reservation of the custom resource.
 fn read(
     id: &str,
     own: &account::CapacityReservation,
     zones: &[Arc<str>],
-) -> Result<CapacityReservation, String> {
+) -> Result<CapacityReservation, ReservationError> {
     let name = id.strip_prefix("cr-").unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(format!(
-            "{id:?} is no id of a capacity reservation: it is cr- and then lower-case letters and digits"
-        ));
+        return Err(ReservationError::Id(id.to_owned()));
     }
     if catalogue::get(&own.instance_type).is_none() {
-        return Err(format!(
-            "InvalidInstanceType: the instance type {:?} does not exist",
-            own.instance_type
-        ));
+        return Err(ReservationError::InstanceType(own.instance_type.clone()));
     }
     if !zones.iter().any(|zone| **zone == *own.availability_zone) {
-        return Err(format!(
-            "InvalidAvailabilityZone: {:?} is not a zone here; there are {}",
-            own.availability_zone,
-            zones.join(", ")
-        ));
+        return Err(ReservationError::Zone {
+            zone: own.availability_zone.clone(),
+            zones: zones.join(", "),
+        });
     }
-    let kind = ReservationKind::parse(&own.reservation_type).ok_or_else(|| {
-        format!(
-            "{:?} is no kind of reservation: it is default or capacity-block",
-            own.reservation_type
-        )
-    })?;
-    let match_criteria = MatchCriteria::parse(&own.instance_match_criteria).ok_or_else(|| {
-        format!(
-            "{:?} is no instance match criteria: it is open or targeted",
-            own.instance_match_criteria
-        )
-    })?;
+    let kind = ReservationKind::parse(&own.reservation_type)
+        .ok_or_else(|| ReservationError::Kind(own.reservation_type.clone()))?;
+    let match_criteria = MatchCriteria::parse(&own.instance_match_criteria)
+        .ok_or_else(|| ReservationError::MatchCriteria(own.instance_match_criteria.clone()))?;
     let ends_at = match own.end_date.as_str() {
         "" => None,
-        text => Some(text.parse().map_err(|_| {
-            format!("{text:?} is no time such as 2026-01-01T00:00:00Z, which endDate wants")
-        })?),
+        text => {
+            let end = text.parse();
+            Some(end.map_err(|_| ReservationError::End(text.to_owned()))?)
+        }
     };
     Ok(CapacityReservation {
         reservation: Reservation {

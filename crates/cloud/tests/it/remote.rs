@@ -12,7 +12,7 @@ use mullion_cloud::{
     AddressError, Addresses, BoxFuture, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
     LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed, TagSelector,
     catalogue::Arch,
-    remote::{CallFaults, Remote, Unreliable, Wire, answer},
+    remote::{CallFaults, Remote, Unreliable, Wire, WireError, answer},
     sim::{Config, SimulatedEc2},
 };
 use mullion_engine::ip::Kind;
@@ -63,11 +63,8 @@ fn order(token: &str, zones: &[&str]) -> LaunchRequest {
 struct Direct(SimulatedEc2);
 
 impl Wire for Direct {
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        Box::pin(async move {
-            let answer = answer(&self.0, &call).await;
-            answer.map_err(|error| error.to_string())
-        })
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
+        Box::pin(async move { Ok(answer(&self.0, &call).await?) })
     }
 }
 
@@ -169,15 +166,15 @@ async fn a_cloud_behind_a_wire_gives_the_same_answers() {
 struct Cut;
 
 impl Wire for Cut {
-    fn send(&self, _: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
-        Box::pin(async { Err("connection refused".to_owned()) })
+    fn send(&self, _: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
+        Box::pin(async { Err(WireError::Cut("connection refused".to_owned())) })
     }
 }
 
 #[tokio::test]
 async fn a_wire_that_is_cut_is_an_error_with_its_reason() {
     let refused = Remote::connect(Arc::new(Cut)).await.expect_err("nobody");
-    assert_eq!(refused, "connection refused");
+    assert_eq!(refused.to_string(), "connection refused");
 }
 
 /// A wire to a cloud with injected faults.
@@ -185,11 +182,10 @@ async fn a_wire_that_is_cut_is_an_error_with_its_reason() {
 struct Bad(Arc<Unreliable<SimulatedEc2>>);
 
 impl Wire for Bad {
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
         Box::pin(async move {
-            let answer = self.0.answer(&call).await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            answer.ok_or_else(|| "the answer is lost".to_owned())
+            let answer = self.0.answer(&call).await?;
+            answer.ok_or_else(|| WireError::Cut("the answer is lost".to_owned()))
         })
     }
 }

@@ -32,36 +32,50 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
+/// A text is not a JSON object, with windows-gmsa's message around Go's. The position of a syntax error is less exact than
+/// Go's.
+#[derive(Debug, thiserror::Error)]
+#[error("unable to parse {text:?} as a JSON object: {why}")]
+pub(super) struct NotAnObject {
+    text: String,
+    why: ObjectError,
+}
+
+/// The reason why a text is not a JSON object.
+#[derive(Debug, thiserror::Error)]
+enum ObjectError {
+    /// The text has another JSON type.
+    #[error("json: cannot unmarshal {0} into Go value of type map[string]interface {{}}")]
+    Type(&'static str),
+    /// The text ends too early.
+    #[error("unexpected end of JSON input")]
+    End,
+    /// The text is not JSON.
+    #[error(transparent)]
+    Syntax(serde_json::Error),
+}
+
 /// Returns whether `text` is the same JSON object as `expected`.
 ///
 /// # Errors
-/// Returns why `text` is not a JSON object, in windows-gmsa's message around Go's. The position of a syntax error
-/// is less exact than Go's.
-pub(super) fn is_same_object(text: &str, expected: &str) -> Result<bool, String> {
+/// `text` is not a JSON object.
+pub(super) fn is_same_object(text: &str, expected: &str) -> Result<bool, NotAnObject> {
     if text == expected {
         return Ok(true);
     }
-    let parsed: Result<Value, _> = serde_json::from_str(text);
-    let why = match &parsed {
+    let why = match serde_json::from_str::<Value>(text) {
         // Go's decoder reads `null` into a map without an error.
-        Ok(Value::Object(_) | Value::Null) => None,
-        Ok(other) => {
-            let kind = match other {
-                Value::Array(_) => "array",
-                Value::String(_) => "string",
-                Value::Number(_) => "number",
-                _ => "bool",
-            };
-            Some(format!(
-                "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
-            ))
+        Ok(parsed @ (Value::Object(_) | Value::Null)) => {
+            let expected: Result<Value, _> = serde_json::from_str(expected);
+            return Ok(expected.is_ok_and(|expected| parsed == expected));
         }
-        Err(error) if error.is_eof() => Some("unexpected end of JSON input".to_owned()),
-        Err(error) => Some(error.to_string()),
+        Ok(Value::Array(_)) => ObjectError::Type("array"),
+        Ok(Value::String(_)) => ObjectError::Type("string"),
+        Ok(Value::Number(_)) => ObjectError::Type("number"),
+        Ok(Value::Bool(_)) => ObjectError::Type("bool"),
+        Err(error) if error.is_eof() => ObjectError::End,
+        Err(error) => ObjectError::Syntax(error),
     };
-    if let Some(why) = why {
-        return Err(format!("unable to parse {text:?} as a JSON object: {why}"));
-    }
-    let expected: Result<Value, _> = serde_json::from_str(expected);
-    Ok(parsed.ok() == expected.ok())
+    let text = text.to_owned();
+    Err(NotAnObject { text, why })
 }

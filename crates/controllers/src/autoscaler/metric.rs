@@ -20,7 +20,7 @@ use k8s_openapi::{
 use kube::Client;
 use mullion_engine::model::Quantity;
 
-use super::replicas::{MetricInputs, Proposal, Sample, Samples, Tolerances};
+use super::replicas::{MetricInputs, Missing, Proposal, Sample, Samples, Tolerances};
 use crate::{
     api_error,
     metrics::{self, PodMetrics},
@@ -66,13 +66,13 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Recomm
         "Resource" => {
             let source = spec.resource.as_ref().ok_or_else(|| unknown(spec))?;
             let asked = resource(target, &source.name, None, &source.target).await;
-            let (replicas, name, current) = asked.map_err(|message| Failure {
+            let (replicas, name, current) = asked.map_err(|error| Failure {
                 reason: "FailedGetResourceMetric",
                 in_all: format!(
-                    "failed to get {} resource metric value: {message}",
+                    "failed to get {} resource metric value: {error}",
                     source.name
                 ),
-                message,
+                message: error.to_string(),
             })?;
             Ok(Recommendation {
                 replicas,
@@ -94,10 +94,10 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Recomm
                 .ok_or_else(|| unknown(spec))?;
             let (name, container) = (&source.name, &source.container);
             let asked = resource(target, name, Some(container), &source.target).await;
-            let (replicas, named, current) = asked.map_err(|message| Failure {
+            let (replicas, named, current) = asked.map_err(|error| Failure {
                 reason: "FailedGetContainerResourceMetric",
-                in_all: format!("failed to get {container} container metric value: {message}"),
-                message,
+                in_all: format!("failed to get {container} container metric value: {error}"),
+                message: error.to_string(),
             })?;
             Ok(Recommendation {
                 replicas,
@@ -117,13 +117,51 @@ pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Recomm
     }
 }
 
+/// The reason why a resource metric asks for no replicas.
+#[derive(Debug, thiserror::Error)]
+enum ResourceError {
+    /// The metric has no target.
+    #[error(
+        "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set"
+    )]
+    NoTarget,
+    /// The usage of the resource is unknown.
+    #[error("failed to get {resource} usage: {why}")]
+    Usage { resource: String, why: SamplesError },
+    /// The usage of the resource is unknown as a part of what the pods request.
+    #[error("failed to get {resource} utilization: {why}")]
+    Utilization { resource: String, why: SamplesError },
+}
+
+/// The reason why the usage of a resource is unknown.
+#[derive(Debug, thiserror::Error)]
+enum SamplesError {
+    /// The API of metrics has none.
+    #[error(
+        "unable to get metrics for resource {0}: no metrics returned from resource metrics API"
+    )]
+    NoMetrics(String),
+    /// The API of metrics does not answer.
+    #[error(
+        "unable to get metrics for resource {resource}: unable to fetch metrics from resource metrics API: {}",
+        api_text(.error, "pods.metrics.k8s.io")
+    )]
+    Api {
+        resource: String,
+        error: kube::Error,
+    },
+    /// Pods or their requests are missing.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+}
+
 /// Reads a resource metric. Returns the replicas that it asks for, its name and its present value.
 async fn resource(
     target: &Target<'_>,
     name: &str,
     container: Option<&str>,
     wanted: &MetricTarget,
-) -> Result<(i32, String, MetricValueStatus), String> {
+) -> Result<(i32, String, MetricValueStatus), ResourceError> {
     let question = MetricInputs {
         current: target.current,
         pods: target.pods,
@@ -133,14 +171,12 @@ async fn resource(
         now: target.now,
     };
     if let Some(average) = &wanted.average_value {
-        let asked = async {
-            let average = milli(average);
-            let proposal = question.by_average(read(target, name, container).await?, average);
-            proposal.map_err(|error| error.to_string())
-        };
-        let proposal = asked
-            .await
-            .map_err(|why| format!("failed to get {name} usage: {why}"))?;
+        let samples = read(target, name, container).await;
+        let proposal = samples.and_then(|own| Ok(question.by_average(own, milli(average))?));
+        let proposal = proposal.map_err(|why| ResourceError::Usage {
+            resource: name.to_owned(),
+            why,
+        })?;
         return Ok((
             proposal.replicas,
             format!("{name} resource"),
@@ -148,18 +184,14 @@ async fn resource(
         ));
     }
     let Some(percent) = wanted.average_utilization else {
-        return Err(
-            "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set"
-                .to_owned(),
-        );
+        return Err(ResourceError::NoTarget);
     };
-    let asked = async {
-        let proposal = question.by_utilization(read(target, name, container).await?, percent);
-        proposal.map_err(|error| error.to_string())
-    };
-    let proposal = asked
-        .await
-        .map_err(|why| format!("failed to get {name} utilization: {why}"))?;
+    let samples = read(target, name, container).await;
+    let proposal = samples.and_then(|own| Ok(question.by_utilization(own, percent)?));
+    let proposal = proposal.map_err(|why| ResourceError::Utilization {
+        resource: name.to_owned(),
+        why,
+    })?;
     let of = match container {
         Some(_) => "container resource",
         None => "resource",
@@ -171,25 +203,22 @@ async fn resource(
     ))
 }
 
-/// Returns the samples of the target's pods from `metrics.k8s.io`, or the message why there are none.
+/// Returns the samples of the target's pods from `metrics.k8s.io`.
 async fn read(
     target: &Target<'_>,
     resource: &str,
     container: Option<&str>,
-) -> Result<Samples, String> {
+) -> Result<Samples, SamplesError> {
     let read = metrics::of_pods(target.client, target.namespace, target.selector).await;
-    let why = match read {
+    match read {
         // No metrics at all means that nothing is known, which must not look like zero usage.
-        Ok(read) if !read.is_empty() => return Ok(samples(&read, resource, container)),
-        Ok(_) => "no metrics returned from resource metrics API".to_owned(),
-        Err(error) => format!(
-            "unable to fetch metrics from resource metrics API: {}",
-            api_text(&error, "pods.metrics.k8s.io")
-        ),
-    };
-    Err(format!(
-        "unable to get metrics for resource {resource}: {why}"
-    ))
+        Ok(read) if !read.is_empty() => Ok(samples(&read, resource, container)),
+        Ok(_) => Err(SamplesError::NoMetrics(resource.to_owned())),
+        Err(error) => Err(SamplesError::Api {
+            resource: resource.to_owned(),
+            error,
+        }),
+    }
 }
 
 /// Sums the usage of each pod's containers (or of the one named). Pods with a container that has no sample are left out.

@@ -4,6 +4,7 @@
 //! [`replicas`] computes the replicas that this metric asks for, [`limits`] applies stabilization and bounds. This file runs
 //! these steps and writes the status with its conditions.
 
+mod error;
 mod limits;
 mod metric;
 mod replicas;
@@ -31,6 +32,7 @@ use kube::{
 };
 
 use self::{
+    error::AutoscalerError,
     limits::{Bounds, History},
     metric::{Failure, Recommendation},
     replicas::Tolerances,
@@ -109,13 +111,13 @@ struct Plan {
     wanted: i32,
     reason: String,
     /// The message about the metrics that failed, although others were enough to decide.
-    trouble: Option<String>,
+    trouble: Option<AutoscalerError>,
 }
 
 /// The result of carrying out a [`Plan`].
 struct Scaled {
     rescaled: bool,
-    trouble: Option<String>,
+    trouble: Option<AutoscalerError>,
 }
 
 impl Controller {
@@ -131,6 +133,7 @@ impl Controller {
             ..Evaluation::default()
         };
         if let Err(error) = self.reconcile(key, &autoscaler, &mut evaluation).await {
+            let error = error.to_string();
             tracing::debug!(autoscaler = %key, error, "an autoscaler could not do all of its work");
         }
         // Written after an error too: the conditions tell the user what is wrong.
@@ -143,7 +146,7 @@ impl Controller {
         key: &Key,
         autoscaler: &HorizontalPodAutoscaler,
         evaluation: &mut Evaluation,
-    ) -> Result<(), String> {
+    ) -> Result<(), AutoscalerError> {
         let spec = &autoscaler.spec;
         let client = &self.context.client;
         let found = Target::find(client, key.namespace(), &spec.scale_target_ref).await;
@@ -162,7 +165,7 @@ impl Controller {
                     false,
                     ("FailedGetScale", &message),
                 );
-                return Err(why);
+                return Err(error.into());
             }
         };
         let able = "the HPA controller was able to get the target's current scale";
@@ -190,7 +193,7 @@ impl Controller {
         mut target: Target,
         history: &mut History,
         evaluation: &mut Evaluation,
-    ) -> Result<Scaled, String> {
+    ) -> Result<Scaled, AutoscalerError> {
         let current = target.replicas();
         // If planning fails, the status keeps the last desired number.
         evaluation.replicas = (current, evaluation.status.desired_replicas);
@@ -205,7 +208,7 @@ impl Controller {
         let rescaled = wanted != current;
         if rescaled {
             if let Err(error) = target.rescale(wanted).await {
-                let error = api_error::message(&error);
+                let error = AutoscalerError::Rescale(error);
                 let message = format!("New size: {wanted}; reason: {reason}; error: {error}");
                 self.recorder.warning(autoscaler, "FailedRescale", message);
                 let message =
@@ -245,7 +248,7 @@ impl Controller {
         target: &Target,
         history: &mut History,
         evaluation: &mut Evaluation,
-    ) -> Result<Plan, String> {
+    ) -> Result<Plan, AutoscalerError> {
         let (spec, current) = (&autoscaler.spec, target.replicas());
         let plan = |wanted: i32, reason: &str| Plan {
             wanted,
@@ -274,7 +277,7 @@ impl Controller {
         let asked = self.ask(key, autoscaler, spec, target, evaluation).await;
         let (recommended, metric, trouble) = asked.inspect_err(|why| {
             self.recorder
-                .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
+                .warning(autoscaler, "FailedComputeMetricsReplicas", why.to_string());
         })?;
         let reason = match recommended.cmp(&current) {
             Ordering::Greater => format!("{metric} above target"),
@@ -301,7 +304,7 @@ impl Controller {
         spec: &HorizontalPodAutoscalerSpec,
         target: &Target,
         evaluation: &mut Evaluation,
-    ) -> Result<(i32, String, Option<String>), String> {
+    ) -> Result<(i32, String, Option<AutoscalerError>), AutoscalerError> {
         let pods = self.pods(key, autoscaler, target.selector(), evaluation)?;
         let current = target.replicas();
         let target = metric::Target {
@@ -337,13 +340,11 @@ impl Controller {
                 }
             }
         }
-        let trouble = first.as_ref().map(|first| {
-            format!(
-                "invalid metrics ({failed} invalid out of {}), first error is: {}",
-                metrics.len(),
-                first.in_all
-            )
-        });
+        let trouble = |first: &Failure| AutoscalerError::Metrics {
+            failed,
+            all: metrics.len(),
+            first: first.in_all.clone(),
+        };
         match (best, first) {
             // A failed metric might have asked for more, so while one fails the target is not scaled down.
             (Some(best), first) if first.is_none() || best.replicas >= current => {
@@ -357,7 +358,7 @@ impl Controller {
                     true,
                     ("ValidMetricFound", &message),
                 );
-                Ok((best.replicas, best.name, trouble))
+                Ok((best.replicas, best.name, first.as_ref().map(trouble)))
             }
             (_, Some(first)) => {
                 let message = format!(
@@ -365,9 +366,9 @@ impl Controller {
                     first.message
                 );
                 self.set_condition(evaluation, "ScalingActive", false, (first.reason, &message));
-                Err(trouble.unwrap_or_default())
+                Err(trouble(&first))
             }
-            (_, None) => Err("invalid metrics (0 invalid out of 0)".to_owned()),
+            (_, None) => Err(AutoscalerError::NoMetrics),
         }
     }
 
@@ -378,10 +379,11 @@ impl Controller {
         autoscaler: &HorizontalPodAutoscaler,
         text: &str,
         evaluation: &mut Evaluation,
-    ) -> Result<Vec<Arc<Pod>>, String> {
+    ) -> Result<Vec<Arc<Pod>>, AutoscalerError> {
         if text.is_empty() {
-            let why = "selector is required";
-            self.recorder.warning(autoscaler, "SelectorRequired", why);
+            let why = AutoscalerError::NoSelector;
+            self.recorder
+                .warning(autoscaler, "SelectorRequired", why.to_string());
             let message = "the HPA target's scale is missing a selector";
             self.set_condition(
                 evaluation,
@@ -389,12 +391,11 @@ impl Controller {
                 false,
                 ("InvalidSelector", message),
             );
-            return Err(why.to_owned());
+            return Err(why);
         }
         let selector = selector::parse(text).map_err(|error| {
-            let why = format!(
-                "couldn't convert selector into a corresponding internal selector object: {error}"
-            );
+            let error = AutoscalerError::from(error);
+            let why = error.to_string();
             self.recorder
                 .warning(autoscaler, "InvalidSelector", why.as_str());
             self.set_condition(
@@ -403,7 +404,7 @@ impl Controller {
                 false,
                 ("InvalidSelector", &why),
             );
-            why
+            error
         })?;
         let mut pods = self.context.informers.pods.in_namespace(key.namespace());
         pods.retain(|pod| selector.matches(pod.labels()));
@@ -426,15 +427,17 @@ impl Controller {
             None => Ok(pods),
             Some(rival) => {
                 // The two names are sorted, so that both autoscalers report the same message.
-                let both = if rival < *key {
-                    [&rival, key]
+                let [first, second] = if rival < *key {
+                    [rival, key.clone()]
                 } else {
-                    [key, &rival]
+                    [key.clone(), rival]
                 };
-                let why = format!(
-                    "pods by selector {text} are controlled by more than one HPA (e.g. [{} {}])",
-                    both[0], both[1]
-                );
+                let error = AutoscalerError::Ambiguous {
+                    selector: text.to_owned(),
+                    first,
+                    second,
+                };
+                let why = error.to_string();
                 self.recorder
                     .warning(autoscaler, "AmbiguousSelector", why.as_str());
                 self.set_condition(
@@ -443,7 +446,7 @@ impl Controller {
                     false,
                     ("AmbiguousSelector", &why),
                 );
-                Err(why)
+                Err(error)
             }
         }
     }

@@ -29,7 +29,7 @@ use serde_json::json;
 
 pub(crate) use chunk::buffer_of;
 use origin::Origin;
-pub use origin::Templates;
+pub use origin::{Templates, Unresolved};
 pub(crate) use status::ChunkPlacement;
 
 use crate::{Queue, api_error, provisioner::KarpenterContext};
@@ -97,8 +97,8 @@ pub fn chunks(
     buffer: &CapacityBuffer,
     templates: &impl Templates,
     addresses: WindowsAddresses,
-) -> Result<Vec<Arc<Pod>>, String> {
-    let origin = Origin::of(buffer, templates).map_err(|(_, message)| message)?;
+) -> Result<Vec<Arc<Pod>>, Unresolved> {
+    let origin = Origin::of(buffer, templates)?;
     Ok(origin.chunks(buffer, addresses))
 }
 

@@ -34,8 +34,43 @@ pub(super) struct Origin {
     pub(super) replicas: Option<i32>,
 }
 
-/// Why it is not known what a chunk is: reason and message of a condition.
-pub(super) type Unresolved = (&'static str, String);
+/// Why it is not known what a chunk is, with the message of a condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// There is no such PodTemplate.
+    #[error("PodTemplate {0:?} not found")]
+    NoPodTemplate(String),
+    /// The buffer refers to nothing.
+    #[error("Neither podTemplateRef nor scalableRef is set")]
+    NoReference,
+    /// The buffer refers to a workload of this group.
+    #[error("unsupported scalableRef API group {0:?}")]
+    Group(String),
+    /// The buffer refers to a workload of this kind.
+    #[error("unsupported kind {0:?}")]
+    Kind(String),
+    /// There is no such workload.
+    #[error("{kind}.apps {name:?} not found")]
+    NoWorkload {
+        /// The kind of the workload.
+        kind: String,
+        /// The name of the workload.
+        name: String,
+    },
+}
+
+impl Unresolved {
+    /// Returns the reason of the condition.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Unresolved::NoPodTemplate(_) => "PodTemplateNotFound",
+            Unresolved::NoWorkload { .. } => "ScalableRefNotFound",
+            Unresolved::NoReference | Unresolved::Group(_) | Unresolved::Kind(_) => {
+                "ResolutionFailed"
+            }
+        }
+    }
+}
 
 impl Origin {
     /// Returns the template that a buffer's chunks are made from (karpenter: `ResolveCapacityBuffer`).
@@ -50,32 +85,27 @@ impl Origin {
         if let Some(reference) = &spec.pod_template_ref {
             let name = &reference.name;
             let found = templates.pod_template(&namespace, name);
-            let found = found.ok_or_else(|| {
-                let message = format!("PodTemplate {name:?} not found");
-                ("PodTemplateNotFound", message)
-            })?;
+            let found = found.ok_or_else(|| Unresolved::NoPodTemplate(name.clone()))?;
             return Ok(Origin {
                 template: found.template.clone().unwrap_or_default(),
                 pod_template: Some((name.clone(), found.metadata.generation)),
                 replicas: None,
             });
         }
-        let failed = |message: String| Err(("ResolutionFailed", message));
         let Some(reference) = &spec.scalable_ref else {
-            return failed("Neither podTemplateRef nor scalableRef is set".to_owned());
+            return Err(Unresolved::NoReference);
         };
         if !matches!(reference.api_group.as_str(), "" | "apps") {
-            let group = &reference.api_group;
-            return failed(format!("unsupported scalableRef API group {group:?}"));
+            return Err(Unresolved::Group(reference.api_group.clone()));
         }
         let (kind, name) = (reference.kind.as_str(), &reference.name);
         if !matches!(kind, "Deployment" | "StatefulSet" | "ReplicaSet") {
-            return failed(format!("unsupported kind {kind:?}"));
+            return Err(Unresolved::Kind(kind.to_owned()));
         }
         let found = templates.workload(kind, &namespace, name);
-        let (template, replicas) = found.ok_or_else(|| {
-            let message = format!("{kind}.apps {name:?} not found");
-            ("ScalableRefNotFound", message)
+        let (template, replicas) = found.ok_or_else(|| Unresolved::NoWorkload {
+            kind: kind.to_owned(),
+            name: name.clone(),
         })?;
         Ok(Origin {
             template,

@@ -53,8 +53,8 @@ pub(super) fn resolved(
     };
     ignored_fields::set_condition(&mut conditions, &[]);
     match origin {
-        Err((reason, message)) => {
-            conditions.set(kind, Status::False, reason, message);
+        Err(why) => {
+            conditions.set(kind, Status::False, why.reason(), &why.to_string());
         }
         Ok(origin) => {
             let chunks = origin.count(buffer);
@@ -183,10 +183,10 @@ mod tests {
             (status.replicas, &status.pod_template_ref),
             (Some(2), &None)
         );
-        let lost = Err((
-            "ScalableRefNotFound",
-            "Deployment.apps \"web\" not found".to_owned(),
-        ));
+        let lost = Err(Unresolved::NoWorkload {
+            kind: "Deployment".to_owned(),
+            name: "web".to_owned(),
+        });
         let status = resolved(&buffer(json!({}), status), Some(&lost), now);
         assert_eq!(
             conditions(&status),

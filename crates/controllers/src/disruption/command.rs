@@ -298,7 +298,7 @@ async fn carry_out(
         Ok(()) => end(karpenter, command)
             .await
             .map_err(|error| error.to_string()),
-        Err(why) => Err(why),
+        Err(why) => Err(why.to_string()),
     };
     if let Err(why) = &outcome {
         pass.error(
@@ -340,6 +340,19 @@ fn count_failures(karpenter: &KarpenterContext, command: &Command, claims: &[Str
     }
 }
 
+/// The reason why replacements do not become ready.
+#[derive(Debug, thiserror::Error)]
+enum ReplacementError {
+    /// This NodeClaim is gone.
+    #[error("replacement was deleted (NodeClaim={0})")]
+    Deleted(String),
+    /// A NodeClaim takes too long.
+    #[error(
+        "command reached timeout, waiting for replacement initialization, nodeclaim not initialized (NodeClaim={claim}, duration={seconds}s)"
+    )]
+    NotInitialized { claim: String, seconds: i64 },
+}
+
 /// Waits until all replacements are ready.
 ///
 /// # Errors
@@ -348,14 +361,14 @@ async fn until_ready(
     karpenter: &KarpenterContext,
     command: &Command,
     claims: &[String],
-) -> Result<(), String> {
+) -> Result<(), ReplacementError> {
     let started = karpenter.base.clock.now();
     let mut announced: Vec<&String> = Vec::new();
     loop {
         let mut waiting = None;
         for name in claims {
             let Some(claim) = karpenter.claims.get("", name) else {
-                return Err(format!("replacement was deleted (NodeClaim={name})"));
+                return Err(ReplacementError::Deleted(name.clone()));
             };
             if !announced.contains(&name) {
                 let reason = command.reason.as_str();
@@ -385,10 +398,10 @@ async fn until_ready(
         };
         let took = karpenter.base.clock.now().duration_since(started);
         if took > PATIENCE {
-            return Err(format!(
-                "command reached timeout, waiting for replacement initialization, nodeclaim not initialized (NodeClaim={name}, duration={}s)",
-                took.as_secs()
-            ));
+            return Err(ReplacementError::NotInitialized {
+                claim: name.clone(),
+                seconds: took.as_secs(),
+            });
         }
         sleep(LOOK).await;
     }

@@ -234,7 +234,9 @@ pub(super) async fn propose(
                 asked.push(own);
                 candidates.insert(candidate.node.name_any(), candidate);
             }
-            Err(why) => events.unconsolidatable(&candidate.node, &candidate.claim, &why),
+            Err(why) => {
+                events.unconsolidatable(&candidate.node, &candidate.claim, &why.to_string());
+            }
         }
     }
     let pools = terms(karpenter, &demand, &candidates, events);
@@ -321,6 +323,11 @@ pub fn refusal(pool: &NodePool, is_empty: bool) -> Option<String> {
     }
 }
 
+/// The price of a node is unknown, because no machine of its instance type can be bought.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Instance Type {0:?} not found")]
+pub struct UnknownPrice(String);
+
 /// Returns a claim's node as the engine's candidate; `disruption_milli` is the disruption that its removal causes.
 ///
 /// # Errors
@@ -331,7 +338,7 @@ pub fn priced(
     pool: &NodePool,
     disruption_milli: u64,
     market: Option<&Market>,
-) -> Result<disrupt::Candidate, String> {
+) -> Result<disrupt::Candidate, UnknownPrice> {
     let label = |key: &str| claim.label(key).unwrap_or_default();
     let price = price(claim, pool, market);
     let status = claim.status.as_ref();
@@ -339,7 +346,7 @@ pub fn priced(
         node: node.to_owned(),
         pool: pool.name_any(),
         price_micro_usd: price
-            .ok_or_else(|| format!("Instance Type {:?} not found", label(labels::INSTANCE_TYPE)))?,
+            .ok_or_else(|| UnknownPrice(label(labels::INSTANCE_TYPE).to_owned()))?,
         capacity: status
             .map(|status| amounts(&status.capacity))
             .unwrap_or_default(),

@@ -91,6 +91,17 @@ fn is_backing_off(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool 
     node.is_some_and(|node| karpenter.disrupting.is_backing_off(&node.name_any()))
 }
 
+/// The reason why a drifted node cannot be replaced.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoReplacement {
+    /// The pods of the node have to stay; the text is what the model says about them.
+    #[error("{0}")]
+    Stays(String),
+    /// Some pods would have no node.
+    #[error("Not all pods would schedule")]
+    Unschedulable,
+}
+
 /// Returns the command that replaces a drifted node at any price, or Karpenter's message why its pods have no other
 /// place.
 ///
@@ -98,7 +109,7 @@ fn is_backing_off(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool 
 pub(super) async fn replacement(
     karpenter: &KarpenterContext,
     candidate: &Candidate,
-) -> Result<Result<Command, String>, ModelError> {
+) -> Result<Result<Command, NoReplacement>, ModelError> {
     let mut question = Demand::of_all(karpenter).await.into_consolidation();
     let node = candidate.node.name_any();
     let status = candidate.claim.status.as_ref();
@@ -116,9 +127,9 @@ pub(super) async fn replacement(
         Ok::<_, ModelError>(answer.map_err(|stays| match stays {
             StayReason::PodStuck { .. } | StayReason::MoreCombinations { .. } => {
                 let message = consolidation::message(&stays, |why| cluster.message(why));
-                message.unwrap_or_default()
+                NoReplacement::Stays(message.unwrap_or_default())
             }
-            _ => "Not all pods would schedule".to_owned(),
+            _ => NoReplacement::Unschedulable,
         }))
     })?;
     Ok(answer.map(|made| Command {

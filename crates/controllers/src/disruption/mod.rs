@@ -315,7 +315,7 @@ impl Disruption {
                 Ok(Ok(command)) => return command::start(&karpenter, command).await,
                 Ok(Err(why)) => {
                     self.events
-                        .blocked(Some(&candidate.node), &candidate.claim, &why);
+                        .blocked(Some(&candidate.node), &candidate.claim, &why.to_string());
                 }
                 Err(error) => tracing::debug!(%error, "a drifted node cannot be planned for"),
             }

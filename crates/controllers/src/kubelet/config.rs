@@ -37,6 +37,53 @@ pub enum ClaimProblem {
     NotPrepared(String),
 }
 
+/// What is missing for an environment or a volume, with the kubelet's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The ConfigMap does not exist.
+    #[error("configmap \"{0}\" not found")]
+    NoConfigMap(String),
+    /// The Secret does not exist.
+    #[error("secret \"{0}\" not found")]
+    NoSecret(String),
+    /// The PersistentVolumeClaim does not exist.
+    #[error("failed to fetch PVC from API server: persistentvolumeclaims \"{0}\" not found")]
+    NoClaim(String),
+    /// The ResourceClaim does not exist.
+    #[error("fetch ResourceClaim {0}: resourceclaims.resource.k8s.io \"{0}\" not found")]
+    NoResourceClaim(String),
+    /// The PersistentVolumeClaim is being deleted.
+    #[error("PVC is being deleted")]
+    ClaimBeingDeleted,
+    /// The PersistentVolumeClaim has no volume.
+    #[error("PVC is not bound")]
+    ClaimNotBound,
+    /// The devices of a ResourceClaim cannot be prepared ([`ClaimProblem::NotPrepared`]).
+    #[error("{0}")]
+    NotPrepared(String),
+    /// An object lacks the key of an environment variable.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    NoKey {
+        /// The key.
+        key: String,
+        /// The kind of the object.
+        kind: &'static str,
+        /// The namespace of the object.
+        namespace: String,
+        /// The name of the object.
+        name: String,
+    },
+    /// A ConfigMap lacks a key of a volume.
+    #[error("references non-existent config key: {0}")]
+    NoConfigKey(String),
+    /// A Secret lacks a key of a volume.
+    #[error("references non-existent secret key: {0}")]
+    NoSecretKey(String),
+    /// Several things are missing for a volume.
+    #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Several(Vec<ConfigError>),
+}
+
 /// The contents of an object that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectContents {
@@ -176,8 +223,8 @@ impl References<'_> {
     /// Checks that an environment can be built from the objects.
     ///
     /// # Errors
-    /// Returns the kubelet's message about the first object or key that is missing.
-    pub fn environment(&self, namespace: &str, found: &FoundObjects) -> Result<(), String> {
+    /// Returns the first object or key that is missing.
+    pub fn environment(&self, namespace: &str, found: &FoundObjects) -> Result<(), ConfigError> {
         for one in &self.0 {
             one.check(
                 found,
@@ -188,7 +235,12 @@ impl References<'_> {
                         Object::Claim(name) => ("PersistentVolumeClaim", name),
                         Object::ResourceClaim(name) => ("ResourceClaim", name),
                     };
-                    format!("couldn't find key {key} in {kind} {namespace}/{name}")
+                    ConfigError::NoKey {
+                        key: key.to_owned(),
+                        kind,
+                        namespace: namespace.to_owned(),
+                        name: name.clone(),
+                    }
                 },
                 |keys, key| keys.values.contains(key),
             )?;
@@ -199,28 +251,33 @@ impl References<'_> {
     /// Checks that a volume can be filled from the objects.
     ///
     /// # Errors
-    /// Returns the kubelet's message about everything that is missing.
-    pub fn payload(&self, found: &FoundObjects) -> Result<(), String> {
-        let mut missing: Vec<String> = Vec::new();
+    /// Returns everything that is missing.
+    pub fn payload(&self, found: &FoundObjects) -> Result<(), ConfigError> {
+        let mut missing: Vec<ConfigError> = Vec::new();
         for one in &self.0 {
             let lacks = |key: &str| match one.object {
-                Object::ConfigMap(_) => format!("references non-existent config key: {key}"),
-                Object::Secret(_) => format!("references non-existent secret key: {key}"),
-                Object::Claim(_) | Object::ResourceClaim(_) => String::new(),
+                Object::Secret(_) => ConfigError::NoSecretKey(key.to_owned()),
+                // Claims have no keys.
+                Object::ConfigMap(_) | Object::Claim(_) | Object::ResourceClaim(_) => {
+                    ConfigError::NoConfigKey(key.to_owned())
+                }
             };
             let has = |keys: &ObjectContents, key: &str| {
                 keys.values.contains(key) || keys.binary.contains(key)
             };
-            if let Err(message) = one.check(found, lacks, has)
-                && !missing.contains(&message)
+            if let Err(error) = one.check(found, lacks, has)
+                && !missing.contains(&error)
             {
-                missing.push(message);
+                missing.push(error);
             }
         }
-        match missing.as_mut_slice() {
-            [] => Ok(()),
-            [only] => Err(std::mem::take(only)),
-            all => Err(format!("[{}]", all.join(", "))),
+        match (missing.len(), missing.pop()) {
+            (_, None) => Ok(()),
+            (1, Some(only)) => Err(only),
+            (_, Some(last)) => {
+                missing.push(last);
+                Err(ConfigError::Several(missing))
+            }
         }
     }
 }
@@ -248,27 +305,25 @@ impl<'a> Reference<'a> {
     fn check(
         &self,
         found: &FoundObjects,
-        lacks: impl Fn(&str) -> String,
+        lacks: impl Fn(&str) -> ConfigError,
         has: impl Fn(&ObjectContents, &str) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), ConfigError> {
         // An optional object that exists may still lack a key, which is skipped as well.
         if self.optional {
             return Ok(());
         }
         let keys = found.get(&self.object).ok_or_else(|| match &self.object {
-            Object::ConfigMap(name) => format!("configmap \"{name}\" not found"),
-            Object::Secret(name) => format!("secret \"{name}\" not found"),
-            Object::Claim(name) => format!(
-                "failed to fetch PVC from API server: persistentvolumeclaims \"{name}\" not found"
-            ),
-            Object::ResourceClaim(name) => {
-                format!("fetch ResourceClaim {name}: resourceclaims.resource.k8s.io \"{name}\" not found")
-            }
+            Object::ConfigMap(name) => ConfigError::NoConfigMap(name.clone()),
+            Object::Secret(name) => ConfigError::NoSecret(name.clone()),
+            Object::Claim(name) => ConfigError::NoClaim(name.clone()),
+            Object::ResourceClaim(name) => ConfigError::NoResourceClaim(name.clone()),
         })?;
         match &keys.problem {
-            Some(ClaimProblem::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
-            Some(ClaimProblem::NotBound) => return Err("PVC is not bound".to_owned()),
-            Some(ClaimProblem::NotPrepared(why)) => return Err(why.clone()),
+            Some(ClaimProblem::BeingDeleted) => return Err(ConfigError::ClaimBeingDeleted),
+            Some(ClaimProblem::NotBound) => return Err(ConfigError::ClaimNotBound),
+            Some(ClaimProblem::NotPrepared(why)) => {
+                return Err(ConfigError::NotPrepared(why.clone()));
+            }
             // Callers check [`References::is_attaching`] first, because waiting for an attachment is not an error.
             Some(ClaimProblem::NotAttached) | None => {}
         }

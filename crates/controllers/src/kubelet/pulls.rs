@@ -66,7 +66,22 @@ pub struct Pull {
     /// How long the pull itself takes, without the time in the queue.
     pub work: SignedDuration,
     /// The image's size in bytes, or the runtime's error.
-    pub result: Result<u64, String>,
+    pub result: Result<u64, PullError>,
+}
+
+/// The reason why an image cannot be pulled, with containerd's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PullError {
+    /// The image of this name is not for the node.
+    #[error(
+        "rpc error: code = NotFound desc = failed to pull and unpack image \"{0}\": no match for platform in manifest: not found"
+    )]
+    NoMatch(String),
+    /// No registry has an image of this name.
+    #[error(
+        "rpc error: code = NotFound desc = failed to pull and unpack image \"{0}\": failed to resolve reference \"{0}\": {0}: not found"
+    )]
+    NotFound(String),
 }
 
 impl NodeImages {
@@ -133,7 +148,7 @@ impl NodeImages {
             return Pull {
                 done_at,
                 work,
-                result: Err(no_match(image)),
+                result: Err(PullError::NoMatch(image.full_name())),
             };
         };
         if available_at.is_none() {
@@ -152,7 +167,7 @@ impl NodeImages {
         Pull {
             done_at,
             work,
-            result: Err(not_found(image)),
+            result: Err(PullError::NotFound(image.full_name())),
         }
     }
 
@@ -307,21 +322,6 @@ fn revision(version: &str) -> Option<u32> {
     version.splitn(4, '.').nth(3)?.parse().ok()
 }
 
-fn no_match(image: &ImageRef) -> String {
-    let name = image.full_name();
-    format!(
-        "rpc error: code = NotFound desc = failed to pull and unpack image \"{name}\": no match for platform in manifest: not found"
-    )
-}
-
-fn not_found(image: &ImageRef) -> String {
-    let name = image.full_name();
-    format!(
-        "rpc error: code = NotFound desc = failed to pull and unpack image \"{name}\": failed to resolve reference \"{name}\": \
-         {name}: not found"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,7 +420,7 @@ mod tests {
         let pull = node("windows", Some(Build::SERVER_2019), Pace::REAL)
             .pull(&image("nginx"), Timestamp::UNIX_EPOCH);
         assert_eq!(
-            pull.result.unwrap_err(),
+            pull.result.unwrap_err().to_string(),
             "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/nginx:latest\": \
              no match for platform in manifest: not found"
         );

@@ -22,8 +22,19 @@ pub enum Protection {
     Until(Timestamp),
     /// The annotation is a duration that is over.
     Elapsed,
-    /// The annotation cannot be read, so it protects nothing; the text says why.
-    Invalid(String),
+    /// The annotation cannot be read, so it protects nothing.
+    Invalid(DurationError),
+}
+
+/// The reason why a text is not a time for which a pod is protected, with Karpenter's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// The text is not a duration.
+    #[error("failed to parse {0:?} as a duration: {fault}", fault = duration::fault(.0).unwrap_or_default())]
+    Malformed(String),
+    /// The duration is not positive.
+    #[error("duration {0:?} must be positive")]
+    NotPositive(String),
 }
 
 impl Protection {
@@ -91,14 +102,13 @@ impl Protection {
     }
 }
 
-fn positive_duration(value: &str) -> Result<SignedDuration, String> {
+fn positive_duration(value: &str) -> Result<SignedDuration, DurationError> {
     let Some(nanoseconds) = duration::parse(value) else {
-        let fault = duration::fault(value).unwrap_or_default();
-        return Err(format!("failed to parse {value:?} as a duration: {fault}"));
+        return Err(DurationError::Malformed(value.to_owned()));
     };
     match nanoseconds {
         1.. => Ok(SignedDuration::from_nanos(nanoseconds)),
-        _ => Err(format!("duration {value:?} must be positive")),
+        _ => Err(DurationError::NotPositive(value.to_owned())),
     }
 }
 

@@ -278,10 +278,9 @@ fn status_of(
             "SecurityGroupSelector did not match any SecurityGroups",
         ),
     );
-    let no_image = "AMISelector did not match any AMIs".to_owned();
     let no_image = match &images {
-        Ok(images) => images.is_empty().then_some(no_image),
-        Err(message) => Some(message.clone()),
+        Ok(images) => images.is_empty().then(|| ImageError::NoMatch.to_string()),
+        Err(error) => Some(error.to_string()),
     };
     let no_profile = found.instance_profile.as_ref().err();
     judge(AMIS, no_image.map(|message| ("AMINotFound", message)));
@@ -419,11 +418,22 @@ async fn images(
     }
 }
 
-/// Returns the image family of a class, or why its nodes cannot be launched.
-fn family(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<AmiFamily, String> {
-    let family = family_of(spec).ok_or("AMISelector did not match any AMIs")?;
+/// The reason why no image suits a class.
+#[derive(Debug, thiserror::Error)]
+enum ImageError {
+    /// The class selects no image.
+    #[error("AMISelector did not match any AMIs")]
+    NoMatch,
+    /// The cluster is too old for nodes with Windows Server 2025.
+    #[error("Windows Server 2025 requires EKS version 1.35 or higher")]
+    TooNew,
+}
+
+/// Returns the image family of a class whose nodes can be launched.
+fn family(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<AmiFamily, ImageError> {
+    let family = family_of(spec).ok_or(ImageError::NoMatch)?;
     if family.windows_release() == Some(WindowsRelease::V2025) && version.minor() < 35 {
-        return Err("Windows Server 2025 requires EKS version 1.35 or higher".to_owned());
+        return Err(ImageError::TooNew);
     }
     Ok(family)
 }

@@ -3,12 +3,22 @@
 use mullion_api::{karpenter::NodePool, labels};
 use mullion_cloud::catalogue::Price;
 
+/// An annotation of a pool has an invalid value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid value: annotation {annotation} is {value:?}, but must be {wanted}")]
+pub struct AnnotationError {
+    annotation: &'static str,
+    value: String,
+    /// What the value should be.
+    wanted: &'static str,
+}
+
 /// Returns the price that the annotation `mullion.dev/node-price` adds to each node of a pool; `None` without the
 /// annotation.
 ///
 /// # Errors
-/// Returns a message if the annotation is not an amount in dollars.
-pub fn node_price(pool: &NodePool) -> Result<Option<Price>, String> {
+/// The annotation is not an amount in dollars.
+pub fn node_price(pool: &NodePool) -> Result<Option<Price>, AnnotationError> {
     read(
         pool,
         labels::NODE_PRICE,
@@ -28,8 +38,8 @@ const MOST: Price = Price(1_000_000_000_000);
 /// removed nodes; `None` without the annotation.
 ///
 /// # Errors
-/// Returns a message if the annotation is not a share.
-pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
+/// The annotation is not a share.
+pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, AnnotationError> {
     read(
         pool,
         labels::MIN_SAVING,
@@ -42,8 +52,8 @@ pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
 /// `mullion.dev/preference-price`; `None` without the annotation.
 ///
 /// # Errors
-/// Returns a message if the annotation is not a percentage.
-pub fn preference_price(pool: &NodePool) -> Result<Option<u32>, String> {
+/// The annotation is not a percentage.
+pub fn preference_price(pool: &NodePool) -> Result<Option<u32>, AnnotationError> {
     read(
         pool,
         labels::PREFERENCE_PRICE,
@@ -66,21 +76,24 @@ pub(super) fn errors(pool: &NodePool) -> Vec<String> {
         least_saving(pool).err(),
         preference_price(pool).err(),
     ];
-    errors.into_iter().flatten().collect()
+    let errors = errors.into_iter().flatten();
+    errors.map(|error| error.to_string()).collect()
 }
 
 fn read<T>(
     pool: &NodePool,
-    key: &str,
-    wanted: &str,
+    annotation: &'static str,
+    wanted: &'static str,
     parse: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<T>, String> {
+) -> Result<Option<T>, AnnotationError> {
     let annotations = pool.metadata.annotations.as_ref();
-    let Some(text) = annotations.and_then(|own| own.get(key)) else {
+    let Some(text) = annotations.and_then(|own| own.get(annotation)) else {
         return Ok(None);
     };
-    let value = parse(text).ok_or_else(|| {
-        format!("invalid value: annotation {key} is {text:?}, but must be {wanted}")
+    let value = parse(text).ok_or_else(|| AnnotationError {
+        annotation,
+        value: text.clone(),
+        wanted,
     });
     value.map(Some)
 }
@@ -102,7 +115,7 @@ mod tests {
         assert_eq!(price("0.05"), Ok(Some(Price(50_000))));
         assert_eq!(price("3"), Ok(Some(Price(3_000_000))));
         assert_eq!(
-            price("-1"),
+            price("-1").map_err(|error| error.to_string()),
             Err("invalid value: annotation mullion.dev/node-price is \"-1\", but must be US dollars an hour such as 0.05".to_owned())
         );
         for wrong in [
@@ -126,7 +139,7 @@ mod tests {
         assert_eq!(preference("12.5%"), Ok(Some(125)));
         assert_eq!(preference("300%"), Ok(Some(3000)));
         assert_eq!(
-            preference("10"),
+            preference("10").map_err(|error| error.to_string()),
             Err("invalid value: annotation mullion.dev/preference-price is \"10\", but must be a percentage from 0% to 10000% such as 10%".to_owned())
         );
         assert_eq!(

@@ -43,7 +43,8 @@ pub fn judge<'a>(
         match Overlay::read(overlay) {
             Ok(overlay) => sound.push(Arc::new(overlay)),
             Err(why) => {
-                judgement.verdicts.insert(name, Verdict::Invalid(why));
+                let invalid = Verdict::Invalid(why.to_string());
+                judgement.verdicts.insert(name, invalid);
             }
         }
     }

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 pub(crate) use apply::AppliedOverlays;
 pub use judge::{Judgement, Verdict, judge};
-pub use overlay::Overlay;
+pub use overlay::{InvalidOverlay, Overlay, OverlayFault};
 
 use crate::{
     Change, Queue, api_error,

@@ -42,24 +42,52 @@ pub struct Overlay {
     pub(super) capacity: ResourceMap,
 }
 
+/// The faults of an overlay, with Karpenter's messages; at least one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct InvalidOverlay(Vec<OverlayFault>);
+
+/// What is wrong with a part of an overlay.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OverlayFault {
+    /// A requirement is invalid, as the checks that it shares with NodePools say.
+    #[error("invalid value: {0} in requirements, restricted")]
+    Requirement(String),
+    /// The requirement on this key excludes no value.
+    #[error("key {0} with operator NotIn must have a value defined")]
+    NoValue(String),
+    /// An overlay may not change the amount of this resource.
+    #[error("invalid capacity: {0} in resource, restricted")]
+    Capacity(&'static str),
+    /// The value of a field is not a price.
+    #[error("invalid value: {value:?} in {field} is no price")]
+    Price {
+        /// The value.
+        value: String,
+        /// The field.
+        field: &'static str,
+    },
+}
+
 impl Overlay {
     /// Reads an overlay.
     ///
-    /// Returns what is wrong with the overlay, in Karpenter's words.
-    pub fn read(overlay: &NodeOverlay) -> Result<Self, String> {
+    /// # Errors
+    /// All that is wrong with the overlay.
+    pub fn read(overlay: &NodeOverlay) -> Result<Self, InvalidOverlay> {
         let spec = &overlay.spec;
-        let mut errors: Vec<String> = spec.requirements.iter().flat_map(wrong_in).collect();
+        let mut errors: Vec<OverlayFault> = spec.requirements.iter().flat_map(wrong_in).collect();
         let restricted = WELL_KNOWN_RESOURCES.into_iter();
         errors.extend(
             restricted
                 .filter(|name| spec.capacity.contains_key(*name))
-                .map(|name| format!("invalid capacity: {name} in resource, restricted")),
+                .map(OverlayFault::Capacity),
         );
-        let mut read = |field: &str, text: &Option<String>| {
+        let mut read = |field: &'static str, text: &Option<String>| {
             let change = PriceChange::parse(text.as_deref()?);
             if change.is_none() {
-                let text = text.as_deref().unwrap_or_default();
-                errors.push(format!("invalid value: {text:?} in {field} is no price"));
+                let value = text.clone().unwrap_or_default();
+                errors.push(OverlayFault::Price { value, field });
             }
             change
         };
@@ -74,7 +102,7 @@ impl Overlay {
                 capacity: amounts(&spec.capacity),
             })
         } else {
-            Err(errors.join("; "))
+            Err(InvalidOverlay(errors))
         }
     }
 
@@ -98,7 +126,7 @@ impl Overlay {
 }
 
 /// Returns what is wrong with a requirement of an overlay.
-fn wrong_in(requirement: &Requirement) -> Vec<String> {
+fn wrong_in(requirement: &Requirement) -> Vec<OverlayFault> {
     let key = &requirement.key;
     let mut wrong = requirement_errors(requirement);
     let values = requirement.values.iter();
@@ -108,15 +136,10 @@ fn wrong_in(requirement: &Requirement) -> Vec<String> {
     }));
     let mut errors = Vec::new();
     if !wrong.is_empty() {
-        let wrong = wrong.join("; ");
-        errors.push(format!(
-            "invalid value: {wrong} in requirements, restricted"
-        ));
+        errors.push(OverlayFault::Requirement(wrong.join("; ")));
     }
     if requirement.operator == Operator::NotIn && requirement.values.is_empty() {
-        errors.push(format!(
-            "key {key} with operator NotIn must have a value defined"
-        ));
+        errors.push(OverlayFault::NoValue(key.clone()));
     }
     errors
 }
@@ -213,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    fn read(spec: Value) -> Result<Overlay, String> {
+    fn read(spec: Value) -> Result<Overlay, InvalidOverlay> {
         let overlay = json!({ "metadata": { "name": "o" }, "spec": spec });
         Overlay::read(&serde_json::from_value(overlay).expect("an overlay"))
     }
@@ -282,11 +305,11 @@ mod tests {
              'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?') in \
              requirements, restricted; key stage with operator NotIn must have a value defined; \
              invalid capacity: cpu in resource, restricted; invalid capacity: pods in resource, restricted";
-        assert_eq!(wrong, Err(expected.to_owned()));
+        assert_eq!(wrong.unwrap_err().to_string(), expected);
         let price = read(json!({ "requirements": [], "price": "cheap" }));
         assert_eq!(
-            price,
-            Err("invalid value: \"cheap\" in price is no price".to_owned())
+            price.unwrap_err().to_string(),
+            "invalid value: \"cheap\" in price is no price"
         );
         assert!(read(json!({ "requirements": [], "priceAdjustment": "-5%" })).is_ok());
     }

@@ -41,50 +41,109 @@ pub(super) struct Decided {
     pub(super) made: Option<String>,
 }
 
+/// The reason why a pod does not get its devices, with kube-scheduler's message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DevicesError {
+    /// There is no claim of this namespace and name.
+    #[error("could not find ResourceClaim {0:?}")]
+    NoClaim(String),
+    /// The claim is being deleted.
+    #[error("claim {0} got deleted in the meantime")]
+    Deleted(String),
+    /// Another scheduler has allocated the claim.
+    #[error("claim {0} got allocated elsewhere in the meantime")]
+    Allocated(String),
+    /// The API server refuses to change a claim.
+    #[error("{what} to claim {claim}: {}", api_error::message(.error))]
+    Write {
+        /// The change.
+        what: &'static str,
+        /// The namespace and name of the claim.
+        claim: String,
+        /// The refusal.
+        error: Error,
+    },
+    /// A claim that has changed cannot be read again.
+    #[error("get updated claim {claim} after conflict: {}", api_error::message(.error))]
+    Read {
+        /// The namespace and name of the claim.
+        claim: String,
+        /// The refusal.
+        error: Error,
+    },
+    /// The API server refuses to create a claim for extended resources.
+    #[error("create claim for extended resources {namespace}/: {}", api_error::message(.error))]
+    Create {
+        /// The namespace of the claim.
+        namespace: String,
+        /// The refusal.
+        error: Error,
+    },
+    /// The API server refuses to change the status of the pod.
+    #[error("update pod {pod} ExtendedResourceClaimStatus: {}", api_error::message(.error))]
+    PodStatus {
+        /// The namespace and name of the pod.
+        pod: String,
+        /// The refusal.
+        error: Error,
+    },
+    /// A device cannot be used; the text says what its driver reports.
+    #[error("{0}")]
+    Failed(String),
+    /// The devices of this claim are not ready in time.
+    #[error("claim {0} binding timeout")]
+    Overdue(String),
+    /// Not all devices are ready in time.
+    #[error("device binding timeout")]
+    Timeout,
+}
+
+impl DevicesError {
+    /// Returns whether a write conflicted with a newer version.
+    fn is_conflict(&self) -> bool {
+        matches!(self, DevicesError::Write { error: Error::Api(status), .. } if status.is_conflict())
+    }
+}
+
 /// Writes allocations and reservations of the pod's claims, and waits until their devices are ready; calls `wrote` with each
 /// written claim. The claim for extended resources is created if needed.
 ///
 /// # Errors
-/// Returns the scheduler's message if a write is refused, a device fails, or a timeout expires.
+/// A write is refused, a device fails, or a timeout expires.
 pub(super) async fn pre_bind(
     context: &Context,
     recorder: Option<&Recorder>,
     (pod, node): (&Pod, &str),
     decided: &mut Decided,
     wrote: impl Fn(&ResourceClaim),
-) -> Result<(), String> {
+) -> Result<(), DevicesError> {
     let Decided { choices, made } = decided;
-    let outcome = async {
-        let mut waits = false;
-        let mut names = claims_of(pod);
-        for name in &names {
-            let choice = choices.claims.iter().find(|(own, _)| own == name);
-            let allocation = choice.map(|(_, allocation)| allocation);
-            let claim = known(context, pod, name)?;
-            let claim = reserve(context, pod, claim, allocation).await?;
-            wrote(&claim);
-            waits |= devices::has_conditions(&claim);
-        }
-        if let Some(own) = &choices.extended {
-            let claim = extended::make(context, pod, own).await?;
-            let name = claim.name_any();
-            // Recorded before the next step can fail, so that [`unreserve`] deletes the claim.
-            *made = Some(name.clone());
-            let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
-            wrote(&claim);
-            waits |= devices::has_conditions(&claim);
-            extended::write_status(context, pod, own, &name).await?;
-            names.push(name);
-        }
-        if waits {
-            wait(context, recorder, pod, node, &names).await
-        } else {
-            Ok(())
-        }
-    };
-    outcome
-        .await
-        .map_err(|error| format!("running PreBind plugin \"DynamicResources\": {error}"))
+    let mut waits = false;
+    let mut names = claims_of(pod);
+    for name in &names {
+        let choice = choices.claims.iter().find(|(own, _)| own == name);
+        let allocation = choice.map(|(_, allocation)| allocation);
+        let claim = known(context, pod, name)?;
+        let claim = reserve(context, pod, claim, allocation).await?;
+        wrote(&claim);
+        waits |= devices::has_conditions(&claim);
+    }
+    if let Some(own) = &choices.extended {
+        let claim = extended::make(context, pod, own).await?;
+        let name = claim.name_any();
+        // Recorded before the next step can fail, so that [`unreserve`] deletes the claim.
+        *made = Some(name.clone());
+        let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
+        wrote(&claim);
+        waits |= devices::has_conditions(&claim);
+        extended::write_status(context, pod, own, &name).await?;
+        names.push(name);
+    }
+    if waits {
+        wait(context, recorder, pod, node, &names).await
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns the names of the existing claims of a pod.
@@ -95,14 +154,11 @@ fn claims_of(pod: &Pod) -> Vec<String> {
 }
 
 /// Returns a claim from the informer.
-fn known(context: &Context, pod: &Pod, name: &str) -> Result<ResourceClaim, String> {
+fn known(context: &Context, pod: &Pod, name: &str) -> Result<ResourceClaim, DevicesError> {
     let namespace = pod.namespace().unwrap_or_default();
     match context.informers.resource_claims.get(&namespace, name) {
         Some(known) => Ok(ResourceClaim::clone(&known)),
-        None => {
-            let text = format!("{namespace}/{name}");
-            Err(format!("could not find ResourceClaim {text:?}"))
-        }
+        None => Err(DevicesError::NoClaim(format!("{namespace}/{name}"))),
     }
 }
 
@@ -112,7 +168,7 @@ async fn reserve(
     pod: &Pod,
     mut claim: ResourceClaim,
     allocation: Option<&ClaimAllocation>,
-) -> Result<ResourceClaim, String> {
+) -> Result<ResourceClaim, DevicesError> {
     let namespace = pod.namespace().unwrap_or_default();
     let name = claim.name_any();
     let text = format!("{namespace}/{name}");
@@ -125,23 +181,17 @@ async fn reserve(
         }
         match reserve_once(context, &api, pod, claim, allocation, &text).await {
             Ok(claim) => return Ok(claim),
-            Err(Refused { conflict: true, .. }) if tries < TRIES => {}
-            Err(refused) => return Err(refused.message),
+            Err(refused) if refused.is_conflict() && tries < TRIES => {}
+            Err(refused) => return Err(refused),
         }
         tries += 1;
         tokio::time::sleep(PAUSE).await;
-        claim = api.get(&name).await.map_err(|error| {
-            let why = api_error::message(&error);
-            format!("get updated claim {text} after conflict: {why}")
+        let read = api.get(&name).await;
+        claim = read.map_err(|error| DevicesError::Read {
+            claim: text.clone(),
+            error,
         })?;
     }
-}
-
-/// Why a claim was not written.
-struct Refused {
-    /// Whether the write conflicted with a newer version.
-    conflict: bool,
-    message: String,
 }
 
 async fn reserve_once(
@@ -151,17 +201,14 @@ async fn reserve_once(
     mut claim: ResourceClaim,
     allocation: Option<&ClaimAllocation>,
     text: &str,
-) -> Result<ResourceClaim, Refused> {
-    let fails = |message: String| Refused {
-        conflict: false,
-        message,
-    };
-    let refused = |what: &str, error: Error| Refused {
-        conflict: matches!(&error, Error::Api(status) if status.is_conflict()),
-        message: format!("{what} to claim {text}: {}", api_error::message(&error)),
+) -> Result<ResourceClaim, DevicesError> {
+    let refused = |what: &'static str, error: Error| DevicesError::Write {
+        what,
+        claim: text.to_owned(),
+        error,
     };
     if claim.metadata.deletion_timestamp.is_some() {
-        return Err(fails(format!("claim {text} got deleted in the meantime")));
+        return Err(DevicesError::Deleted(text.to_owned()));
     }
     let name = claim.name_any();
     if let Some(allocation) = allocation {
@@ -170,9 +217,7 @@ async fn reserve_once(
             .as_ref()
             .and_then(|status| status.allocation.as_ref());
         if given.is_some() {
-            return Err(fails(format!(
-                "claim {text} got allocated elsewhere in the meantime"
-            )));
+            return Err(DevicesError::Allocated(text.to_owned()));
         }
         if !claim.finalizers().iter().any(|own| own == PROTECTION) {
             // The finalizer is written before the allocation, or a deletion between the two would leak the
@@ -216,7 +261,7 @@ async fn wait(
     pod: &Pod,
     node: &str,
     names: &[String],
-) -> Result<(), String> {
+) -> Result<(), DevicesError> {
     if let Some(recorder) = recorder {
         let note = format!("waiting for binding conditions for device on node {node}");
         let (object, kind) = (pod.object_ref(&()), EventType::Normal);
@@ -230,9 +275,9 @@ async fn wait(
             let claim = known(context, pod, name)?;
             match devices::readiness(&claim) {
                 Readiness::Ready => {}
-                Readiness::Failed(why) => return Err(why),
+                Readiness::Failed(why) => return Err(DevicesError::Failed(why)),
                 Readiness::Waits if devices::is_overdue(&claim, context.clock.now()) => {
-                    return Err(format!("claim {name} binding timeout"));
+                    return Err(DevicesError::Overdue(name.clone()));
                 }
                 Readiness::Waits => ready = false,
             }
@@ -242,7 +287,7 @@ async fn wait(
             return Ok(());
         }
         if Instant::now() >= patience_ends {
-            return Err("device binding timeout".to_owned());
+            return Err(DevicesError::Timeout);
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }

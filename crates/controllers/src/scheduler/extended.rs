@@ -20,8 +20,9 @@ use kube::{
 use mullion_engine::model::ExtendedClaim;
 use serde_json::json;
 
+use super::devices::DevicesError;
 use crate::{
-    Context, api_error,
+    Context,
     resource_claims::{EXTENDED, PROTECTION},
 };
 
@@ -38,12 +39,12 @@ fn claims(context: &Context, pod: &Pod) -> (String, Api<ResourceClaim>) {
 /// Creates the claim.
 ///
 /// # Errors
-/// Returns the scheduler's message.
+/// The API server refuses the write.
 pub(super) async fn make(
     context: &Context,
     pod: &Pod,
     own: &ExtendedClaim,
-) -> Result<ResourceClaim, String> {
+) -> Result<ResourceClaim, DevicesError> {
     let (namespace, api) = claims(context, pod);
     let requests = own.requests.iter().map(|request| {
         let exactly = request.exactly.as_ref();
@@ -84,22 +85,19 @@ pub(super) async fn make(
         status: None,
     };
     let made = api.create(&PostParams::default(), &claim).await;
-    made.map_err(|error| {
-        let why = api_error::message(&error);
-        format!("create claim for extended resources {namespace}/: {why}")
-    })
+    made.map_err(|error| DevicesError::Create { namespace, error })
 }
 
 /// Writes into the pod's status which containers get which requests of the claim.
 ///
 /// # Errors
-/// Returns the scheduler's message.
+/// The API server refuses the write.
 pub(super) async fn write_status(
     context: &Context,
     pod: &Pod,
     own: &ExtendedClaim,
     claim: &str,
-) -> Result<(), String> {
+) -> Result<(), DevicesError> {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let spec = pod.spec.iter();
     // The engine numbers init containers before app containers.
@@ -131,9 +129,9 @@ pub(super) async fn write_status(
     let patched = api
         .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
         .await;
-    patched.map(drop).map_err(|error| {
-        let why = api_error::message(&error);
-        format!("update pod {namespace}/{name} ExtendedResourceClaimStatus: {why}")
+    patched.map(drop).map_err(|error| DevicesError::PodStatus {
+        pod: format!("{namespace}/{name}"),
+        error,
     })
 }
 

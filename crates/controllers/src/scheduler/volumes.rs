@@ -28,29 +28,61 @@ const CHECK_INTERVALS: [Duration; 2] = [Duration::from_millis(50), Duration::fro
 /// Writes the choices to the API and waits until the claims are bound.
 ///
 /// # Errors
-/// Returns the scheduler's message if a write is refused, a volume cannot be provisioned, or a timeout expires.
+/// A write is refused, a volume cannot be provisioned, or a timeout expires.
 pub(super) async fn pre_bind(
     context: &Context,
     pod: &Pod,
     node: &str,
     choices: &VolumeChoices,
-) -> Result<(), String> {
+) -> Result<(), VolumesError> {
     let namespace = pod.namespace().unwrap_or_default();
-    let outcome = async {
-        // Both writes come before the wait, so that binding and provisioning run side by side.
-        for (claim, volume) in &choices.matched {
-            promise(context, &namespace, claim, volume).await?;
-        }
-        for claim in &choices.provisioned {
-            select_node(context, &namespace, claim, node).await?;
-        }
-        wait(context, pod, node, choices)
-            .await
-            .map_err(|error| format!("binding volumes: {error}"))
-    };
-    outcome
-        .await
-        .map_err(|error| format!("running PreBind plugin \"VolumeBinding\": {error}"))
+    // Both writes come before the wait, so that binding and provisioning run side by side.
+    for (claim, volume) in &choices.matched {
+        promise(context, &namespace, claim, volume).await?;
+    }
+    for claim in &choices.provisioned {
+        select_node(context, &namespace, claim, node).await?;
+    }
+    Ok(wait(context, pod, node, choices).await?)
+}
+
+/// The reason why a pod does not get its volumes, with kube-scheduler's message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VolumesError {
+    /// There is no volume of this name.
+    #[error("persistentvolume {0:?} not found")]
+    NoVolume(String),
+    /// There is no claim of this name.
+    #[error(transparent)]
+    NoClaim(#[from] NoClaim),
+    /// The API server refuses a write.
+    #[error("{}", api_error::message(.0))]
+    Write(#[from] kube::Error),
+    /// The volumes are not bound.
+    #[error("binding volumes: {0}")]
+    Binding(#[from] BindingError),
+}
+
+/// There is no claim of this name.
+#[derive(Debug, thiserror::Error)]
+#[error("persistentvolumeclaim {0:?} not found")]
+pub(super) struct NoClaim(String);
+
+/// The reason why volumes are not bound.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindingError {
+    /// The pod of this name is gone or is being deleted.
+    #[error("pod does not exist any more: pod {0:?} not found")]
+    NoPod(String),
+    /// There is no claim of this name.
+    #[error(transparent)]
+    NoClaim(#[from] NoClaim),
+    /// The driver makes no volume for the claim of this name.
+    #[error("provisioning failed for PVC {0:?}")]
+    NotProvisioned(String),
+    /// The volumes are not bound in time.
+    #[error("context deadline exceeded")]
+    Timeout,
 }
 
 /// Reserves a volume for a claim by its `claimRef`; the PersistentVolume controller completes the binding.
@@ -59,10 +91,10 @@ async fn promise(
     namespace: &str,
     claim: &str,
     volume: &str,
-) -> Result<(), String> {
+) -> Result<(), VolumesError> {
     let claim = claim_of(context, namespace, claim)?;
     let known = context.informers.volumes.get("", volume);
-    let known = known.ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
+    let known = known.ok_or_else(|| VolumesError::NoVolume(volume.to_owned()))?;
     if matching::is_bound_to(&known, &claim) && matching::claim_uid(&known).is_some() {
         return Ok(());
     }
@@ -85,9 +117,7 @@ async fn promise(
     let written = api
         .replace(volume, &PostParams::default(), &set_aside)
         .await;
-    written
-        .map(drop)
-        .map_err(|error| api_error::message(&error))
+    written.map(drop).map_err(VolumesError::Write)
 }
 
 /// Annotates a claim with the node for which its driver is to provision the volume.
@@ -96,7 +126,7 @@ async fn select_node(
     namespace: &str,
     claim: &str,
     node: &str,
-) -> Result<(), String> {
+) -> Result<(), VolumesError> {
     let known = claim_of(context, namespace, claim)?;
     if known.annotations().get(SELECTED_NODE).map(String::as_str) == Some(node) {
         return Ok(());
@@ -107,18 +137,16 @@ async fn select_node(
     let written = api
         .patch(claim, &PatchParams::default(), &Patch::Merge(patch))
         .await;
-    written
-        .map(drop)
-        .map_err(|error| api_error::message(&error))
+    written.map(drop).map_err(VolumesError::Write)
 }
 
 fn claim_of(
     context: &Context,
     namespace: &str,
     claim: &str,
-) -> Result<Arc<PersistentVolumeClaim>, String> {
+) -> Result<Arc<PersistentVolumeClaim>, NoClaim> {
     let known = context.informers.claims.get(namespace, claim);
-    known.ok_or_else(|| format!("persistentvolumeclaim {claim:?} not found"))
+    known.ok_or_else(|| NoClaim(claim.to_owned()))
 }
 
 async fn wait(
@@ -126,7 +154,7 @@ async fn wait(
     pod: &Pod,
     node: &str,
     choices: &VolumeChoices,
-) -> Result<(), String> {
+) -> Result<(), BindingError> {
     let namespace = pod.namespace().unwrap_or_default();
     let patience_ends = Instant::now() + PATIENCE;
     let mut pause = CHECK_INTERVALS[0];
@@ -137,10 +165,7 @@ async fn wait(
         // Provisioning may take minutes; a pod that was deleted meanwhile must not hold the wait for all of
         // them.
         if latest.is_none_or(|latest| latest.uid() != pod.uid() || pods::is_deleting(&latest)) {
-            return Err(format!(
-                "pod does not exist any more: pod {:?} not found",
-                pod.name_any()
-            ));
+            return Err(BindingError::NoPod(pod.name_any()));
         }
         let mut bound = true;
         for (claim, _) in &choices.matched {
@@ -156,10 +181,7 @@ async fn wait(
                 Some(selected) if selected == node => *seen = true,
                 // The driver removes the annotation if it cannot provision the volume for this node.
                 _ if *seen => {
-                    return Err(format!(
-                        "provisioning failed for PVC {:?}",
-                        claim.name_any()
-                    ));
+                    return Err(BindingError::NotProvisioned(claim.name_any()));
                 }
                 _ => {}
             }
@@ -168,7 +190,7 @@ async fn wait(
             return Ok(());
         }
         if Instant::now() >= patience_ends {
-            return Err("context deadline exceeded".to_owned());
+            return Err(BindingError::Timeout);
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(CHECK_INTERVALS[1]);

@@ -123,6 +123,17 @@ pub(super) enum Outcome {
     },
 }
 
+/// The reason why a pod cannot be bound to its node, with kube-scheduler's message.
+#[derive(Debug, thiserror::Error)]
+enum PreBindError {
+    /// The pod does not get its volumes.
+    #[error("running PreBind plugin \"VolumeBinding\": {0}")]
+    Volumes(#[from] volumes::VolumesError),
+    /// The pod does not get its devices.
+    #[error("running PreBind plugin \"DynamicResources\": {0}")]
+    Devices(#[from] devices::DevicesError),
+}
+
 /// The queues of all writers.
 #[derive(Clone, Debug)]
 pub(super) struct Writers {
@@ -220,10 +231,10 @@ impl Writer {
             let work = async {
                 match writer.pre_bind(&entry.pod, &node, &mut reserved).await {
                     Ok(()) => writer.bind(entry, &node, reserved).await,
-                    Err(message) => {
+                    Err(error) => {
                         let outcome = Outcome::Refused {
                             again: true,
-                            message,
+                            message: error.to_string(),
                             reserved,
                         };
                         writer.answer(entry, outcome).await;
@@ -234,7 +245,12 @@ impl Writer {
         });
     }
 
-    async fn pre_bind(&self, pod: &Pod, node: &str, reserved: &mut Reserved) -> Result<(), String> {
+    async fn pre_bind(
+        &self,
+        pod: &Pod,
+        node: &str,
+        reserved: &mut Reserved,
+    ) -> Result<(), PreBindError> {
         if !reserved.volumes.is_empty() {
             volumes::pre_bind(&self.context, pod, node, &reserved.volumes).await?;
         }
@@ -245,10 +261,11 @@ impl Writer {
                     let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
                 };
                 let recorder = self.recorder(pod);
-                devices::pre_bind(&self.context, recorder, (pod, node), decided, wrote).await
+                devices::pre_bind(&self.context, recorder, (pod, node), decided, wrote).await?;
             }
-            None => Ok(()),
+            None => {}
         }
+        Ok(())
     }
 
     /// Reports the result of a binding to the loop; devices reserved for a pod that was not bound are released

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use mullion_api::ami::AmiFamily;
 use mullion_cloud::{
     BoxFuture, CloudProvider, InstanceId, InstanceState, LaunchRequest, NodeTemplate,
-    remote::{Remote, Wire, answer},
+    remote::{Remote, Wire, WireError, answer},
     sim::SimulatedEc2,
 };
 
@@ -19,13 +19,13 @@ const PROVISIONER: &str = include_str!("../../../api/testdata/karpenter-provisio
 struct SlowLists(SimulatedEc2);
 
 impl Wire for SlowLists {
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
         Box::pin(async move {
             let answer = answer(&self.0, &call).await;
             if call.starts_with(b"{\"List\"") {
                 tokio::time::sleep(Duration::from_secs(600)).await;
             }
-            answer.map_err(|error| error.to_string())
+            Ok(answer?)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mullion_cloud::{
     BoxFuture, CloudError, DeniedCall, LaunchCall,
-    remote::{Remote, Wire, answer},
+    remote::{Remote, Wire, WireError, answer},
     sim::SimulatedEc2,
 };
 use serde_json::json;
@@ -112,14 +112,14 @@ struct WithoutTrials {
 }
 
 impl Wire for WithoutTrials {
-    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
         Box::pin(async move {
             let answer = if call.starts_with(b"{\"Denied\":") {
                 serde_json::to_vec(&Err::<Option<DeniedCall>, _>(&self.error))
             } else {
                 answer(&self.ec2, &call).await
             };
-            answer.map_err(|error| error.to_string())
+            Ok(answer?)
         })
     }
 }

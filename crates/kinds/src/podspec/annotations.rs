@@ -61,10 +61,10 @@ fn tolerations(value: &str, path: &Path<'_>, errors: &mut Errors) {
             return scheduling::validate_tolerations(&tolerations, &at, errors);
         }
         Ok(other) => json_of_another_type(&other, "[]core.Toleration"),
-        Err(error) => json_error(value.as_bytes(), &error).to_string(),
+        Err(error) => json_error(value.as_bytes(), &error),
     };
     // kube-apiserver shows the key of the annotation as the wrong value.
-    errors.invalid(path, TOLERATIONS, why);
+    errors.invalid(path, TOLERATIONS, why.to_string());
 }
 
 /// Returns whether a text is a valid deletion cost: a 32-bit number without plus sign or leading zeros.

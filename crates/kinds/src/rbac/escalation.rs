@@ -41,7 +41,7 @@ pub(crate) fn check_role(
     if ctx.user.is_master() || allows(ctx, "escalate", target) || is_for_collector_only(role, old) {
         return Ok(());
     }
-    confirm(ctx, &Rule::all_of(role)).map_err(|why| forbidden(plural, name, &why))?;
+    confirm(ctx, &Rule::all_of(role)).map_err(|why| forbidden(plural, name, &why.to_string()))?;
     let aggregates = |role: &Value| {
         let selectors = role["aggregationRule"].items("clusterRoleSelectors");
         !selectors.is_empty()
@@ -96,7 +96,7 @@ pub(crate) fn check_binding(
         .authorizer
         .role(kind, role_name, ctx.namespace)
         .ok_or_else(|| not_found(plural, role_name))?;
-    confirm(ctx, &rules).map_err(|why| forbidden(plural, name, &why))
+    confirm(ctx, &rules).map_err(|why| forbidden(plural, name, &why.to_string()))
 }
 
 fn allows(ctx: &Ctx<'_>, verb: &str, target: Resource<'_>) -> bool {
@@ -107,24 +107,46 @@ fn allows(ctx: &Ctx<'_>, verb: &str, target: Resource<'_>) -> bool {
     ctx.authorizer.allows(ctx.user, &attributes)
 }
 
+/// The user does not have the rules that they grant.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}{}",
+    quote(.user),
+    quote_all(.groups),
+    missing.join("\n"),
+    unresolved(.errors)
+)]
+struct NotHeld<'c> {
+    user: &'c str,
+    groups: &'c [String],
+    /// The rules that the user does not have.
+    missing: Vec<String>,
+    /// The errors of roles that could not be found; empty if there are none.
+    errors: String,
+}
+
+fn unresolved(errors: &str) -> String {
+    if errors.is_empty() {
+        String::new()
+    } else {
+        format!("; resolution errors: [{errors}]")
+    }
+}
+
 /// Refuses rules that the user does not have in the request's namespace.
-fn confirm(ctx: &Ctx<'_>, wanted: &[Rule]) -> Result<(), String> {
+fn confirm<'c>(ctx: &Ctx<'c>, wanted: &[Rule]) -> Result<(), NotHeld<'c>> {
     // The namespace of a cluster-scoped request is empty, so only rules for the whole cluster count.
     let (owned, errors) = ctx.authorizer.rules(ctx.user, ctx.namespace);
     let missing = rule::missing(&owned, wanted);
     if missing.is_empty() {
         return Ok(());
     }
-    let mut why = format!(
-        "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
-        quote(&ctx.user.name),
-        quote_all(&ctx.user.groups),
-        missing.join("\n")
-    );
-    if !errors.is_empty() {
-        why.push_str(&format!("; resolution errors: [{errors}]"));
-    }
-    Err(why)
+    Err(NotHeld {
+        user: &ctx.user.name,
+        groups: &ctx.user.groups,
+        missing,
+        errors,
+    })
 }
 
 /// Returns whether an update changes only the metadata fields that the garbage collector writes.

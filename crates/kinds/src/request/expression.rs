@@ -11,7 +11,7 @@ use std::{
 };
 
 use mullion_cel::{
-    self as cel, Budget, Environment, Failure, Object, Program, Refusal, Type, Value,
+    self as cel, Budget, Environment, Failure, Issues, Object, Program, Refusal, Type, Value,
 };
 
 pub use authorizer::{AccessQuery, Parts};
@@ -20,6 +20,30 @@ pub use authorizer::{AccessQuery, Parts};
 const REQUEST_RESOURCE: &str = "authorizer.requestResource";
 
 static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| Scope::default().environment());
+
+/// The reason why an expression has no value.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ExpressionError {
+    /// The expression was refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The evaluation fails.
+    #[error("expression '{text}' resulted in error: {why}")]
+    Failed {
+        /// The expression.
+        text: String,
+        /// What is wrong.
+        why: Failure,
+    },
+    /// This expression has a value that is not a bool.
+    #[error("expression '{0}' resulted in error: must evaluate to bool")]
+    NotABool(String),
+    /// The expressions for an object together take too many steps.
+    #[error(
+        "validation failed due to running out of cost budget, no further validation rules will be run"
+    )]
+    Exhausted,
+}
 
 /// The variables and types that an expression may use, in addition to the request and its objects.
 #[derive(Clone, Debug)]
@@ -335,15 +359,15 @@ impl Expression {
     /// The expression's value.
     ///
     /// # Errors
-    /// It has none; the sentence names the expression.
+    /// It has none.
     pub fn is_true(
         &self,
         variables: &[(&str, Value)],
         budget: &mut Budget,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, ExpressionError> {
         match self.value(variables, budget)? {
             Value::Bool(value) => Ok(value),
-            _ => Err(self.failed("must evaluate to bool")),
+            _ => Err(ExpressionError::NotABool(self.text.clone())),
         }
     }
 
@@ -351,12 +375,19 @@ impl Expression {
     ///
     /// # Errors
     /// As [`Expression::is_true`].
-    pub fn value(&self, variables: &[(&str, Value)], budget: &mut Budget) -> Result<Value, String> {
+    pub fn value(
+        &self,
+        variables: &[(&str, Value)],
+        budget: &mut Budget,
+    ) -> Result<Value, ExpressionError> {
         self.program
             .evaluate(variables, budget)
             .map_err(|failure| match failure {
-                Failure::Exhausted => "validation failed due to running out of cost budget, no further validation rules will be run".to_owned(),
-                failure => self.failed(&failure.to_string()),
+                Failure::Exhausted => ExpressionError::Exhausted,
+                why => ExpressionError::Failed {
+                    text: self.text.clone(),
+                    why,
+                },
             })
     }
 
@@ -370,19 +401,14 @@ impl Expression {
             ))
         })
     }
-
-    fn failed(&self, why: &str) -> String {
-        format!("expression '{}' resulted in error: {why}", self.text)
-    }
 }
 
 /// The type of what an expression evaluates to, whatever is wanted.
 ///
 /// # Errors
 /// What is wrong and where, as cel-go prints it.
-pub fn result_of(text: &str, scope: &Scope) -> Result<Type, String> {
-    let program = Program::compile(text, &scope.environment());
-    let program = program.map_err(|issues| issues.to_string())?;
+pub fn result_of(text: &str, scope: &Scope) -> Result<Type, Issues> {
+    let program = Program::compile(text, &scope.environment())?;
     Ok(program.result().clone())
 }
 

@@ -21,7 +21,7 @@ fn expression(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if text.len() > MAX_EXPRESSION {
         return errors.too_long(path, MAX_EXPRESSION);
     }
-    match Selector::ready(text) {
+    match Selector::compile(text) {
         Err(refusal) => refusal.record(text, path, errors),
         Ok(selector) if selector.most_cost() > MAX_COST => {
             errors.forbidden(path, "too complex, exceeds cost limit");

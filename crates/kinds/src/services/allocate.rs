@@ -371,18 +371,14 @@ mod tests {
     use super::*;
     use crate::{ServiceRange, services::pools::Pools};
 
-    /// Returns the policy and the families of a changed Service, or the reason why it is refused.
-    fn changed(old: &Value, sent: &Value) -> Result<[Value; 2], String> {
+    /// Returns the policy and the families of a changed Service, or the refusal.
+    fn changed(old: &Value, sent: &Value) -> Result<[Value; 2], Status> {
         let pools = Pools::new(ServiceRange::default());
         let old = json!({"metadata": {"name": "s"}, "spec": old});
         let mut service = json!({"metadata": {"name": "s"}, "spec": sent});
         let mut claim = pools.claim_from(vec![ServiceRange::default()]);
-        match allocate(&mut claim, "IPv4", &mut service, Some(&old)) {
-            Ok(()) => {
-                Ok(["ipFamilyPolicy", "ipFamilies"].map(|field| service["spec"][field].clone()))
-            }
-            Err(refusal) => Err(refusal.message),
-        }
+        allocate(&mut claim, "IPv4", &mut service, Some(&old))?;
+        Ok(["ipFamilyPolicy", "ipFamilies"].map(|field| service["spec"][field].clone()))
     }
 
     #[test]
@@ -395,7 +391,7 @@ mod tests {
             Ok(["RequireDualStack".into(), both.clone()])
         );
         let single = json!({"type": "ClusterIP", "clusterIP": "None", "ipFamilies": ["IPv4"]});
-        let refusal = changed(&headless, &single).unwrap_err();
+        let refusal = changed(&headless, &single).unwrap_err().message;
         assert!(
             refusal.ends_with("must be 'SingleStack' to release the secondary IP family"),
             "{refusal}"
@@ -456,7 +452,7 @@ mod tests {
         let two = |protocol| spec(json!([port("a", "TCP"), port("b", protocol)]));
         assert!(changed(&old, &two("UDP")).is_ok());
         assert_eq!(
-            changed(&old, &two("TCP")).unwrap_err(),
+            changed(&old, &two("TCP")).unwrap_err().message,
             "duplicate nodePort: {TCP 30111}"
         );
     }

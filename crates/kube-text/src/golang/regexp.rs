@@ -17,24 +17,84 @@ const MAX_REPEAT: u64 = 1000;
 /// The number of compiled patterns that each thread caches.
 const KEPT: usize = 16;
 
+/// The reason why Go refuses a pattern, with its message: ``error parsing regexp: missing closing ]: `[a` ``.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("error parsing regexp: {fault}: `{part}`")]
+pub struct PatternError {
+    /// What is wrong.
+    pub fault: PatternFault,
+    /// The part of the pattern that is wrong.
+    pub part: String,
+}
+
+/// What is wrong with a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternFault {
+    /// An escape has no meaning.
+    #[error("invalid escape sequence")]
+    Escape,
+    /// A class has no end.
+    #[error("missing closing ]")]
+    OpenClass,
+    /// A group has no end.
+    #[error("missing closing )")]
+    OpenGroup,
+    /// A parenthesis closes no group.
+    #[error("unexpected )")]
+    Unopened,
+    /// Nothing precedes a repetition operator.
+    #[error("missing argument to repetition operator")]
+    NoOperand,
+    /// A repetition operator follows another one.
+    #[error("invalid nested repetition operator")]
+    NestedRepetition,
+    /// A repetition has too many copies, or fewer at most than at least.
+    #[error("invalid repeat count")]
+    RepeatCount,
+    /// A class has an unknown name, or a range whose end is before its start.
+    #[error("invalid character class range")]
+    ClassRange,
+    /// The pattern ends in a backslash.
+    #[error("trailing backslash at end of expression")]
+    TrailingBackslash,
+    /// Go does not have what follows `(?`.
+    #[error("invalid or unsupported Perl syntax")]
+    PerlSyntax,
+    /// The name of a group is malformed.
+    #[error("invalid named capture")]
+    NamedCapture,
+    /// The compiled pattern is too large.
+    #[error("expression too large")]
+    TooLarge,
+}
+
+impl PatternError {
+    fn new((fault, part): Complaint<'_>) -> Self {
+        PatternError {
+            fault,
+            part: part.to_owned(),
+        }
+    }
+}
+
 /// Compiles a pattern.
 ///
 /// # Errors
-/// Go's error message: ``error parsing regexp: missing closing ]: `[a` ``.
-pub fn compile(pattern: &str) -> Result<Regex, String> {
+/// Go refuses the pattern.
+pub fn compile(pattern: &str) -> Result<Regex, PatternError> {
     let translated = Translator::new(pattern).run();
-    let translated = translated.map_err(|(what, which)| compile_error(what, which))?;
+    let translated = translated.map_err(PatternError::new)?;
     let compiled = RegexBuilder::new(&translated)
         .size_limit(SIZE_BYTES)
         .build();
-    compiled.map_err(|_| compile_error("expression too large", pattern))
+    compiled.map_err(|_| PatternError::new((PatternFault::TooLarge, pattern)))
 }
 
 /// Calls `work` with a compiled pattern from the thread's cache.
 ///
 /// # Errors
 /// The errors of [`compile`].
-pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, String> {
+pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, PatternError> {
     thread_local! {
         static RECENT: RefCell<Vec<(String, Regex)>> = const { RefCell::new(Vec::new()) };
     }
@@ -53,15 +113,9 @@ pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, Strin
     })
 }
 
-fn compile_error(what: &str, which: &str) -> String {
-    format!("error parsing regexp: {what}: `{which}`")
-}
-
 /// An error, and the part of the pattern that it is about.
-type Complaint<'p> = (&'static str, &'p str);
+type Complaint<'p> = (PatternFault, &'p str);
 type Parsed<'p, T = ()> = Result<T, Complaint<'p>>;
-
-const ESCAPE: &str = "invalid escape sequence";
 
 /// An open group, or the whole pattern.
 #[derive(Default)]
@@ -119,7 +173,7 @@ impl<'p> Translator<'p> {
                 ')' => {
                     self.skip(1);
                     let inner = self.levels.pop().filter(|_| !self.levels.is_empty());
-                    let inner = inner.ok_or(("unexpected )", self.whole))?;
+                    let inner = inner.ok_or((PatternFault::Unopened, self.whole))?;
                     self.out.push(')');
                     self.level().push(inner.most.max(1));
                 }
@@ -146,7 +200,7 @@ impl<'p> Translator<'p> {
                         let fits = is_small(least)
                             && most.is_none_or(|most| is_small(most) && least <= most);
                         if !fits {
-                            return Err(("invalid repeat count", &before[..length]));
+                            return Err((PatternFault::RepeatCount, &before[..length]));
                         }
                         self.repeat(before, Some((least, most)))?;
                         repeated = Some(before);
@@ -166,7 +220,7 @@ impl<'p> Translator<'p> {
         }
         match self.levels.len() {
             1 => Ok(self.out),
-            _ => Err(("missing closing )", self.whole)),
+            _ => Err((PatternFault::OpenGroup, self.whole)),
         }
     }
 
@@ -202,11 +256,11 @@ impl<'p> Translator<'p> {
         }
         if let Some(earlier) = self.repeated {
             let both = self.since(earlier);
-            return Err(("invalid nested repetition operator", both));
+            return Err((PatternFault::NestedRepetition, both));
         }
         let operator = self.since(before);
         if !self.level().has_operand {
-            return Err(("missing argument to repetition operator", operator));
+            return Err((PatternFault::NoOperand, operator));
         }
         self.out.push_str(operator);
         // The counts of nested repetitions multiply (Go: `repeatIsValid`).
@@ -218,7 +272,7 @@ impl<'p> Translator<'p> {
             };
             let is_counted = least >= 2 || most.is_some_and(|most| most >= 2);
             if is_counted && copies > MAX_REPEAT {
-                return Err(("invalid repeat count", operator));
+                return Err((PatternFault::RepeatCount, operator));
             }
             level.push(copies);
         }
@@ -236,7 +290,7 @@ impl<'p> Translator<'p> {
             let Some(named) = before.strip_prefix(start) else {
                 continue;
             };
-            let what = "invalid named capture";
+            let what = PatternFault::NamedCapture;
             let end = named.find('>').ok_or((what, before))?;
             self.skip(start.len() + end + 1);
             let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
@@ -269,7 +323,7 @@ impl<'p> Translator<'p> {
                 _ => break,
             }
         }
-        Err(("invalid or unsupported Perl syntax", self.since(before)))
+        Err((PatternFault::PerlSyntax, self.since(before)))
     }
 
     fn escape(&mut self) -> Parsed<'p> {
@@ -281,7 +335,7 @@ impl<'p> Translator<'p> {
             // Go's word boundaries are those of ASCII words.
             Some('b') => r"(?-u:\b)",
             Some('B') => r"(?-u:\B)",
-            Some('C') => return Err((ESCAPE, &before[..2])),
+            Some('C') => return Err((PatternFault::Escape, &before[..2])),
             Some('Q') => {
                 self.skip(2);
                 let (quoted, rest) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
@@ -369,7 +423,9 @@ mod tests {
             ("(?k)", "invalid or unsupported Perl syntax: `(?k`"),
             (r"a\p{Foo}b", r"invalid character class range: `\p{Foo}`"),
         ] {
-            let refused = compile(pattern).map(|regex| regex.to_string());
+            let refused = compile(pattern)
+                .map(|regex| regex.to_string())
+                .map_err(|error| error.to_string());
             let compile_error = format!("error parsing regexp: {why}");
             assert_eq!(refused, Err(compile_error), "{pattern}");
         }

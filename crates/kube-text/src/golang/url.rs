@@ -1,8 +1,11 @@
 //! Parses URLs like Go's `net/url`: only the scheme is normalised, and errors have Go's messages.
 
+mod error;
+
 use std::collections::BTreeMap;
 
-use super::{address, quote};
+pub use self::error::{UrlError, UrlFault};
+use super::address;
 
 /// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +38,11 @@ impl Url {
     /// Parses a URL or a path like `url.Parse`.
     ///
     /// # Errors
-    /// Go's error, for example `parse "http://a:b": invalid port ":b" after host`.
-    pub fn parse(text: &str) -> Result<Url, String> {
+    /// The text is not a URL.
+    pub fn parse(text: &str) -> Result<Url, UrlError> {
         let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
-        let mut url = Url::read(rest, false).map_err(|why| parse_error(rest, &why))?;
-        unescaped(fragment, Part::Fragment).map_err(|why| parse_error(text, &why))?;
+        let mut url = Url::read(rest, false).map_err(|fault| fault.of(rest))?;
+        unescaped(fragment, Part::Fragment).map_err(|fault| fault.of(text))?;
         url.fragment = fragment.to_owned();
         Ok(url)
     }
@@ -47,18 +50,18 @@ impl Url {
     /// Checks that a text is an absolute URL or path, like `url.ParseRequestURI`.
     ///
     /// # Errors
-    /// Go's error.
-    pub fn check_request(text: &str) -> Result<(), String> {
-        Url::read(text, true).map_err(|why| parse_error(text, &why))?;
+    /// The text is neither.
+    pub fn check_request(text: &str) -> Result<(), UrlError> {
+        Url::read(text, true).map_err(|fault| fault.of(text))?;
         Ok(())
     }
 
-    fn read(text: &str, via_request: bool) -> Result<Url, String> {
+    fn read(text: &str, via_request: bool) -> Result<Url, UrlFault> {
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-            return Err("net/url: invalid control character in URL".to_owned());
+            return Err(UrlFault::Control);
         }
         if text.is_empty() && via_request {
-            return Err("empty url".to_owned());
+            return Err(UrlFault::Empty);
         }
         let mut url = Url {
             scheme: String::new(),
@@ -83,7 +86,7 @@ impl Url {
                 return Ok(url);
             }
             if via_request {
-                return Err("invalid URI for request".to_owned());
+                return Err(UrlFault::NotAbsolute);
             }
             // Such a segment would look like a scheme (RFC 3986, section 4.2).
             if rest
@@ -91,7 +94,7 @@ impl Url {
                 .next()
                 .is_some_and(|first| first.contains(':'))
             {
-                return Err("first path segment in URL cannot contain colon".to_owned());
+                return Err(UrlFault::ColonInFirstSegment);
             }
         }
         // A path such as `///x` has no host, and `url.ParseRequestURI` takes `//host/x` as a path.
@@ -150,8 +153,8 @@ impl Url {
     /// Resolves a reference relative to this URL, like Go's `URL.Parse`.
     ///
     /// # Errors
-    /// Go's error for the reference.
-    pub fn resolve(&self, reference: &str) -> Result<Url, String> {
+    /// The reference is not a URL.
+    pub fn resolve(&self, reference: &str) -> Result<Url, UrlError> {
         let mut resolved = Url::parse(reference)?;
         if !resolved.scheme.is_empty() || !resolved.host.is_empty() || resolved.user.is_some() {
             if resolved.scheme.is_empty() {
@@ -265,17 +268,13 @@ fn without_dots(path: &str) -> String {
     format!("/{}", text.trim_start_matches('/'))
 }
 
-fn parse_error(text: &str, why: &str) -> String {
-    format!("parse {}: {why}", quote(text))
-}
-
 /// Splits off the text before the first colon, if it can be a scheme.
-fn scheme(text: &str) -> Result<(&str, &str), String> {
+fn scheme(text: &str) -> Result<(&str, &str), UrlFault> {
     for (at, c) in text.char_indices() {
         match c {
             'a'..='z' | 'A'..='Z' => {}
             '0'..='9' | '+' | '-' | '.' if at > 0 => {}
-            ':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            ':' if at == 0 => return Err(UrlFault::NoScheme),
             ':' => return Ok((&text[..at], &text[at + 1..])),
             _ => break,
         }
@@ -283,23 +282,23 @@ fn scheme(text: &str) -> Result<(&str, &str), String> {
     Ok(("", text))
 }
 
-fn host_of(host: &str) -> Result<String, String> {
+fn host_of(host: &str) -> Result<String, UrlFault> {
     let check_port = |port: &str| {
         if is_port(port) {
             Ok(())
         } else {
-            Err(format!("invalid port {} after host", quote(port)))
+            Err(UrlFault::Port(port.to_owned()))
         }
     };
     let decoded = |text: &str, part| {
         let bytes = unescaped(text, part)?;
-        Ok::<_, String>(String::from_utf8_lossy(&bytes).into_owned())
+        Ok::<_, UrlFault>(String::from_utf8_lossy(&bytes).into_owned())
     };
     let Some(inside) = host.strip_prefix('[') else {
         check_port(host.find(':').map_or("", |colon| &host[colon..]))?;
         return decoded(host, Part::Host);
     };
-    let (inside, port) = inside.rsplit_once(']').ok_or("missing ']' in host")?;
+    let (inside, port) = inside.rsplit_once(']').ok_or(UrlFault::OpenBracket)?;
     check_port(port)?;
     // An escaped percent sign separates an IPv6 address from its zone (RFC 6874).
     let address = match inside.find("%25") {
@@ -309,8 +308,8 @@ fn host_of(host: &str) -> Result<String, String> {
         None => decoded(inside, Part::Host)?,
     };
     match address::fault(&address) {
-        Some(fault) => Err(format!("invalid host: {fault}")),
-        None if !address.contains(':') => Err("invalid IP-literal".to_owned()),
+        Some(fault) => Err(UrlFault::Address(fault)),
+        None if !address.contains(':') => Err(UrlFault::NotIpv6),
         None => Ok(format!("[{address}]{port}")),
     }
 }
@@ -320,10 +319,10 @@ fn is_port(text: &str) -> bool {
     text.is_empty() || digits.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn check_user(user: &str) -> Result<(), String> {
+fn check_user(user: &str) -> Result<(), UrlFault> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
     if !user.chars().all(is_fine) {
-        return Err("net/url: invalid userinfo".to_owned());
+        return Err(UrlFault::User);
     }
     unescaped(user, Part::User).map(|_| ())
 }
@@ -332,12 +331,12 @@ fn check_user(user: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// An escape is incomplete or has other digits than hexadecimal ones, or the bytes are not UTF-8.
-pub fn path_unescape(text: &str) -> Result<String, String> {
+pub fn path_unescape(text: &str) -> Result<String, UrlFault> {
     let bytes = unescaped(text, Part::Path)?;
-    String::from_utf8(bytes).map_err(|_| "the decoded bytes are not UTF-8".to_owned())
+    String::from_utf8(bytes).map_err(|_| UrlFault::NotUtf8)
 }
 
-fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
+fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, UrlFault> {
     let is_host = matches!(part, Part::Host | Part::Zone);
     let mut plain = Vec::with_capacity(text.len());
     let mut bytes = text.bytes().enumerate();
@@ -346,7 +345,7 @@ fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
             b'%' => {
                 let end = text.len().min(at + 3);
                 let escape = text.get(at..end).unwrap_or("%");
-                let invalid = || Err(format!("invalid URL escape {}", quote(escape)));
+                let invalid = || Err(UrlFault::Escape(escape.to_owned()));
                 let digits = escape
                     .get(1..3)
                     .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
@@ -370,8 +369,7 @@ fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
             }
             b'+' if part == Part::Query => plain.push(b' '),
             byte if is_host && byte < 0x80 && must_be_escaped(byte, part) => {
-                let odd = quote(&char::from(byte).to_string());
-                return Err(format!("invalid character {odd} in host name"));
+                return Err(UrlFault::HostCharacter(char::from(byte)));
             }
             byte => plain.push(byte),
         }
@@ -399,11 +397,12 @@ fn must_be_escaped(byte: u8, part: Part) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golang::quote;
 
     #[test]
     fn escapes_of_a_path_segment_are_decoded_and_a_plus_sign_is_none() {
         assert_eq!(path_unescape("a%2Cb+c%c3%a9"), Ok("a,b+cé".to_owned()));
-        let broken = |text: &str| path_unescape(text).expect_err("it is broken");
+        let broken = |text: &str| path_unescape(text).expect_err("it is broken").to_string();
         assert_eq!(broken("a%2"), r#"invalid URL escape "%2""#);
         assert_eq!(broken("a%+1"), r#"invalid URL escape "%+1""#);
         assert_eq!(broken("%ff"), "the decoded bytes are not UTF-8");
@@ -451,7 +450,10 @@ mod tests {
         let why = base
             .resolve("http://[::1/")
             .expect_err("its host is not closed");
-        assert_eq!(why, r#"parse "http://[::1/": missing ']' in host"#);
+        assert_eq!(
+            why.to_string(),
+            r#"parse "http://[::1/": missing ']' in host"#
+        );
     }
 
     #[test]
@@ -479,8 +481,9 @@ mod tests {
                 "net/url: invalid control character in URL",
             ),
         ] {
-            let parse_error = parse_error(text, why);
-            assert_eq!(Url::check_request(text), Err(parse_error), "{text}");
+            let refused = Url::check_request(text).map_err(|error| error.to_string());
+            let parse_error = format!("parse {}: {why}", quote(text));
+            assert_eq!(refused, Err(parse_error), "{text}");
         }
         assert_eq!(Url::check_request("mailto:a@b"), Ok(()));
         assert_eq!(
@@ -489,7 +492,7 @@ mod tests {
             "the scheme is in small letters"
         );
         assert_eq!(
-            Url::parse("1a:b/c"),
+            Url::parse("1a:b/c").map_err(|error| error.to_string()),
             Err(r#"parse "1a:b/c": first path segment in URL cannot contain colon"#.to_owned())
         );
     }

@@ -2,21 +2,32 @@
 
 use jiff::tz::TimeZone;
 
+/// The reason why there is no zone of a name, with Go's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZoneError {
+    /// The name would leave the directory of the zones.
+    #[error("time: invalid location name")]
+    InvalidName,
+    /// The database has no zone of this name.
+    #[error("unknown time zone {0}")]
+    Unknown(String),
+}
+
 /// Returns the zone of a name. Names are case-sensitive, as Go looks them up as files.
 ///
 /// # Errors
-/// Go's error for an unknown or invalid name.
-pub fn load(name: &str) -> Result<TimeZone, String> {
+/// The name is unknown or invalid.
+pub fn load(name: &str) -> Result<TimeZone, ZoneError> {
     if matches!(name, "" | "UTC" | "Local") {
         return Ok(TimeZone::UTC);
     }
     if name.contains("..") || name.starts_with(['/', '\\']) {
-        return Err("time: invalid location name".to_owned());
+        return Err(ZoneError::InvalidName);
     }
     // jiff finds names without regard to case.
     let found = TimeZone::get(name).ok();
     let found = found.filter(|zone| zone.iana_name() == Some(name));
-    found.ok_or_else(|| format!("unknown time zone {name}"))
+    found.ok_or_else(|| ZoneError::Unknown(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -25,7 +36,7 @@ mod tests {
 
     #[test]
     fn zones_are_those_of_the_database_letter_by_letter() {
-        let why = |name| load(name).err();
+        let why = |name| load(name).err().map(|error| error.to_string());
         assert_eq!(why("Europe/Berlin"), None);
         assert!(why("europe/berlin").is_some());
         assert_eq!(

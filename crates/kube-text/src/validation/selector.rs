@@ -16,10 +16,65 @@ use crate::{
     names,
 };
 
-/// The reason why a text is not a selector, with apimachinery's message.
+/// The reason why a text or a `metav1.LabelSelector` is not a selector, with apimachinery's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SelectorError(String);
+pub enum SelectorError {
+    /// A token stands where others were expected.
+    #[error("found '{found}', expected: {expected}")]
+    Token {
+        /// The token.
+        found: String,
+        /// The tokens that may stand there.
+        expected: &'static str,
+    },
+    /// No list follows `in` or `notin`, but this token.
+    #[error("found '{0}' expected: '('")]
+    NoList(String),
+    /// An expression of a `metav1.LabelSelector` has an unknown operator.
+    #[error("{} is not a valid label selector operator", quote(.0))]
+    Operator(String),
+    /// A key or values are invalid.
+    #[error("{}", aggregated(.0))]
+    Invalid(Vec<RequirementFault>),
+    /// A requirement within a text is none.
+    #[error("unable to parse requirement: {0}")]
+    Requirement(Box<SelectorError>),
+}
+
+/// What is wrong with the key or the values of a requirement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequirementFault {
+    /// A key or value has a wrong form.
+    #[error("{path}: Invalid value: {}: {}", quote(.text), sentences.join("; "))]
+    Text {
+        /// The place of the text.
+        path: String,
+        /// The key or value.
+        text: String,
+        /// What is wrong with its form.
+        sentences: Vec<String>,
+    },
+    /// `in` or `notin` has no values.
+    #[error("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty")]
+    NoValues,
+    /// A test for existence has values.
+    #[error(
+        "values: Invalid value: {}: values set must be empty for exists and does not exist",
+        Value::from(.0.as_slice())
+    )]
+    Values(Vec<String>),
+    /// A bound is not a number.
+    #[error(
+        "values[{index}]: Invalid value: {}: for 'Gt', 'Lt' operators, the value must be an integer",
+        quote(.text)
+    )]
+    NotAnInteger {
+        /// The index of the value.
+        index: usize,
+        /// The value.
+        text: String,
+    },
+}
 
 /// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +147,7 @@ impl Selector {
         let mut requirements = Vec::new();
         for (key, value) in entries(selector, "matchLabels") {
             let values = vec![value.as_str().unwrap_or("").to_owned()];
-            requirements.push(requirement(key, Operator::In, values).map_err(SelectorError)?);
+            requirements.push(requirement(key, Operator::In, values)?);
         }
         for expression in items(selector, "matchExpressions") {
             let operator = match text(expression, "operator") {
@@ -101,10 +156,7 @@ impl Selector {
                 "Exists" => Operator::Exists,
                 "DoesNotExist" => Operator::DoesNotExist,
                 other => {
-                    return Err(SelectorError(format!(
-                        "{} is not a valid label selector operator",
-                        quote(other)
-                    )));
+                    return Err(SelectorError::Operator(other.to_owned()));
                 }
             };
             let values = items(expression, "values")
@@ -112,9 +164,7 @@ impl Selector {
                 .filter_map(Value::as_str)
                 .map(str::to_owned)
                 .collect();
-            requirements.push(
-                requirement(text(expression, "key"), operator, values).map_err(SelectorError)?,
-            );
+            requirements.push(requirement(text(expression, "key"), operator, values)?);
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Selector(Some(requirements)))
@@ -238,38 +288,44 @@ pub fn format_label_selector(selector: &Value) -> String {
     }
 }
 
-fn joined(path: &str, value: &str, sentences: &[String]) -> String {
-    format!(
-        "{path}: Invalid value: {}: {}",
-        quote(value),
-        sentences.join("; ")
-    )
+/// Returns the texts of the faults as apimachinery aggregates errors: one alone, several within brackets.
+fn aggregated(faults: &[RequirementFault]) -> String {
+    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [text] => text.clone(),
+        texts => format!("[{}]", texts.join(", ")),
+    }
 }
 
-/// Returns a requirement if its key and values are valid, else apimachinery's aggregated error.
+impl RequirementFault {
+    /// Returns the fault of a text with a wrong form; `None` if no sentence says what is wrong.
+    fn text(path: impl Into<String>, text: &str, sentences: Vec<String>) -> Option<Self> {
+        (!sentences.is_empty()).then(|| RequirementFault::Text {
+            path: path.into(),
+            text: text.to_owned(),
+            sentences,
+        })
+    }
+}
+
+/// Returns a requirement if its key and values are valid.
 fn requirement(
     key: &str,
     operator: Operator,
     mut values: Vec<String>,
-) -> Result<Requirement, String> {
-    let mut problems = Vec::new();
-    let sentences = names::qualified_name(key);
-    if !sentences.is_empty() {
-        problems.push(joined("key", key, &sentences));
-    }
-    let list = || Value::from(values.clone()).to_string();
+) -> Result<Requirement, SelectorError> {
+    let mut faults = Vec::new();
+    faults.extend(RequirementFault::text(
+        "key",
+        key,
+        names::qualified_name(key),
+    ));
     match operator {
         Operator::In | Operator::NotIn if values.is_empty() => {
-            problems.push(format!(
-                "values: Invalid value: {}: for 'in', 'notin' operators, values set can't be empty",
-                list()
-            ));
+            faults.push(RequirementFault::NoValues);
         }
         Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-            problems.push(format!(
-                "values: Invalid value: {}: values set must be empty for exists and does not exist",
-                list()
-            ));
+            faults.push(RequirementFault::Values(values.clone()));
         }
         Operator::GreaterThan | Operator::LessThan => {
             for (index, value) in values
@@ -277,8 +333,10 @@ fn requirement(
                 .enumerate()
                 .filter(|(_, value)| value.parse::<i64>().is_err())
             {
-                let quoted = quote(value);
-                problems.push(format!("values[{index}]: Invalid value: {quoted}: for 'Gt', 'Lt' operators, the value must be an integer"));
+                faults.push(RequirementFault::NotAnInteger {
+                    index,
+                    text: value.clone(),
+                });
             }
         }
         _ => {}
@@ -286,27 +344,21 @@ fn requirement(
     for (index, value) in values.iter().enumerate() {
         let sentences = names::label_value(value);
         if !sentences.is_empty() {
-            problems.push(joined(
-                &format!("values[{index}][{key}]"),
-                value,
-                &sentences,
-            ));
+            let path = format!("values[{index}][{key}]");
+            faults.extend(RequirementFault::text(path, value, sentences));
         }
     }
-    match problems.len() {
-        0 => {
-            // apimachinery keeps the values as a set and prints them sorted.
-            values.sort();
-            values.dedup();
-            Ok(Requirement {
-                key: key.to_owned(),
-                operator,
-                values,
-            })
-        }
-        1 => Err(problems.concat()),
-        _ => Err(format!("[{}]", problems.join(", "))),
+    if !faults.is_empty() {
+        return Err(SelectorError::Invalid(faults));
     }
+    // apimachinery keeps the values as a set and prints them sorted.
+    values.sort();
+    values.dedup();
+    Ok(Requirement {
+        key: key.to_owned(),
+        operator,
+        values,
+    })
 }
 
 /// Validates a structured selector in a spec; null is valid.

@@ -1,6 +1,6 @@
 //! The values of flags, and how their texts are read.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use clap::ValueEnum;
 use jiff::SignedDuration;
@@ -52,71 +52,100 @@ pub(crate) enum Output {
     Json,
 }
 
-pub(crate) fn port(text: &str) -> Result<u16, String> {
-    whole(text, 0, u32::from(u16::MAX))
-        .and_then(|port| u16::try_from(port).map_err(|error| error.to_string()))
+/// The reason why a text is not the value of a flag: what the value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ValueError {
+    /// A whole number in this range.
+    Whole { least: u32, most: u32 },
+    /// A time.
+    Duration,
+    /// A factor of simulated time.
+    Speed,
+    /// A size of a subnet.
+    SubnetSize,
+    /// A part of the whole.
+    Fraction,
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueError::Whole { least, most } => {
+                write!(f, "it must be a whole number from {least} to {most}")
+            }
+            ValueError::Duration => f.write_str("it must be a time like 90s, 5m or 1h30m"),
+            ValueError::Speed => f.write_str("it must be a number above 0, or max"),
+            ValueError::SubnetSize => {
+                let largest = largest_subnet(1);
+                write!(f, "it must be a size from /{largest} to /{SMALLEST_SUBNET}")
+            }
+            ValueError::Fraction => f.write_str(
+                "it must be a part of the whole, at least 0 and less than 1: 0.075 is 7.5 %",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+pub(crate) fn port(text: &str) -> Result<u16, ValueError> {
+    text.parse().map_err(|_| ValueError::Whole {
+        least: 0,
+        most: u16::MAX.into(),
+    })
 }
 
 /// Reads a time as Go writes it: `90s`, `5m`, `1h30m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, ValueError> {
     let time: Option<SignedDuration> = text.parse().ok();
     time.and_then(|time| Duration::try_from(time).ok())
         .filter(|time| !time.is_zero())
-        .ok_or_else(|| "it must be a time like 90s, 5m or 1h30m".to_owned())
+        .ok_or(ValueError::Duration)
 }
 
-pub(super) fn nodes(text: &str) -> Result<u32, String> {
+pub(super) fn nodes(text: &str) -> Result<u32, ValueError> {
     whole(text, 1, MOST_NODES)
 }
 
-pub(super) fn pods(text: &str) -> Result<u32, String> {
+pub(super) fn pods(text: &str) -> Result<u32, ValueError> {
     whole(text, 1, MOST_NODES * MOST_PODS_PER_NODE)
 }
 
-/// Parses a number in a range, or returns the range as the error.
-pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
+/// Parses a number in a range.
+pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, ValueError> {
     let number = text.parse().ok();
     number
         .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
+        .ok_or(ValueError::Whole { least, most })
 }
 
 /// The most looks that `--effort` may ask for.
 const MOST_LOOKS: u32 = 1_000_000_000;
 
 /// Parses how long to search for a cheaper plan.
-pub(crate) fn looks(text: &str) -> Result<u64, String> {
+pub(crate) fn looks(text: &str) -> Result<u64, ValueError> {
     whole(text, 0, MOST_LOOKS).map(u64::from)
 }
 
-pub(crate) fn speed(text: &str) -> Result<Speed, String> {
+pub(crate) fn speed(text: &str) -> Result<Speed, ValueError> {
     if text == "max" {
         return Ok(Speed::INSTANT);
     }
     let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
-    factor
-        .and_then(Speed::times)
-        .ok_or_else(|| "it must be a number above 0, or max".to_owned())
+    factor.and_then(Speed::times).ok_or(ValueError::Speed)
 }
 
 /// Parses the size of a subnet, `/24` or `24`, and returns its prefix length.
-pub(crate) fn subnet_size(text: &str) -> Result<u8, String> {
+pub(crate) fn subnet_size(text: &str) -> Result<u8, ValueError> {
     let bits = text.strip_prefix('/').unwrap_or(text).parse().ok();
     bits.filter(|bits| (largest_subnet(1)..=SMALLEST_SUBNET).contains(bits))
-        .ok_or_else(|| {
-            format!(
-                "it must be a size from /{} to /{SMALLEST_SUBNET}",
-                largest_subnet(1)
-            )
-        })
+        .ok_or(ValueError::SubnetSize)
 }
 
-pub(crate) fn feature_gates(text: &str) -> Result<FeatureGates, String> {
+pub(crate) fn feature_gates(text: &str) -> Result<FeatureGates, ParseGatesError> {
     text.parse()
-        .map_err(|error: ParseGatesError| error.to_string())
 }
 
-pub(super) fn address_faults(text: &str) -> Result<AddressFaults, String> {
+pub(super) fn address_faults(text: &str) -> Result<AddressFaults, ParseFaultsError> {
     text.parse()
-        .map_err(|error: ParseFaultsError| error.to_string())
 }

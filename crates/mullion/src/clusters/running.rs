@@ -4,6 +4,7 @@
 //! removes it.
 
 use std::{
+    fmt,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -12,7 +13,7 @@ use std::{
 use jiff::Timestamp;
 use kube::{
     Client,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -151,6 +152,27 @@ fn is_held(lock: &Path) -> bool {
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
+/// The reason why a cluster's kubeconfig is unusable.
+#[derive(Debug)]
+pub(crate) enum AccessError {
+    /// It has another form.
+    Form(serde_json::Error),
+    /// It names no usable user or server.
+    Kubeconfig(KubeconfigError),
+    /// No client can be made from it.
+    Client(kube::Error),
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AccessError::Form(error) => write!(f, "{error}"),
+            AccessError::Kubeconfig(error) => write!(f, "{error}"),
+            AccessError::Client(error) => write!(f, "{error}"),
+        }
+    }
+}
+
 impl Record {
     /// Returns the port of the cluster's API.
     pub(crate) fn port(&self) -> Option<&str> {
@@ -160,14 +182,14 @@ impl Record {
     /// Returns a client with the administrator's rights.
     ///
     /// # Errors
-    /// The reason why its kubeconfig is unusable.
-    pub(crate) async fn client(&self) -> Result<Client, String> {
+    /// Its kubeconfig is unusable.
+    pub(crate) async fn client(&self) -> Result<Client, AccessError> {
         let config: Kubeconfig =
-            serde_json::from_value(self.access.clone()).map_err(|error| error.to_string())?;
+            serde_json::from_value(self.access.clone()).map_err(AccessError::Form)?;
         let options = KubeConfigOptions::default();
         let config = kubeconfig::client_config(config, &options).await;
-        let config = config.map_err(|error| error.to_string())?;
-        Client::try_from(config).map_err(|error| error.to_string())
+        let config = config.map_err(AccessError::Kubeconfig)?;
+        Client::try_from(config).map_err(AccessError::Client)
     }
 
     /// Returns whether the cluster is still running.

@@ -77,7 +77,10 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
             "one that is started with --name NAME or --data-dir DIR can be copied while it runs",
         ));
     }
-    let client = record.client().await.map_err(|why| failed(&why))?;
+    let client = record
+        .client()
+        .await
+        .map_err(|why| failed(&why.to_string()))?;
     copy(client, to).await.map_err(|stopped| match stopped {
         SnapshotFailure::Unwritten(failure) => failure,
         SnapshotFailure::Silent => failed(&format!("no answer within {} s", PATIENCE.as_secs()))

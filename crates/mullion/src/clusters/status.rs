@@ -3,7 +3,7 @@
 //! The answer is "yes" (exit code 0) if it runs and its API responds. Booting nodes do not matter: a cluster that buys nodes often has
 //! some.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    NamedCluster, StoredCluster, age, flag, no_such, one_kept, one_running, running::Record,
+    NamedCluster, StoredCluster, age, flag, no_such, one_kept, one_running,
+    running::{AccessError, Record},
 };
 use crate::{cli::Output, failure::Failure, out, up};
 
@@ -49,12 +50,33 @@ struct Nodes {
     all: usize,
 }
 
+/// The reason why an API does not respond.
+#[derive(Debug)]
+enum Silence {
+    /// The kubeconfig of the cluster is unusable.
+    Access(AccessError),
+    /// The API refuses a request, or cannot be reached.
+    Api(kube::Error),
+    /// The time is over.
+    NoAnswer,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Silence::Access(error) => write!(f, "{error}"),
+            Silence::Api(error) => write!(f, "{error}"),
+            Silence::NoAnswer => write!(f, "no answer within {} s", PATIENCE.as_secs()),
+        }
+    }
+}
+
 /// Counts the nodes of a running cluster.
 ///
 /// # Errors
-/// The reason why the API does not respond.
-async fn nodes(record: &Record) -> Result<Nodes, String> {
-    let client = record.client().await?;
+/// The API does not respond.
+async fn nodes(record: &Record) -> Result<Nodes, Silence> {
+    let client = record.client().await.map_err(Silence::Access)?;
     let nodes: Api<Node> = Api::all(client);
     let all = ListParams::default();
     match timeout(PATIENCE, nodes.list(&all)).await {
@@ -62,12 +84,12 @@ async fn nodes(record: &Record) -> Result<Nodes, String> {
             ready: list.iter().filter(|node| up::nodes::is_ready(node)).count(),
             all: list.items.len(),
         }),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(Err(error)) => Err(Silence::Api(error)),
+        Err(_) => Err(Silence::NoAnswer),
     }
 }
 
-fn running(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) -> String {
+fn running(record: &Record, nodes: &Result<Nodes, Silence>, now: Timestamp) -> String {
     let age = age(now.duration_since(record.started));
     let shown =
         |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -100,12 +122,12 @@ fn running(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) -> St
     text
 }
 
-fn running_json(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) -> Value {
+fn running_json(record: &Record, nodes: &Result<Nodes, Silence>, now: Timestamp) -> Value {
     let counts = nodes.as_ref().ok();
     json!({
         "name": record.name, "state": "running", "server": record.server, "pid": record.pid,
         "kubeconfig": record.kubeconfig, "directory": record.directory, "log": record.log, "started": record.started,
-        "uptimeSeconds": now.duration_since(record.started).as_secs(), "answers": nodes.is_ok(), "error": nodes.as_ref().err(),
+        "uptimeSeconds": now.duration_since(record.started).as_secs(), "answers": nodes.is_ok(), "error": nodes.as_ref().err().map(ToString::to_string),
         "nodes": counts.map(|Nodes { ready, all }| json!({ "ready": ready, "all": all })),
     })
 }
@@ -146,7 +168,7 @@ mod tests {
             ..record.clone()
         };
         let nodes = Ok(Nodes { ready: 2, all: 3 });
-        let none = Err("no answer within 10 s".to_owned());
+        let none = Err(Silence::NoAnswer);
         let kept = StoredCluster {
             name: "old".into(),
             directory: PathBuf::from("/var/old"),

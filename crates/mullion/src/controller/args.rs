@@ -1,6 +1,6 @@
 //! The flags of `mullion controller`, and the parts that they start.
 
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, str::FromStr};
+use std::{collections::BTreeSet, error::Error, fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::{Args, ValueEnum};
@@ -110,17 +110,28 @@ impl Default for Parts {
     }
 }
 
-impl FromStr for Parts {
-    type Err = String;
+/// A word that is no part.
+#[derive(Debug)]
+pub(crate) struct UnknownPart(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl fmt::Display for UnknownPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
+        write!(f, "{:?} is none of {}", self.0, names.join(", "))
+    }
+}
+
+impl Error for UnknownPart {}
+
+impl FromStr for Parts {
+    type Err = UnknownPart;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPart> {
         let part = |word: &str| {
             let word = word.trim();
             let mut all = Part::ALL.into_iter();
-            all.find(|part| part.name() == word).ok_or_else(|| {
-                let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
-                format!("{word:?} is none of {}", names.join(", "))
-            })
+            all.find(|part| part.name() == word)
+                .ok_or_else(|| UnknownPart(word.to_owned()))
         };
         text.split(',')
             .map(part)
@@ -419,15 +430,27 @@ impl ControllerArgs {
 }
 
 /// Checks a certificate authority in the form that kubeconfigs and Karpenter use (PEM in base64); empty means that none is given.
-fn authority(text: &str) -> Result<String, String> {
+fn authority(text: &str) -> Result<String, NotPem> {
     let pem = BASE64_STANDARD.decode(text).ok();
     let is_pem = pem.is_some_and(|pem| pem.is_empty() || pem.starts_with(b"-----BEGIN "));
     if is_pem {
         Ok(text.to_owned())
     } else {
-        Err("it must be PEM in base64, as certificate-authority-data of a kubeconfig".to_owned())
+        Err(NotPem)
     }
 }
+
+/// A certificate authority has another form.
+#[derive(Debug)]
+struct NotPem;
+
+impl fmt::Display for NotPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it must be PEM in base64, as certificate-authority-data of a kubeconfig")
+    }
+}
+
+impl Error for NotPem {}
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use mullion_api::account::{
 use mullion_cloud::{Account, AccountChange, AccountError, Instances, sim::SimulatedAccount};
 use serde_json::Value;
 
-use super::{kinds::kind, request, snapshot::Unknown};
+use super::{change::ChangeError, kinds::kind, request, snapshot::Unknown};
 
 /// How often a change is retried after another client changed the account at the same time.
 const TRIES: usize = 5;
@@ -132,22 +132,22 @@ pub(super) fn simulated(object: &Value) -> Result<SimulatedAccount, serde_json::
 /// Changes the simulated account.
 ///
 /// # Errors
-/// The change was refused; the error says why.
-pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<(), String> {
+/// The change was refused.
+pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<(), ChangeError> {
     let path = format!("{}/{NAME}", kind("SimulatedAccount").collection(""));
     for _ in 0..TRIES {
         let read = request::send(client, Method::GET, &path, None).await;
-        let mut object = read.map_err(|refused| refused.why)?;
-        let account = simulated(&object).map_err(|error| error.to_string())?;
+        let mut object = read.map_err(ChangeError::Request)?;
+        let account = simulated(&object).map_err(ChangeError::Form)?;
         let changed = account.change(change).await;
-        changed.map_err(|error| error.to_string())?;
-        object["spec"] = serde_json::to_value(account.spec()).map_err(|error| error.to_string())?;
+        changed.map_err(ChangeError::Account)?;
+        object["spec"] = serde_json::to_value(account.spec()).map_err(ChangeError::Form)?;
         match request::send(client, Method::PUT, &path, Some(&object)).await {
             Ok(_) => return Ok(()),
             // Another client has changed the account meanwhile, so the change is applied to the new state.
             Err(refused) if refused.code == 409 => {}
-            Err(refused) => return Err(refused.why),
+            Err(refused) => return Err(ChangeError::Request(refused)),
         }
     }
-    Err("somebody else changes the simulated account all the time".to_owned())
+    Err(ChangeError::Contended)
 }

@@ -1,17 +1,17 @@
 //! Defines the changes that fix a problem. A change is data; it is shown as the command that a user would type, and made through the user's
 //! own kubeconfig.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use http::Method;
 use kube::Client;
-use mullion_cloud::AccountChange;
+use mullion_cloud::{AccountChange, AccountError};
 use serde_json::{Value, json};
 
 use super::{
     account,
     kinds::kind,
-    request,
+    request::{self, RequestFailure},
     snapshot::{name_of, namespace_of},
 };
 
@@ -77,12 +77,12 @@ impl Change {
     /// Makes the change. `versions` has the resource versions of the objects that earlier changes have written, by path.
     ///
     /// # Errors
-    /// The change was refused; the error says why.
+    /// The change was refused.
     pub(super) async fn make(
         &self,
         client: &Client,
         versions: &mut Versions,
-    ) -> Result<(), String> {
+    ) -> Result<(), ChangeError> {
         let (method, path, body) = match self {
             Change::Create { object, .. } => {
                 let path = kind_of(object).collection(namespace_of(object));
@@ -112,12 +112,38 @@ impl Change {
             Change::Account(change) => return account::change(client, change).await,
         };
         match request::send(client, method.clone(), &path, Some(&body)).await {
-            Err(refused) if !is_done(&method, refused.code) => Err(refused.why),
+            Err(refused) if !is_done(&method, refused.code) => Err(ChangeError::Request(refused)),
             Ok(mut written) if method == Method::PATCH => {
                 versions.insert(path, written["metadata"]["resourceVersion"].take());
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// The reason why a change was not made.
+#[derive(Debug)]
+pub(super) enum ChangeError {
+    /// The API server refuses a request, or does not answer.
+    Request(RequestFailure),
+    /// The simulated account is malformed.
+    Form(serde_json::Error),
+    /// The simulated account refuses the change.
+    Account(AccountError),
+    /// Other clients change the simulated account at the same time.
+    Contended,
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeError::Request(refused) => f.write_str(&refused.why),
+            ChangeError::Form(error) => write!(f, "{error}"),
+            ChangeError::Account(error) => write!(f, "{error}"),
+            ChangeError::Contended => {
+                f.write_str("somebody else changes the simulated account all the time")
+            }
         }
     }
 }

@@ -62,15 +62,19 @@ pub(super) fn foreign(found: &KubeconfigContent) -> Option<String> {
     other.or_else(|| is_empty_config(config).then(|| "an empty kubeconfig".to_owned()))
 }
 
+/// An entry of another program, by its title.
+#[derive(Debug)]
+pub(super) struct ForeignEntry(pub(super) String);
+
 /// Checks that no entry with this name was written by another program.
 ///
 /// # Errors
-/// The foreign entry.
-pub(super) fn check_name_is_free(config: &Value, name: &str) -> Result<(), String> {
+/// Another program wrote one.
+pub(super) fn check_name_is_free(config: &Value, name: &str) -> Result<(), ForeignEntry> {
     for (list, key) in LISTS {
         let mut taken = items(config, list).filter(|item| item["name"] == name);
         if let Some(item) = taken.find(|item| mark_of(item, key).is_none()) {
-            return Err(title(item, key));
+            return Err(ForeignEntry(title(item, key)));
         }
     }
     Ok(())

@@ -124,13 +124,15 @@ impl Target {
                 let other_files = other_files(path);
                 let others = other_files.iter().map(|(path, config)| (&**path, config));
                 for (path, config) in others.chain([(path, &config)]) {
-                    entries::check_name_is_free(config, name).map_err(|title| {
-                        Failure::input(format!(
+                    entries::check_name_is_free(config, name).map_err(
+                        |entries::ForeignEntry(title)| {
+                            Failure::input(format!(
                             "{} has a {title} that Mullion did not write, so it is not replaced",
                             path.display()
                         ))
                         .hint("give the cluster another name: --name NAME")
-                    })?;
+                        },
+                    )?;
                 }
                 let leads = entries::servers(&config, Some(name));
                 match running(leads, own) {

@@ -3,7 +3,10 @@
 //! The controllers apply those rules to watched objects; this module applies them to the objects of one moment. Commands that the
 //! controllers carry out at the moment are not visible here, only their effects: the taint on the node and the deletion of its NodeClaim.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -18,7 +21,7 @@ use mullion_controllers::{
     disruption::{
         budget,
         candidate::{LEAVING, held},
-        consolidation::{pool_terms, price, priced, refusal},
+        consolidation::{UnknownPrice, pool_terms, price, priced, refusal},
         emptiness,
         protection::{Budgets, disruption_milli},
     },
@@ -48,6 +51,36 @@ pub(super) struct ConsolidationInput {
     pub(super) closed: Vec<String>,
     /// Nodes that are not candidates, each with the reason.
     pub(super) stays: Vec<(String, String)>,
+}
+
+/// The reason why a node is not a candidate.
+#[derive(Debug)]
+enum Stays {
+    /// A command of the controllers removes the node.
+    Leaving,
+    /// The node, a pod on it or the policy of its pool forbids the removal; the controllers say why.
+    Held(String),
+    /// The pool has a fixed number of nodes.
+    Fixed(String),
+    /// The pods of the node changed within `consolidateAfter` of the pool.
+    Young { seconds: u64, pool: String },
+    /// The price of the node is unknown.
+    Price(UnknownPrice),
+}
+
+impl fmt::Display for Stays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stays::Leaving => f.write_str(LEAVING),
+            Stays::Held(why) => f.write_str(why),
+            Stays::Fixed(pool) => write!(f, "NodePool {pool:?} has a fixed number of nodes"),
+            Stays::Young { seconds, pool } => write!(
+                f,
+                "pods came or went within the {seconds} s of consolidateAfter of NodePool {pool:?}"
+            ),
+            Stays::Price(why) => write!(f, "{why}"),
+        }
+    }
 }
 
 impl Objects {
@@ -113,7 +146,7 @@ impl Objects {
             let market = markets.of_claim(claim);
             match self.judge(claim, node, pool, market, hosts.contains(&name)) {
                 Ok(candidate) => found.candidates.push(candidate),
-                Err(why) => found.stays.push((name, why)),
+                Err(why) => found.stays.push((name, why.to_string())),
             }
         }
         for name in self.nodes.keys().filter(|name| !managed.contains(name)) {
@@ -157,35 +190,31 @@ impl Objects {
         pool: &NodePool,
         market: Option<&Market>,
         holds_chunks: bool,
-    ) -> Result<Candidate, String> {
+    ) -> Result<Candidate, Stays> {
         let name = node.name_any();
         // A node with the taint is being removed by a command of the controllers.
         if is_going(claim, node) {
-            return Err(LEAVING.to_owned());
+            return Err(Stays::Leaving);
         }
         if let Some(why) = held(claim, node, false).or_else(|| self.held_by(&name)) {
-            return Err(why);
+            return Err(Stays::Held(why));
         }
         if pool.spec.replicas.is_some() {
-            return Err(format!(
-                "NodePool {:?} has a fixed number of nodes",
-                pool.name_any()
-            ));
+            return Err(Stays::Fixed(pool.name_any()));
         }
         let on_it = || self.on(&name).iter();
         if let Some(why) = refusal(pool, !holds_chunks && emptiness::is_empty(on_it())) {
-            return Err(why);
+            return Err(Stays::Held(why));
         }
         if self.is_young(claim, pool) {
             let after = pool.spec.disruption.consolidate_after.duration();
-            return Err(format!(
-                "pods came or went within the {} s of consolidateAfter of NodePool {:?}",
-                after.unwrap_or_default().as_secs(),
-                pool.name_any()
-            ));
+            return Err(Stays::Young {
+                seconds: after.unwrap_or_default().as_secs(),
+                pool: pool.name_any(),
+            });
         }
         let disruption_milli = disruption_milli(on_it().filter(|pod| is_reschedulable(pod)));
-        priced(claim, &name, pool, disruption_milli, market)
+        priced(claim, &name, pool, disruption_milli, market).map_err(Stays::Price)
     }
 
     /// Returns the terms for removing nodes of a pool: how many more its disruption budgets allow, and the pool's total price and

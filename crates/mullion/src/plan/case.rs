@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    fmt,
     io::Read,
     path::Path,
     sync::Arc,
@@ -17,7 +18,7 @@ use mullion_controllers::{
     state::convert,
 };
 use mullion_engine::{
-    Cluster, Options,
+    Cluster, ModelError, Options,
     model::{NodeSpec, PodSpec, PodTemplate, ResourceMap, StringMap},
     provision::{InstanceType, NodeTemplate, Offering, PlanRequest, Requirement},
 };
@@ -84,22 +85,69 @@ pub(super) fn catalogue(path: &Path) -> Result<Catalogue, Failure> {
     for (name, class) in classes {
         let mut types = Vec::with_capacity(class.types.len());
         for machine in class.types {
-            types.push(Arc::new(machine.read().map_err(refuse)?));
+            types.push(Arc::new(
+                machine.read().map_err(|why| refuse(why.to_string()))?,
+            ));
         }
         catalogue.insert(name, types);
     }
     Ok(catalogue)
 }
 
+/// The reason why a catalogue or a case has no plan.
+#[derive(Debug)]
+pub(super) enum CaseError {
+    /// The line is not JSON of its type.
+    Form(serde_json::Error),
+    /// An instance type has an impossible price.
+    Price { name: String, usd: f64 },
+    /// A node, a pod or the plan has an invalid amount.
+    Model(ModelError),
+    /// There are too many pods.
+    TooManyPods,
+    /// A pool refers to a class that the catalogue does not have.
+    NoClass { pool: String, class: String },
+}
+
+impl fmt::Display for CaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // A case is one line of a file, so the parser's own line number would mislead.
+            CaseError::Form(error) => {
+                let error = error.to_string();
+                f.write_str(&error.replace(" at line 1 column ", " at column "))
+            }
+            CaseError::Price { name, usd } => write!(
+                f,
+                "{name} costs {usd}, which is no price in US dollars an hour"
+            ),
+            CaseError::Model(error) => write!(f, "{error}"),
+            CaseError::TooManyPods => write!(f, "more than {MOST_PODS} pods"),
+            CaseError::NoClass { pool, class } => {
+                write!(
+                    f,
+                    "NodePool {pool}: the catalogue has no node class {class}"
+                )
+            }
+        }
+    }
+}
+
+impl From<ModelError> for CaseError {
+    fn from(error: ModelError) -> Self {
+        CaseError::Model(error)
+    }
+}
+
 impl Machine {
-    fn read(self) -> Result<InstanceType, String> {
+    fn read(self) -> Result<InstanceType, CaseError> {
         let mut offerings = Vec::with_capacity(self.offerings.len());
         for sold in self.offerings {
             if !(0.0..=1e9).contains(&sold.price) {
-                return Err(format!(
-                    "{} costs {}, which is no price in US dollars an hour",
-                    self.name, sold.price
-                ));
+                return Err(CaseError::Price {
+                    name: self.name,
+                    usd: sold.price,
+                });
             }
             offerings.push(Offering {
                 zone: sold.zone,
@@ -151,25 +199,23 @@ struct Group {
 /// Reads a line and returns the cluster of the case and the request to plan.
 ///
 /// # Errors
-/// The line is malformed or contradicts itself; the error says why.
-pub(super) fn read(line: &[u8], catalogue: &Catalogue) -> Result<(Cluster, PlanRequest), String> {
-    // A case is one line of a file, so the parser's own line number would mislead.
-    let Line { case } = serde_json::from_slice(line).map_err(|error| {
-        error
-            .to_string()
-            .replace(" at line 1 column ", " at column ")
-    })?;
+/// The line is malformed or contradicts itself.
+pub(super) fn read(
+    line: &[u8],
+    catalogue: &Catalogue,
+) -> Result<(Cluster, PlanRequest), CaseError> {
+    let Line { case } = serde_json::from_slice(line).map_err(CaseError::Form)?;
     let mut cluster = Cluster::new(Options { os_filter: false });
     for node in &case.nodes {
-        cluster.add_node(node).map_err(|error| error.to_string())?;
+        cluster.add_node(node)?;
     }
     for pod in &case.bound {
-        cluster.add_pod(pod).map_err(|error| error.to_string())?;
+        cluster.add_pod(pod)?;
     }
     let mut pods = Vec::new();
     for group in &case.pods {
         if pods.len().saturating_add(group.count) > MOST_PODS {
-            return Err(format!("more than {MOST_PODS} pods"));
+            return Err(CaseError::TooManyPods);
         }
         let template = template_of(&group.template);
         pods.extend((0..group.count).map(|index| PodSpec {
@@ -198,12 +244,13 @@ fn template_of(template: &PodTemplateSpec) -> PodTemplate {
 }
 
 impl Case {
-    fn template(&self, pool: &NodePool, catalogue: &Catalogue) -> Result<NodeTemplate, String> {
+    fn template(&self, pool: &NodePool, catalogue: &Catalogue) -> Result<NodeTemplate, CaseError> {
         let name = pool.name_any();
         let class = &pool.spec.template.spec.node_class_ref.name;
-        let known = catalogue
-            .get(class)
-            .ok_or_else(|| format!("NodePool {name}: the catalogue has no node class {class}"))?;
+        let known = catalogue.get(class).ok_or_else(|| CaseError::NoClass {
+            pool: name.clone(),
+            class: class.clone(),
+        })?;
         let listed = self.types.get(class).filter(|types| !types.is_empty());
         let requirements: Vec<Requirement> = pool
             .spec

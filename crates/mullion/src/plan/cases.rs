@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::{answer, case};
+use super::{
+    answer,
+    case::{self, CaseError},
+};
 use crate::{failure::Failure, lines};
 
 const FORM: &str = r#"a line a case: {"case": {"nodePools": [...], "pods": [...], "nodes": [...], ...}}; see docs/plan.md"#;
@@ -16,9 +19,8 @@ pub(super) fn run(catalogue: &Path, cases: &Path) -> Result<(), Failure> {
     lines::answer_all(cases, FORM, || {
         |line: &[u8], text: &mut Vec<u8>| {
             let (mut cluster, request) = case::read(line, &catalogue)?;
-            let plan = cluster.plan(&request).map_err(|error| error.to_string())?;
-            serde_json::to_writer(text, &answer::of(&plan, &cluster))
-                .map_err(|error| error.to_string())
+            let plan = cluster.plan(&request)?;
+            serde_json::to_writer(text, &answer::of(&plan, &cluster)).map_err(CaseError::Form)
         }
     })
 }

@@ -1,5 +1,7 @@
 //! Implements `--scale`: a workload has more or fewer pods in the plan.
 
+use std::fmt;
+
 use mullion_engine::model::{PodSpec, PodVolume};
 
 use super::input::Input;
@@ -27,24 +29,44 @@ const KINDS: [(&str, &[&str]); 5] = [
 /// The largest number of pods that can be planned for.
 const MOST_PODS: usize = 1_000_000;
 
+/// The reason why a text names no workload and its number of pods.
+#[derive(Debug, PartialEq)]
+pub(super) enum ScaleError {
+    Form,
+    Kind(String),
+    Pods,
+}
+
+impl fmt::Display for ScaleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ScaleError::Form => f.write_str("it must be KIND/NAME=N, as in deployment/web=200"),
+            ScaleError::Kind(kind) => {
+                let kinds = KINDS.map(|(_, names)| names[0]);
+                write!(f, "{kind} is not one of {}", kinds.join(", "))
+            }
+            ScaleError::Pods => write!(f, "the number of pods must be 0 to {MOST_PODS}"),
+        }
+    }
+}
+
+impl std::error::Error for ScaleError {}
+
 impl Scale {
     /// Parses `deployment/web=200`.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, ScaleError> {
         let parts = text.split_once('=').and_then(|(object, pods)| {
             let (kind, name) = object.split_once('/')?;
             Some((kind, name, pods))
         });
-        let (kind, name, pods) = parts.ok_or("it must be KIND/NAME=N, as in deployment/web=200")?;
+        let (kind, name, pods) = parts.ok_or(ScaleError::Form)?;
         let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
-        let (kind, _) = known.ok_or_else(|| {
-            let kinds = KINDS.map(|(_, names)| names[0]);
-            format!("{kind} is not one of {}", kinds.join(", "))
-        })?;
+        let (kind, _) = known.ok_or_else(|| ScaleError::Kind(kind.to_owned()))?;
         let pods = pods.parse().ok().filter(|pods| *pods <= MOST_PODS);
         Ok(Scale {
             kind,
             name: name.to_owned(),
-            pods: pods.ok_or_else(|| format!("the number of pods must be 0 to {MOST_PODS}"))?,
+            pods: pods.ok_or(ScaleError::Pods)?,
         })
     }
 }
@@ -175,7 +197,8 @@ mod tests {
             ),
             ("rs/a=-1", "the number of pods must be 0 to 1000000"),
         ] {
-            assert_eq!(Scale::parse(text), Err(why.to_owned()));
+            let refused = Scale::parse(text).map_err(|error| error.to_string());
+            assert_eq!(refused, Err(why.to_owned()));
         }
     }
 }

@@ -240,7 +240,7 @@ impl Faults {
         };
         let kind = match object.spec.fault.parse::<FaultKind>() {
             Ok(kind) => kind,
-            Err(why) => return refused(why, Vec::new()),
+            Err(why) => return refused(why.to_string(), Vec::new()),
         };
         let fault = match self.ec2.fault(kind, &object.spec.target) {
             Ok(fault) => fault,

@@ -1,6 +1,6 @@
 //! `--images FILE`: facts about the user's own images that their tags do not show, which precede the built-in table.
 
-use std::{borrow::Cow, path::Path};
+use std::{borrow::Cow, fmt, path::Path};
 
 use mullion_engine::{
     images::{ImageRow, ImageTable, Published},
@@ -8,7 +8,10 @@ use mullion_engine::{
 };
 use serde::Deserialize;
 
-use crate::{failure::Failure, input};
+use crate::{
+    failure::Failure,
+    input::{self, FieldsError},
+};
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
 
@@ -63,8 +66,30 @@ pub(crate) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
     parse(&text).map_err(|why| Failure::input(format!("{}: {why}", input::named(path))).hint(HINT))
 }
 
-fn parse(text: &str) -> Result<ImageTable, String> {
-    let file: File = input::fields(text)?;
+/// The reason why a text is not a table of images; the first text of a variant is the path of the field.
+#[derive(Debug)]
+enum TableError {
+    Fields(FieldsError),
+    Build(String, String),
+    NotWindows(String),
+    TooLarge(String, u64),
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableError::Fields(error) => write!(f, "{error}"),
+            TableError::Build(at, text) => {
+                write!(f, "{at}: {text:?} is not a build such as 10.0.20348")
+            }
+            TableError::NotWindows(at) => write!(f, "{at}: only a Windows image has a build"),
+            TableError::TooLarge(at, megabytes) => write!(f, "{at}: {megabytes} is too large"),
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<ImageTable, TableError> {
+    let file: File = input::fields(text).map_err(TableError::Fields)?;
     let mut builds = Builds::default();
     for (index, named) in file.builds.into_iter().enumerate() {
         let build = build(&named.build, &format!("builds[{index}].build"))?;
@@ -85,7 +110,7 @@ fn parse(text: &str) -> Result<ImageTable, String> {
         let published = match (image.os, fixed) {
             (Os::Windows, build) => Published::Windows(build),
             (_, Some(_)) => {
-                return Err(format!("{}: only a Windows image has a build", at("build")));
+                return Err(TableError::NotWindows(at("build")));
             }
             (Os::Linux, None) => Published::Linux,
             (Os::Any, None) => Published::Both,
@@ -93,7 +118,7 @@ fn parse(text: &str) -> Result<ImageTable, String> {
         let bytes = image
             .megabytes
             .checked_mul(1_000_000)
-            .ok_or_else(|| format!("{}: {} is too large", at("megabytes"), image.megabytes))?;
+            .ok_or_else(|| TableError::TooLarge(at("megabytes"), image.megabytes))?;
         rows.push(ImageRow {
             repository: Cow::Owned(image.repository),
             published,
@@ -104,9 +129,9 @@ fn parse(text: &str) -> Result<ImageTable, String> {
     Ok(ImageTable::extended(rows, builds))
 }
 
-fn build(text: &str, at: &str) -> Result<Build, String> {
+fn build(text: &str, at: &str) -> Result<Build, TableError> {
     text.parse()
-        .map_err(|_| format!("{at}: {text:?} is not a build such as 10.0.20348"))
+        .map_err(|_| TableError::Build(at.to_owned(), text.to_owned()))
 }
 
 #[cfg(test)]
@@ -124,11 +149,14 @@ mod tests {
         );
         let wrong = parse("images: [{repository: a, os: linux, build: 10.0.20348}]")
             .expect_err("a Linux image has no build");
-        assert_eq!(wrong, "images[0].build: only a Windows image has a build");
+        assert_eq!(
+            wrong.to_string(),
+            "images[0].build: only a Windows image has a build"
+        );
         let wrong =
             parse("images: [{repository: a, os: windows, build: '2022'}]").expect_err("no build");
         assert_eq!(
-            wrong,
+            wrong.to_string(),
             "images[0].build: \"2022\" is not a build such as 10.0.20348"
         );
         assert!(parse("images: [{repository: a, os: bsd}]").is_err());

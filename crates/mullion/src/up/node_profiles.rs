@@ -1,6 +1,6 @@
 //! `--node-profiles FILE`: the boot times, image pull speeds and memory of the user's own nodes.
 
-use std::{num::NonZeroU64, path::Path, time::Duration};
+use std::{fmt, num::NonZeroU64, path::Path, time::Duration};
 
 use mullion_api::ami::{AmiFamily, Os};
 use mullion_cloud::{
@@ -9,7 +9,10 @@ use mullion_cloud::{
 };
 use serde::Deserialize;
 
-use crate::{failure::Failure, input};
+use crate::{
+    failure::Failure,
+    input::{self, FieldsError},
+};
 
 const HINT: &str =
     "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}]";
@@ -51,24 +54,74 @@ pub(crate) fn read(file: Option<&Path>) -> Result<NodeProfiles, Failure> {
     parse(&text).map_err(|why| Failure::input(format!("{}: {why}", input::named(path))).hint(HINT))
 }
 
-fn parse(text: &str) -> Result<NodeProfiles, String> {
-    let file: File = input::fields(text)?;
+fn parse(text: &str) -> Result<NodeProfiles, ProfileError> {
+    let file: File = input::fields(text).map_err(ProfileError::Fields)?;
     let rows = file.nodes.into_iter().enumerate();
     let profiles = rows.map(|(index, row)| profile(row, index));
     profiles.collect::<Result<_, _>>().map(NodeProfiles)
 }
 
-fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
-    let at = |field: &str| format!("nodes[{index}].{field}");
+/// The reason why a text holds no profiles of nodes.
+#[derive(Debug)]
+enum ProfileError {
+    Fields(FieldsError),
+    /// A field of the node with this index has a value that cannot be.
+    Field {
+        index: usize,
+        field: &'static str,
+        why: Unfit,
+    },
+}
+
+/// The reason why a field cannot have a value.
+#[derive(Debug)]
+enum Unfit {
+    Images(String),
+    NotWindows,
+    LongerThanADay(u64),
+    Speed(u64),
+    HiddenMemory(f64),
+    ReservedMemory(u64),
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (index, field, why) = match self {
+            ProfileError::Fields(error) => return write!(f, "{error}"),
+            ProfileError::Field { index, field, why } => (index, field, why),
+        };
+        write!(f, "nodes[{index}].{field}: ")?;
+        match why {
+            Unfit::Images(name) => write!(
+                f,
+                "{name:?} is neither linux nor windows nor an amiFamily such as WindowsServer2022CoreContainer"
+            ),
+            Unfit::NotWindows => f.write_str("only Windows nodes have it"),
+            Unfit::LongerThanADay(seconds) => {
+                write!(f, "{seconds} is more than a day of {LONGEST_S} seconds")
+            }
+            Unfit::Speed(megabytes) => {
+                write!(f, "{megabytes} is not between 1 and {FASTEST_MB}")
+            }
+            Unfit::HiddenMemory(percent) => {
+                write!(f, "{percent} is not at least 0 and less than 100")
+            }
+            Unfit::ReservedMemory(mebibytes) => {
+                write!(f, "{mebibytes} is more than {MOST_MIB}")
+            }
+        }
+    }
+}
+
+fn profile(row: Row, index: usize) -> Result<NodeProfile, ProfileError> {
+    let wrong = |field, why| ProfileError::Field { index, field, why };
     let images = match row.images.as_str() {
         "linux" => Images::Of(Os::Linux),
         "windows" => Images::Of(Os::Windows),
-        name => name.parse().map(Images::Family).map_err(|_| {
-            format!(
-                "{}: {name:?} is neither linux nor windows nor an amiFamily such as WindowsServer2022CoreContainer",
-                at("images")
-            )
-        })?,
+        name => {
+            let family = name.parse().map(Images::Family);
+            family.map_err(|_| wrong("images", Unfit::Images(name.to_owned())))?
+        }
     };
     let os = match images {
         Images::Of(os) => os,
@@ -79,43 +132,31 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
         ("domainJoin", row.domain_join),
     ] {
         if is_set && os == Os::Linux {
-            return Err(format!("{}: only Windows nodes have it", at(field)));
+            return Err(wrong(field, Unfit::NotWindows));
         }
     }
-    let time = |field: &str, seconds: Option<u64>| match seconds {
-        Some(seconds) if seconds > LONGEST_S => Err(format!(
-            "{}: {seconds} is more than a day of {LONGEST_S} seconds",
-            at(field)
-        )),
+    let time = |field, seconds: Option<u64>| match seconds {
+        Some(seconds) if seconds > LONGEST_S => Err(wrong(field, Unfit::LongerThanADay(seconds))),
         seconds => Ok(seconds.map(Duration::from_secs)),
     };
-    let speed = |field: &str, megabytes: Option<u64>| match megabytes {
+    let speed = |field, megabytes: Option<u64>| match megabytes {
         None => Ok(None),
         // One megabyte a second equals a thousand bytes a millisecond.
         Some(megabytes @ 1..=FASTEST_MB) => Ok(NonZeroU64::new(megabytes * 1_000)),
-        Some(megabytes) => Err(format!(
-            "{}: {megabytes} is not between 1 and {FASTEST_MB}",
-            at(field)
-        )),
+        Some(megabytes) => Err(wrong(field, Unfit::Speed(megabytes))),
     };
     let hidden = match row.hidden_memory_percent {
         None => None,
         Some(percent) => {
             let overhead = MemoryOverhead::of_fraction(percent / 100.0);
-            Some(overhead.ok_or_else(|| {
-                format!(
-                    "{}: {percent} is not at least 0 and less than 100",
-                    at("hiddenMemoryPercent")
-                )
-            })?)
+            let unfit = || wrong("hiddenMemoryPercent", Unfit::HiddenMemory(percent));
+            Some(overhead.ok_or_else(unfit)?)
         }
     };
     let reserved_bytes = match row.reserved_memory_mebibytes {
         Some(mebibytes) if mebibytes > MOST_MIB => {
-            return Err(format!(
-                "{}: {mebibytes} is more than {MOST_MIB}",
-                at("reservedMemoryMebibytes")
-            ));
+            let unfit = Unfit::ReservedMemory(mebibytes);
+            return Err(wrong("reservedMemoryMebibytes", unfit));
         }
         mebibytes => mebibytes.map(|mebibytes| mebibytes << 20),
     };
@@ -152,7 +193,7 @@ mod tests {
             "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}, {images: windows, domainJoin: true}]",
         );
         assert_eq!(read.expect("profiles").0.len(), 2);
-        let wrong = |text: &str| parse(text).expect_err("it is wrong");
+        let wrong = |text: &str| parse(text).expect_err("it is wrong").to_string();
         assert_eq!(
             wrong("nodes: [{images: Solaris}]"),
             "nodes[0].images: \"Solaris\" is neither linux nor windows nor an amiFamily such as WindowsServer2022CoreContainer"

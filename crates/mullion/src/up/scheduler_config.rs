@@ -31,7 +31,7 @@ pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
 
 /// Parses a text, or returns all mistakes in it.
 pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
-    let value: Value = input::fields(text).map_err(|why| vec![why])?;
+    let value: Value = input::fields(text).map_err(|why| vec![why.to_string()])?;
     Config::read(&value).map_err(|errors| errors.0.iter().map(ToString::to_string).collect())
 }
 

@@ -1,6 +1,6 @@
 //! Karpenter's settings as flags and variables of `mullion up`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use clap::{Args, ValueEnum};
 use mullion_cloud::MemoryOverhead;
@@ -8,7 +8,7 @@ use mullion_controllers::provisioner::Settings;
 use mullion_engine::provision::{MinValuesPolicy, PreferencePolicy};
 
 use crate::{
-    cli::{duration, whole},
+    cli::{ValueError, duration, whole},
     failure::Failure,
 };
 
@@ -90,16 +90,14 @@ pub(crate) struct KarpenterArgs {
 }
 
 /// Parses a fraction, as Karpenter does although the setting's name says percent.
-fn memory_overhead(text: &str) -> Result<MemoryOverhead, String> {
+fn memory_overhead(text: &str) -> Result<MemoryOverhead, ValueError> {
     let fraction: Option<f64> = text.parse().ok();
     fraction
         .and_then(MemoryOverhead::of_fraction)
-        .ok_or_else(|| {
-            "it must be a part of the whole, at least 0 and less than 1: 0.075 is 7.5 %".to_owned()
-        })
+        .ok_or(ValueError::Fraction)
 }
 
-fn reserved_enis(text: &str) -> Result<u32, String> {
+fn reserved_enis(text: &str) -> Result<u32, ValueError> {
     whole(text, 0, MOST_ENIS)
 }
 
@@ -137,14 +135,30 @@ pub(super) fn texts(settings: &Settings) -> BTreeMap<&'static str, String> {
     texts
 }
 
+/// A variable has an invalid value.
+#[derive(Debug, PartialEq)]
+pub(super) struct InvalidVariable {
+    variable: String,
+    value: String,
+}
+
+impl fmt::Display for InvalidVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be {:?}", self.variable, self.value)
+    }
+}
+
 /// Parses the output of [`texts`].
 ///
 /// # Errors
-/// A variable with an invalid value, and the value.
-pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String> {
+/// A variable has an invalid value.
+pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, InvalidVariable> {
     let mut settings = Settings::default();
     for (variable, text) in texts {
-        let wrong = || format!("{variable} cannot be {text:?}");
+        let wrong = || InvalidVariable {
+            variable: variable.clone(),
+            value: text.clone(),
+        };
         match variable.as_str() {
             PREFERENCES => {
                 settings.preferences = match Preferences::from_str(text, false) {
@@ -243,7 +257,8 @@ mod tests {
         assert_eq!(super::read(&told), Ok(settings));
         told.insert(PREFERENCES.to_owned(), "perhaps".to_owned());
         let wrong = "PREFERENCE_POLICY cannot be \"perhaps\"";
-        assert_eq!(super::read(&told), Err(wrong.to_owned()));
+        let refused = super::read(&told).map_err(|error| error.to_string());
+        assert_eq!(refused, Err(wrong.to_owned()));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Chunks {
             let chunks = if buffers::is_shut_out(buffer) {
                 Err("the feature gate CapacityBuffer of the cluster is off".to_owned())
             } else {
-                buffers::chunks(buffer, state, addresses)
+                buffers::chunks(buffer, state, addresses).map_err(|why| why.to_string())
             };
             let chunks = match chunks {
                 Ok(chunks) => chunks,

@@ -1,8 +1,8 @@
 //! Implements `mullion why --cases`: it explains pods of many small clusters, one per line.
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
-use mullion_engine::Cluster;
+use mullion_engine::{Cluster, ModelError};
 
 use super::{
     answer::{self, Record},
@@ -19,33 +19,56 @@ pub(super) fn run(path: &Path, empty: &Cluster) -> Result<(), Failure> {
     })
 }
 
-/// Returns an error's text without the line number, because the reader sees a line of the file and not a text with lines.
-fn whole(error: &serde_json::Error) -> String {
-    error
-        .to_string()
-        .replace(" at line 1 column ", " at column ")
+/// The reason why a case has no answer.
+#[derive(Debug)]
+pub(super) enum CaseError {
+    /// The line is not JSON of its type.
+    Form(serde_json::Error),
+    /// An object is malformed; the text names the object and the cause.
+    Object(String),
+    /// The answer has no JSON form.
+    Answer(serde_json::Error),
+    /// An object has an invalid amount.
+    Model(ModelError),
+}
+
+impl fmt::Display for CaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The reader sees a line of the file and not a text with lines, so the parser's line number is left out.
+            CaseError::Form(error) => {
+                let error = error.to_string();
+                f.write_str(&error.replace(" at line 1 column ", " at column "))
+            }
+            CaseError::Object(why) => f.write_str(why),
+            CaseError::Answer(error) => write!(f, "{error}"),
+            CaseError::Model(error) => write!(f, "{error}"),
+        }
+    }
 }
 
 /// Appends the answer to a line to `text`.
-pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
+pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), CaseError> {
     let read = Case::read(line, empty);
-    let Case { mut state, pod } = read
-        .map_err(|error| Case::find_invalid_object(line, empty).unwrap_or_else(|| whole(&error)))?;
+    let Case { mut state, pod } = read.map_err(|error| {
+        let object = Case::find_invalid_object(line, empty);
+        object.map_or(CaseError::Form(error), CaseError::Object)
+    })?;
     if let Some(message) = answer::undecided(&state.cluster, &pod) {
         let record = Record {
             message: Some(message),
             ..Record::default()
         };
-        return serde_json::to_writer(text, &record).map_err(|error| error.to_string());
+        return serde_json::to_writer(text, &record).map_err(CaseError::Answer);
     }
     // Without priorities no preemption is possible, and the recorded answers do not mention it.
     let with_preemption = state.has_priorities || pod.template.priority != 0;
-    let asked = answer::ask(&mut state.cluster, &pod, with_preemption)
-        .map_err(|error| error.to_string())?;
+    let asked = answer::ask(&mut state.cluster, &pod, with_preemption);
+    let asked = asked.map_err(CaseError::Model)?;
     let cluster = &state.cluster;
     let name_of = |key: &str| cluster.pod_name(key).unwrap_or(key).to_owned();
     let record = answer::record(cluster, &asked, name_of);
-    serde_json::to_writer(text, &record).map_err(|error| error.to_string())
+    serde_json::to_writer(text, &record).map_err(CaseError::Answer)
 }
 
 #[cfg(test)]
@@ -223,6 +246,7 @@ mod tests {
                     line.splice(from..to, word);
                 }
                 if let Err(why) = answer_to(&line, &empty, &mut text) {
+                    let why = why.to_string();
                     assert!(why.contains(' '), "{why}");
                 }
             }

@@ -3,7 +3,10 @@
 //! Objects are read one by one straight into the engine's types, and only what affects placing is kept. Kinds that do not affect placing
 //! are ignored.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use mullion_api::labels::{self, PLACED_BY_IMAGE, RUNS_ON};
 use mullion_cloud::WindowsAddresses;
@@ -103,6 +106,20 @@ pub(crate) struct Keeps {
     pub(crate) whole: bool,
     /// Deployments, StatefulSets and ReplicaSets, for the templates of CapacityBuffers. Large clusters have many of them.
     pub(crate) templates: bool,
+}
+
+/// An object that is not of its type.
+#[derive(Debug)]
+pub(crate) struct MalformedObject {
+    kind: String,
+    name: String,
+    error: serde_json::Error,
+}
+
+impl fmt::Display for MalformedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.kind, self.name, self.error)
+    }
 }
 
 /// Identifies an object: kind, namespace and name.
@@ -477,11 +494,15 @@ impl State {
     /// Returns the objects of a kind that is kept unabridged, sorted by namespace and name.
     ///
     /// # Errors
-    /// One of the objects is malformed; the error says which, and why.
-    pub(crate) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
+    /// One of the objects is malformed.
+    pub(crate) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, MalformedObject> {
         let own = self.others.iter().filter(|((own, ..), _)| own == kind);
         own.map(|((_, _, name), object)| {
-            T::deserialize(object).map_err(|error| format!("{kind} {name}: {error}"))
+            T::deserialize(object).map_err(|error| MalformedObject {
+                kind: kind.to_owned(),
+                name: name.clone(),
+                error,
+            })
         })
         .collect()
     }

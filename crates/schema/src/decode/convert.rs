@@ -174,7 +174,7 @@ fn unfit_time(scalar: Scalar, value: &Value) -> Option<String> {
         Scalar::MicroTime => time::micros(text),
         _ => time::seconds(text),
     };
-    read.err()
+    read.err().map(|error| error.to_string())
 }
 
 fn is_whole(value: &Value) -> bool {

@@ -366,11 +366,11 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             },
             Scalar::Time => match time::seconds(text) {
                 Ok(text) => Ok(text.into()),
-                Err(error) => self.fatal(DecodeError::Time(error)),
+                Err(error) => self.fatal(error.into()),
             },
             Scalar::MicroTime => match time::micros(text) {
                 Ok(text) => Ok(text.into()),
-                Err(error) => self.fatal(DecodeError::Time(error)),
+                Err(error) => self.fatal(error.into()),
             },
             _ => self.mismatch("string"),
         }

@@ -4,9 +4,11 @@
 //! Negative indexes count from the end; `test` treats a missing member as null, and `copy` copies it as null; `replace` adds a missing
 //! member, and only `replace` and `test` accept the empty path. An operation that fails refuses the whole patch.
 
-use mullion_kube_text::golang::integer;
+mod error;
+
 use serde_json::{Map, Value};
 
+pub use self::error::{ElementError, Inapplicable, JsonPatchError, MemberError};
 use crate::decode::{check_depth, json_kind};
 
 /// The most operations of a patch (kube-apiserver: `maxJSONPatchOperations`).
@@ -20,23 +22,38 @@ const MAX_SEGMENTS: usize = 128;
 /// The members of an operation: three strings, and the value.
 pub const MEMBERS: [&str; 4] = ["op", "path", "from", "value"];
 
-/// The reason why a JSON patch cannot be applied; the messages are the library's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JsonPatchError {
-    /// The patch has too many operations.
-    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
-    TooMany(usize),
-    /// An operation cannot be applied.
-    #[error("{0}")]
-    Inapplicable(String),
-    /// A `test` operation failed.
-    #[error("testing value {0} failed: test failed")]
-    TestFailed(String),
+/// Returns the error of an operation of which nothing is where `path` leads.
+fn absent(operation: &'static str, absent: &'static str, path: impl Into<String>) -> Inapplicable {
+    Inapplicable::Absent {
+        operation,
+        absent,
+        path: path.into(),
+    }
 }
 
-impl<S: Into<String>> From<S> for JsonPatchError {
-    fn from(why: S) -> Self {
-        JsonPatchError::Inapplicable(why.into())
+/// Returns a function that makes the error of an operation from the error of the last segment of its `member`.
+fn element(
+    operation: &'static str,
+    member: &'static str,
+    path: &str,
+) -> impl FnOnce(ElementError) -> Inapplicable {
+    move |why| Inapplicable::Element {
+        operation,
+        member,
+        path: path.to_owned(),
+        why,
+    }
+}
+
+/// Returns a function that makes the error of an operation from the error of its `member`.
+fn member(
+    operation: &'static str,
+    member: &'static str,
+) -> impl FnOnce(MemberError) -> Inapplicable {
+    move |why| Inapplicable::Member {
+        operation,
+        member,
+        why,
     }
 }
 
@@ -44,24 +61,20 @@ impl<S: Into<String>> From<S> for JsonPatchError {
 struct Operation<'p>(Option<&'p Map<String, Value>>);
 
 impl<'p> Operation<'p> {
-    /// Returns the path, or the library's reason why the operation has none.
-    fn path(&self) -> Result<&'p str, String> {
-        self.string("path", "operation missing path field: missing value")
+    fn path(&self) -> Result<&'p str, MemberError> {
+        self.string("path", MemberError::NoPath)
     }
 
-    /// Returns the path that a value is moved or copied from, or the library's reason why the operation has none.
-    fn source(&self) -> Result<&'p str, String> {
-        self.string("from", "operation, missing from field: missing value")
+    /// Returns the path that a value is moved or copied from.
+    fn source(&self) -> Result<&'p str, MemberError> {
+        self.string("from", MemberError::NoSource)
     }
 
-    fn string(&self, member: &str, missing: &str) -> Result<&'p str, String> {
+    fn string(&self, member: &str, missing: MemberError) -> Result<&'p str, MemberError> {
         match self.0.and_then(|members| members.get(member)) {
-            None | Some(Value::Null) => Err(missing.to_owned()),
+            None | Some(Value::Null) => Err(missing),
             Some(Value::String(text)) => Ok(text),
-            Some(other) => Err(format!(
-                "json: cannot unmarshal {} into Go value of type string",
-                json_kind(other)
-            )),
+            Some(other) => Err(MemberError::NotAString(json_kind(other))),
         }
     }
 
@@ -114,7 +127,7 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
         run(&mut document, &operation, &mut copied)?;
     }
     // Moving values into each other can nest them deeper than any body.
-    check_depth(&document).map_err(|error| error.to_string())?;
+    check_depth(&document).map_err(Inapplicable::TooDeep)?;
     Ok(document)
 }
 
@@ -148,120 +161,76 @@ fn run(
     operation: &Operation<'_>,
     copied: &mut usize,
 ) -> Result<(), JsonPatchError> {
+    // The library does not say why for these operations.
+    let unusable = |operation| move |_| member(operation, "path")(MemberError::Unusable);
     match operation.text("op").unwrap_or("unknown") {
         "add" => {
-            let path = operation
-                .path()
-                .map_err(|_| "add operation failed to decode path: missing value")?;
-            let (container, key) = container(document, path).ok_or_else(|| {
-                format!(
-                    "add operation does not apply: doc is missing path: \"{path}\": missing value"
-                )
-            })?;
-            add(container, &key, operation.value())
-                .map_err(|why| format!("error in add for path: '{path}': {why}"))?;
+            let path = operation.path().map_err(unusable("add"))?;
+            let (container, key) = container(document, path)
+                .ok_or_else(|| absent("add", "doc is missing path", format!("\"{path}\"")))?;
+            add(container, &key, operation.value()).map_err(element("add", "path", path))?;
         }
         "remove" => {
-            let path = operation
-                .path()
-                .map_err(|_| "remove operation failed to decode path: missing value")?;
-            let (container, key) = container(document, path).ok_or_else(|| {
-                format!("remove operation does not apply: doc is missing path: \"{path}\": missing value")
-            })?;
-            remove(container, &key)
-                .map_err(|why| format!("error in remove for path: '{path}': {why}"))?;
+            let path = operation.path().map_err(unusable("remove"))?;
+            let (container, key) = container(document, path)
+                .ok_or_else(|| absent("remove", "doc is missing path", format!("\"{path}\"")))?;
+            remove(container, &key).map_err(element("remove", "path", path))?;
         }
         "replace" => {
-            let path = operation
-                .path()
-                .map_err(|why| format!("replace operation failed to decode path: {why}"))?;
+            let path = operation.path().map_err(member("replace", "path"))?;
             let value = operation.value();
             if path.is_empty() {
                 if !value.is_object() && !value.is_array() {
-                    return Err(
-                        "replace operation value must be object or array: %!w(<nil>)".into(),
-                    );
+                    return Err(Inapplicable::Scalar.into());
                 }
                 *document = value;
                 return Ok(());
             }
-            let missing = |what: &str| {
-                format!(
-                    "replace operation does not apply: doc is missing {what}: {path}: missing value"
-                )
-            };
-            let (container, key) = container(document, path).ok_or_else(|| missing("path"))?;
-            find(container, &key).map_err(|_| missing("key"))?;
+            let (container, key) = container(document, path)
+                .ok_or_else(|| absent("replace", "doc is missing path", path))?;
+            find(container, &key).map_err(|_| absent("replace", "doc is missing key", path))?;
             put(container, &key, value);
         }
         "move" => {
-            let from = operation
-                .source()
-                .map_err(|why| format!("move operation failed to decode from: {why}"))?;
-            let (source, key) = container(document, from).ok_or_else(|| {
-                format!(
-                    "move operation does not apply: doc is missing from path: {from}: missing value"
-                )
-            })?;
-            let value = remove(source, &key)
-                .map_err(|why| format!("error in move for path: '{key}': {why}"))?;
+            let from = operation.source().map_err(member("move", "from"))?;
+            let (source, key) = container(document, from)
+                .ok_or_else(|| absent("move", "doc is missing from path", from))?;
+            let value = remove(source, &key).map_err(element("move", "path", &key))?;
             // Only now, because the library reports its errors in this order.
-            let path = operation
-                .path()
-                .map_err(|why| format!("move operation failed to decode path: {why}"))?;
-            let (target, key) = container(document, path).ok_or_else(|| {
-                format!("move operation does not apply: doc is missing destination path: {path}: missing value")
-            })?;
-            add(target, &key, value)
-                .map_err(|why| format!("error in move for path: '{path}': {why}"))?;
+            let path = operation.path().map_err(member("move", "path"))?;
+            let (target, key) = container(document, path)
+                .ok_or_else(|| absent("move", "doc is missing destination path", path))?;
+            add(target, &key, value).map_err(element("move", "path", path))?;
         }
         "test" => {
-            let path = operation
-                .path()
-                .map_err(|why| format!("test operation failed to decode path: {why}"))?;
+            let path = operation.path().map_err(member("test", "path"))?;
             let found = if path.is_empty() {
                 Some(&*document)
             } else {
-                let (container, key) = container(document, path).ok_or_else(|| {
-                    format!("test operation does not apply: is missing path: {path}: missing value")
-                })?;
-                find(container, &key)
-                    .map_err(|why| format!("error in test for path: '{path}': {why}"))?
+                let (container, key) = container(document, path)
+                    .ok_or_else(|| absent("test", "is missing path", path))?;
+                find(container, &key).map_err(element("test", "path", path))?
             };
             if *found.unwrap_or(&Value::Null) != operation.value() {
                 return Err(JsonPatchError::TestFailed(path.to_owned()));
             }
         }
         "copy" => {
-            let from = operation
-                .source()
-                .map_err(|why| format!("copy operation failed to decode from: {why}"))?;
-            let (source, key) = container(document, from).ok_or_else(|| {
-                format!(
-                    "copy operation does not apply: doc is missing from path: {from}: missing value"
-                )
-            })?;
-            let value = find(source, &key)
-                .map_err(|why| format!("error in copy for from: '{from}': {why}"))?;
+            let from = operation.source().map_err(member("copy", "from"))?;
+            let (source, key) = container(document, from)
+                .ok_or_else(|| absent("copy", "doc is missing from path", from))?;
+            let value = find(source, &key).map_err(element("copy", "from", from))?;
             *copied += value.map_or(0, json_size);
             // Check the limit before copying: a document that doubles itself would fill the memory first.
             let value = (*copied <= MAX_COPIED_BYTES).then(|| value.cloned().unwrap_or_default());
-            let path = operation
-                .path()
-                .map_err(|_| "copy operation failed to decode path: missing value")?;
-            let (target, key) = container(document, path).ok_or_else(|| {
-                format!("copy operation does not apply: doc is missing destination path: {path}: missing value")
-            })?;
+            let path = operation.path().map_err(unusable("copy"))?;
+            let (target, key) = container(document, path)
+                .ok_or_else(|| absent("copy", "doc is missing destination path", path))?;
             // The library finds a missing destination before it checks the limit.
-            let value = value.ok_or_else(|| {
-                format!(
-                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
-                )
-            })?;
-            add(target, &key, value)
-                .map_err(|why| format!("error while adding value during copy: {why}"))?;
+            let value = value.ok_or(Inapplicable::CopiesTooMuch(*copied))?;
+            add(target, &key, value).map_err(Inapplicable::CopiedElement)?;
         }
-        other => return Err(format!("Unexpected kind: {other}").into()),
+        other => return Err(Inapplicable::Operation(other.to_owned()).into()),
     }
     Ok(())
 }
@@ -316,10 +285,10 @@ fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, 
 }
 
 /// Parses an index into a list with `places` places; negative ones count from the end.
-fn index(segment: &str, places: usize) -> Result<usize, String> {
+fn index(segment: &str, places: usize) -> Result<usize, ElementError> {
     let at: i64 = segment
         .parse()
-        .map_err(|_| integer::fault("Atoi", segment))?;
+        .map_err(|_| ElementError::NotAnIndex(segment.to_owned()))?;
     let places = i64::try_from(places).unwrap_or(i64::MAX);
     let counted = if at < 0 {
         at.saturating_add(places)
@@ -328,31 +297,26 @@ fn index(segment: &str, places: usize) -> Result<usize, String> {
     };
     match usize::try_from(counted) {
         Ok(index) if counted < places => Ok(index),
-        _ => Err(format!(
-            "Unable to access invalid index: {at}: invalid index referenced"
-        )),
+        _ => Err(ElementError::NoSuchIndex(at)),
     }
 }
 
 /// Returns a container's element; `None` for a missing member of an object.
-fn find<'v>(container: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
+fn find<'v>(container: &'v Value, key: &str) -> Result<Option<&'v Value>, ElementError> {
     match container {
         Value::Array(items) => Ok(items.get(index(key, items.len())?)),
         other => Ok(other.get(key)),
     }
 }
 
-fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
+fn add(container: &mut Value, key: &str, value: Value) -> Result<(), ElementError> {
     match container {
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
             // An item may also be added behind the last one.
-            let at = index(key, items.len() + 1).map_err(|why| {
-                if why.starts_with("strconv") {
-                    format!("value was not a proper array index: '{key}': {why}")
-                } else {
-                    why
-                }
+            let at = index(key, items.len() + 1).map_err(|why| match why {
+                ElementError::NotAnIndex(segment) => ElementError::NotAPlace { segment },
+                why => why,
             })?;
             items.insert(at, value);
         }
@@ -376,14 +340,14 @@ fn put(container: &mut Value, key: &str, value: Value) {
     }
 }
 
-fn remove(container: &mut Value, key: &str) -> Result<Value, String> {
+fn remove(container: &mut Value, key: &str) -> Result<Value, ElementError> {
     match container {
         Value::Array(items) => Ok(items.remove(index(key, items.len())?)),
         other => {
             let members = other.as_object_mut();
             members
                 .and_then(|members| members.remove(key))
-                .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: missing value"))
+                .ok_or_else(|| ElementError::NoSuchKey(key.to_owned()))
         }
     }
 }

@@ -4,6 +4,8 @@
 //! and that nobody else owns; compare; refuse changes to other managers' fields unless forced. Decoding and defaulting follow, as for a
 //! patch.
 
+use std::fmt;
+
 use mullion_kube_text::status::{Cause, Details, Status};
 use mullion_kube_text::validation::metadata::MAX_ANNOTATIONS_BYTES;
 use serde_json::Value;
@@ -19,7 +21,8 @@ mod typed;
 mod unowned;
 
 pub(super) use typed::fits;
-pub use unowned::merge_unowned;
+pub use typed::{Misfit, MisfitReason, Misfits};
+pub use unowned::{UnownedError, merge_unowned};
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -133,7 +136,7 @@ fn attempt(
     live: &Value,
     mut managers: Managers,
 ) -> Result<Result<Value, Conflicts>, Status> {
-    let untyped = |why: String| {
+    let untyped = |why: &dyn fmt::Display| {
         Status::new(
             500,
             "",
@@ -145,7 +148,7 @@ fn attempt(
     };
     let ignored = ignored_fields(writer, config);
     // The steps below follow structured-merge-diff's updater in its order.
-    typed::check(kind, config).map_err(untyped)?;
+    typed::check(kind, config).map_err(|misfits| untyped(&misfits))?;
     let set = fields_of(kind, config).without_below(&ignored);
     let mut merged = merge::merge(kind, live, config);
     let me = Manager {
@@ -178,7 +181,7 @@ fn attempt(
         merged = prune(kind, merged, &managers, &last.fields);
     }
     let comparison = compare(kind, live, &merged)
-        .ok_or_else(|| untyped("an item of a list has none of its keys".to_owned()))?;
+        .ok_or_else(|| untyped(&"an item of a list has none of its keys"))?;
     let changed = comparison
         .modified
         .union(&comparison.added)

@@ -4,7 +4,7 @@
 //! to another. A text that does not begin as a JSON object is YAML.
 
 use mullion_kube_text::golang::quote;
-use mullion_schema::decode::{self, base64};
+use mullion_schema::decode::{self, DecodeError, base64};
 use serde_json::{Map, Value};
 
 use super::{hook::ReviewVersion, review::KIND};
@@ -100,15 +100,46 @@ const STATUS: Shape = Shape::Struct(
     ],
 );
 
+/// The reason why a body is not the answer to a review.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(super) enum AnswerError {
+    /// There is no body.
+    #[error("0-length response with status code: 200 and content type: application/json")]
+    Empty,
+    /// The type of the object cannot be read.
+    #[error("{NO_META}{0}")]
+    Meta(DecodeError),
+    /// The body is neither JSON nor YAML, or a field has another type.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The version of the object has several slashes.
+    #[error("unexpected GroupVersion string: {0}")]
+    GroupVersion(String),
+    /// The decoder does not know the kind.
+    #[error("no kind {} is registered for version {} in scheme {}", quote(.kind), quote(.version), quote(SCHEME))]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+        /// The version of the kind.
+        version: String,
+    },
+    /// The object has another kind or version than the answer.
+    #[error("converting ({found}) to ({wanted}.{KIND}): unknown conversion")]
+    Conversion {
+        /// The version and the kind of the object.
+        found: String,
+        /// The version of the answer.
+        wanted: String,
+    },
+}
+
 /// Reads the answer to a review of that version.
 ///
 /// # Errors
 /// It is none.
-pub(super) fn read(version: ReviewVersion, body: &[u8]) -> Result<Value, String> {
+pub(super) fn read(version: ReviewVersion, body: &[u8]) -> Result<Value, AnswerError> {
     if body.is_empty() {
-        return Err(
-            "0-length response with status code: 200 and content type: application/json".to_owned(),
-        );
+        return Err(AnswerError::Empty);
     }
     // The kind is read before the fields, as in apimachinery's decoders, so an error in the kind wins.
     let tree = tree(body)?;
@@ -127,59 +158,69 @@ pub(super) fn read(version: ReviewVersion, body: &[u8]) -> Result<Value, String>
             .iter()
             .any(|known| known == api_version);
     if !is_review && (api_version, kind) != ("v1", "Status") {
-        return Err(format!(
-            "no kind {} is registered for version {} in scheme {}",
-            quote(kind),
-            quote(api_version),
-            quote(SCHEME)
-        ));
+        return Err(AnswerError::UnknownKind {
+            kind: kind.to_owned(),
+            version: api_version.to_owned(),
+        });
     }
     // The fields are checked before the conversion, which finds fault with the version.
     if is_review {
         Reader { version: short }.check(&REVIEW, &tree, None, "")?;
     }
     if !is_review || api_version != wanted {
-        return Err(format!(
-            "converting ({short}.{kind}) to ({wanted_short}.{KIND}): unknown conversion"
-        ));
+        return Err(AnswerError::Conversion {
+            found: format!("{short}.{kind}"),
+            wanted: wanted_short.to_owned(),
+        });
     }
     Ok(tree)
 }
 
-fn tree(body: &[u8]) -> Result<Value, String> {
+fn tree(body: &[u8]) -> Result<Value, AnswerError> {
     let start = body.iter().find(|byte| !byte.is_ascii_whitespace());
     let read = match start {
-        Some(b'{') => decode::untyped_json(body).map_err(|why| format!("{NO_META}{why}")),
-        _ => decode::untyped_yaml(body).map_err(|why| why.to_string()),
+        Some(b'{') => decode::untyped_json(body).map_err(AnswerError::Meta),
+        _ => decode::untyped_yaml(body).map_err(AnswerError::Decode),
     };
     read.map(|(tree, _)| tree)
 }
 
 /// Returns the version and the kind of an object, which may be empty.
-fn kind_of(tree: &Value) -> Result<(&str, &str), String> {
+fn kind_of(tree: &Value) -> Result<(&str, &str), AnswerError> {
     let fields = match tree {
         Value::Null => return Ok(("", "")),
         Value::Object(fields) => fields,
         other => {
             let why = decode::json_of_another_type(other, META_ONLY);
-            return Err(format!("{NO_META}{why}"));
+            return Err(AnswerError::Meta(why));
         }
     };
     let text = |name: &str| match fields.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
         Some(other) => {
-            let found = decode::json_kind(other);
-            Err(format!(
-                "{NO_META}json: cannot unmarshal {found} into Go struct field .{name} of type string"
-            ))
+            let why = misfit(decode::json_kind(other), Some(("", name)), "string");
+            Err(AnswerError::Meta(why))
         }
     };
     let api_version = text("apiVersion")?;
     if api_version.matches('/').count() > 1 {
-        return Err(format!("unexpected GroupVersion string: {api_version}"));
+        return Err(AnswerError::GroupVersion(api_version.to_owned()));
     }
     Ok((api_version, text("kind")?))
+}
+
+/// Returns the error for a value that does not fit the Go type; `field` is the struct and the path of the value, unless the value is the
+/// whole.
+fn misfit(found: &str, field: Option<(&str, &str)>, go: impl Into<String>) -> DecodeError {
+    DecodeError::Type {
+        value: found.to_owned(),
+        place: match field {
+            Some((holder, path)) => format!("Go struct field {holder}.{path} of type "),
+            None => "Go value of type ".to_owned(),
+        },
+        go: go.into(),
+    }
 }
 
 /// Compares a tree with Go's types.
@@ -195,18 +236,10 @@ impl Reader<'_> {
         value: &Value,
         holder: Option<&str>,
         path: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), DecodeError> {
         let misfit = |found: &str, go: &str| {
-            let go = self.name(go);
-            Err(match holder {
-                Some(holder) => {
-                    let holder = holder.rsplit('.').next().unwrap_or_default();
-                    format!(
-                        "json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {go}"
-                    )
-                }
-                None => format!("json: cannot unmarshal {found} into Go value of type {go}"),
-            })
+            let field = holder.map(|holder| (holder.rsplit('.').next().unwrap_or_default(), path));
+            Err(misfit(found, field, self.name(go)))
         };
         let found = decode::json_kind(value);
         match (shape, value) {
@@ -230,7 +263,7 @@ impl Reader<'_> {
             (Shape::Number(go), _) => misfit(found, go),
             (Shape::Bytes, Value::String(text)) => match base64::canonical(text) {
                 Ok(_) => Ok(()),
-                Err(at) => Err(format!("illegal base64 data at input byte {at}")),
+                Err(at) => Err(DecodeError::Base64(at)),
             },
             (Shape::Bytes, _) => misfit(found, "[]uint8"),
             (Shape::List(_, of), Value::Array(items)) => {
@@ -255,7 +288,7 @@ impl Reader<'_> {
         fields: &[(&str, Shape)],
         given: &Map<String, Value>,
         path: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), DecodeError> {
         let mut known = given.iter().filter_map(|(name, value)| {
             let field = fields.iter().find(|(known, _)| known == name)?;
             Some((name, &field.1, value))
@@ -278,8 +311,8 @@ impl Reader<'_> {
 }
 
 /// Parses the operations of a patch; the error is that of Go's jsonpatch library.
-pub(super) fn operations(patch: &[u8]) -> Result<Value, String> {
-    let (tree, _) = decode::untyped_json(patch).map_err(|why| why.to_string())?;
+pub(super) fn operations(patch: &[u8]) -> Result<Value, DecodeError> {
+    let (tree, _) = decode::untyped_json(patch)?;
     let wrong = |value: &Value, wanted| Err(decode::json_of_another_type(value, wanted));
     match &tree {
         Value::Null => Ok(tree),
@@ -299,7 +332,8 @@ mod tests {
     use super::*;
 
     fn why(body: &str) -> String {
-        read(ReviewVersion::V1, body.as_bytes()).expect_err(body)
+        let refused = read(ReviewVersion::V1, body.as_bytes()).expect_err(body);
+        refused.to_string()
     }
 
     #[test]
@@ -406,7 +440,7 @@ mod tests {
             review("admission.k8s.io/v1", KIND).as_bytes(),
         );
         assert_eq!(
-            other.expect_err("it is of another version"),
+            other.expect_err("it is of another version").to_string(),
             "converting (v1.AdmissionReview) to (v1beta1.AdmissionReview): unknown conversion"
         );
         assert_eq!(
@@ -439,7 +473,8 @@ mod tests {
                 "json: cannot unmarshal string into Go value of type jsonpatch.Operation",
             ),
         ] {
-            assert_eq!(operations(patch.as_bytes()), Err(sentence.to_owned()));
+            let refused = operations(patch.as_bytes()).map_err(|error| error.to_string());
+            assert_eq!(refused, Err(sentence.to_owned()));
         }
         assert!(operations(b"[null]").is_ok() && operations(b"null").is_ok());
     }

@@ -25,14 +25,20 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
-use rustls::{ClientConfig, pki_types::ServerName};
+use rustls::{
+    ClientConfig,
+    pki_types::{InvalidDnsNameError, ServerName},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
 use tokio_rustls::TlsConnector;
 
-use super::{endpoint, trust};
+use super::{
+    endpoint::{self, EndpointError},
+    trust::{self, ClientError},
+};
 use crate::registry::Registry;
 
 /// The time that an idle connection is kept for its next request.
@@ -83,7 +89,7 @@ pub(super) type Pool = legacy::Client<Connector, Full<Bytes>>;
 
 /// The clients in use.
 #[derive(Default)]
-pub(crate) struct Clients(Mutex<HashMap<Address, Result<Arc<Pool>, String>>>);
+pub(crate) struct Clients(Mutex<HashMap<Address, Result<Arc<Pool>, ClientError>>>);
 
 impl Clients {
     /// Returns the client of an address, which is created at its first use.
@@ -91,7 +97,7 @@ impl Clients {
         &self,
         registry: &Arc<Registry>,
         address: &Address,
-    ) -> Result<Arc<Pool>, String> {
+    ) -> Result<Arc<Pool>, ClientError> {
         let mut clients = self
             .0
             .lock()
@@ -115,7 +121,7 @@ impl Clients {
     }
 }
 
-fn pool(registry: &Arc<Registry>, address: &Address) -> Result<Arc<Pool>, String> {
+fn pool(registry: &Arc<Registry>, address: &Address) -> Result<Arc<Pool>, ClientError> {
     server_name(address.place.server_name())?;
     let connector = Connector {
         tls: Arc::new(trust::client_config(&address.authority)?),
@@ -130,8 +136,8 @@ fn pool(registry: &Arc<Registry>, address: &Address) -> Result<Arc<Pool>, String
     Ok(Arc::new(pool))
 }
 
-fn server_name(host: String) -> Result<ServerName<'static>, String> {
-    ServerName::try_from(host).map_err(|error| format!("the webhook's host is no name: {error}"))
+fn server_name(host: String) -> Result<ServerName<'static>, ClientError> {
+    ServerName::try_from(host).map_err(|_: InvalidDnsNameError| ClientError::Host)
 }
 
 /// Formats the innermost cause of an error, with Go's text where it is known.
@@ -173,8 +179,31 @@ fn io_words(error: &io::Error) -> String {
 
 /// The error of a connection that was not made.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct DialError(String);
+pub(super) enum DialError {
+    /// The host has no address.
+    #[error("no address to connect to")]
+    NoAddress,
+    /// The addresses of the webhook cannot be found.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// No address accepts connections; this is the last one.
+    #[error("dial tcp {address}: connect: {}", io_words(.error))]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The host cannot have a certificate.
+    #[error(transparent)]
+    Host(#[from] ClientError),
+    /// The TLS handshake failed.
+    #[error("{}", trust::words(.0))]
+    Tls(rustls::Error),
+    /// The connection ended during the TLS handshake.
+    #[error("{}", io_words(.0))]
+    Handshake(io::Error),
+}
 
 /// Connects to one webhook, and to where it sends its callers.
 #[derive(Clone)]
@@ -191,8 +220,8 @@ impl Connector {
         let is_plain = uri.scheme() == Some(&Scheme::HTTP);
         let default = if is_plain { HTTP } else { HTTPS };
         let port = uri.port_u16().unwrap_or(default);
-        let mut failure = DialError("no address to connect to".to_owned());
-        for address in self.addresses(host, port).await.map_err(DialError)? {
+        let mut failure = DialError::NoAddress;
+        for address in self.addresses(host, port).await? {
             match TcpStream::connect(address).await {
                 Ok(stream) => {
                     // Reviews are small and wait for their answers, so Nagle's algorithm would only add delay.
@@ -203,17 +232,14 @@ impl Connector {
                         self.secure(host, stream).await
                     };
                 }
-                Err(error) => {
-                    let why = io_words(&error);
-                    failure = DialError(format!("dial tcp {address}: connect: {why}"));
-                }
+                Err(error) => failure = DialError::Connect { address, error },
             }
         }
         Err(failure)
     }
 
     /// Returns the addresses of a host: the endpoints of the webhook's own Service, or those that DNS gives for another host.
-    async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, EndpointError> {
         let own = match &*self.place {
             Place::Service {
                 namespace,
@@ -231,16 +257,16 @@ impl Connector {
             Place::Service { .. } => self.place.server_name(),
             Place::Host { .. } => host.to_owned(),
         };
-        let name = server_name(name).map_err(DialError)?;
+        let name = server_name(name)?;
         let secured = TlsConnector::from(self.tls).connect(name, stream).await;
         match secured {
             Ok(stream) => Ok(Stream(TokioIo::new(Box::new(stream)))),
             Err(error) => {
                 let cause = error.get_ref().and_then(|inner| inner.downcast_ref());
-                Err(DialError(match cause {
-                    Some(cause) => trust::words(cause),
-                    None => io_words(&error),
-                }))
+                Err(match cause {
+                    Some(cause) => DialError::Tls(rustls::Error::clone(cause)),
+                    None => DialError::Handshake(error),
+                })
             }
         }
     }

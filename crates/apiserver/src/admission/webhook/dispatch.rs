@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use super::{
     Hooks,
-    hook::Hook,
+    hook::{AddressError, Hook},
     policy,
     post::{self, CallError},
-    review::{self, Verdict},
+    review::{self, ReviewError, Verdict},
     subject::{Subject, View, Views},
+    trust::ClientError,
 };
 
 /// The state that the first round of mutation leaves for the second.
@@ -211,9 +212,46 @@ pub(super) fn present(object: &Value) -> Option<&Value> {
 /// The reason why a webhook stops a request, or may stop it.
 enum Failure {
     /// The call failed or its response is invalid: the webhook's failure policy decides.
-    Calling(String),
+    Calling(CallingError),
     /// The request ends with this.
     Refused(Status),
+}
+
+/// The reason why a webhook has not decided.
+#[derive(Debug, thiserror::Error)]
+enum CallingError {
+    /// The webhook knows no version of a review that this server knows.
+    #[error(
+        "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)"
+    )]
+    NoVersion,
+    /// The webhook has no usable address.
+    #[error("could not get REST client: {0}")]
+    Address(AddressError),
+    /// No client can be made for the webhook.
+    #[error("could not get REST client: {0}")]
+    Client(ClientError),
+    /// The webhook does not answer.
+    #[error("failed to call webhook: {0}")]
+    Call(CallError),
+    /// The answer is no decision.
+    #[error(transparent)]
+    Review(#[from] ReviewError),
+}
+
+impl From<CallError> for CallingError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NoClient(why) => CallingError::Client(why),
+            other => CallingError::Call(other),
+        }
+    }
+}
+
+impl<E: Into<CallingError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Calling(error.into())
+    }
 }
 
 impl Failure {
@@ -268,14 +306,11 @@ async fn ask(
     if time_left.is_zero() {
         return Err(Failure::Refused(out_of_time()));
     }
-    let version = hook.review.ok_or_else(|| {
-        let why = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
-        Failure::Calling(why.to_owned())
-    })?;
+    let version = hook.review.ok_or(CallingError::NoVersion)?;
     let uid = uuid::Uuid::new_v4().to_string();
     let body = review::encode(version, &uid, &views.question(view), object, old);
-    let no_client = |why: &str| Failure::Calling(format!("could not get REST client: {why}"));
-    let address = hook.address.as_ref().map_err(|why| no_client(why))?;
+    let address = hook.address.as_ref();
+    let address = address.map_err(|why| CallingError::Address(why.clone()))?;
     let answer = post::post(
         subject.clients,
         subject.registry,
@@ -285,11 +320,7 @@ async fn ask(
         // The webhook's own time, but never beyond that of the request.
         hook.timeout.min(time_left),
     );
-    let answer = answer.await.map_err(|error| match error {
-        CallError::NoClient(why) => no_client(&why),
-        CallError::Failed(why) => Failure::Calling(format!("failed to call webhook: {why}")),
-    })?;
-    let mut verdict = review::decode(version, &uid, changes, &answer).map_err(Failure::Calling)?;
+    let mut verdict = review::decode(version, &uid, changes, &answer.await?)?;
     // Also of a refusal: the warnings may explain it.
     for warning in std::mem::take(&mut verdict.warnings) {
         (subject.warn)(warning);

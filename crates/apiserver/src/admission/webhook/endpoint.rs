@@ -13,8 +13,37 @@ use serde_json::Value;
 /// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;
 
+/// The reason why a webhook has no address to connect to.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EndpointError {
+    /// DNS has no address of the host.
+    #[error("dial tcp: lookup {0}: no such host")]
+    NoHost(String),
+    /// There is no such service.
+    #[error("service {} not found", quote(.0))]
+    NoService(String),
+    /// The service has no such port.
+    #[error("no service port {port} found for service {}", quote(.service))]
+    NoPort {
+        /// The port.
+        port: u16,
+        /// The name of the service.
+        service: String,
+    },
+    /// The service has no endpoint.
+    #[error("no endpoints available for service {}", quote(.0))]
+    NoEndpoints(String),
+    /// Only simulated pods are behind the service, named with its namespace.
+    #[error(
+        "service {} is backed by simulated pods, in which nothing listens: run the webhook on this machine and make the service type \
+         ExternalName (externalName: localhost), or set the webhook's failurePolicy to Ignore",
+        quote(.0)
+    )]
+    SimulatedPods(String),
+}
+
 /// Returns the addresses of a host in the order in which to try them.
-pub(super) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+pub(super) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, EndpointError> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
@@ -24,7 +53,7 @@ pub(super) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, St
         Err(_) => Vec::new(),
     };
     if found.is_empty() {
-        return Err(format!("dial tcp: lookup {host}: no such host"));
+        return Err(EndpointError::NoHost(host.to_owned()));
     }
     Ok(found)
 }
@@ -35,19 +64,19 @@ pub(super) async fn of_service(
     namespace: &str,
     name: &str,
     port: u16,
-) -> Result<Vec<SocketAddr>, String> {
+) -> Result<Vec<SocketAddr>, EndpointError> {
     let service = lookup.find("", "services", Some(namespace), name);
-    let service = service.ok_or_else(|| format!("service {} not found", quote(name)))?;
+    let service = service.ok_or_else(|| EndpointError::NoService(name.to_owned()))?;
     let spec = &service["spec"];
     if spec.text("type") == "ExternalName" {
         return look_up(spec.text("externalName"), port).await;
     }
     let mut ports = spec.items("ports").iter();
     let Some(served) = ports.find(|served| served.integer("port") == Some(port.into())) else {
-        return Err(format!(
-            "no service port {port} found for service {}",
-            quote(name)
-        ));
+        return Err(EndpointError::NoPort {
+            port,
+            service: name.to_owned(),
+        });
     };
     let endpoints = endpoints(lookup, namespace, name, served.text("name"));
     let reachable = endpoints.iter().filter(|endpoint| !endpoint.is_pod);
@@ -57,15 +86,8 @@ pub(super) async fn of_service(
         .collect();
     match (reachable.is_empty(), endpoints.is_empty()) {
         (false, _) => Ok(reachable),
-        (true, true) => Err(format!(
-            "no endpoints available for service {}",
-            quote(name)
-        )),
-        (true, false) => Err(format!(
-            "service {} is backed by simulated pods, in which nothing listens: run the webhook on this machine and make the service type \
-             ExternalName (externalName: localhost), or set the webhook's failurePolicy to Ignore",
-            quote(&format!("{namespace}/{name}"))
-        )),
+        (true, true) => Err(EndpointError::NoEndpoints(name.to_owned())),
+        (true, false) => Err(EndpointError::SimulatedPods(format!("{namespace}/{name}"))),
     }
 }
 
@@ -202,7 +224,7 @@ mod tests {
         );
         let refused = of_service(&objects, "n", "s", 80).await;
         assert_eq!(
-            refused,
+            refused.map_err(|error| error.to_string()),
             Err("no service port 80 found for service \"s\"".to_owned())
         );
     }

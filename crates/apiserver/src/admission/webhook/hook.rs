@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-use mullion_kinds::request::expression::Expression;
+use base64::{DecodeError, Engine, engine::general_purpose::STANDARD};
+use mullion_kinds::request::expression::{Expression, ExpressionError};
 use mullion_kube_text::validation::selector::{Selector, SelectorError};
 use mullion_schema::tree::Tree;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(super) struct Matcher {
     pub(super) equivalent: bool,
     pub(super) namespaces: Result<Selector, SelectorError>,
     pub(super) objects: Result<Selector, SelectorError>,
-    pub(super) conditions: Vec<Result<Expression, String>>,
+    pub(super) conditions: Vec<Result<Expression, ExpressionError>>,
     /// True for `failurePolicy: Fail`: a request is refused if the webhook or policy cannot be evaluated.
     pub(super) fails: bool,
 }
@@ -64,7 +64,24 @@ pub(super) struct Hook {
     /// The version of AdmissionReview it is sent; the first it takes of those there are.
     pub(super) review: Option<ReviewVersion>,
     pub(super) url: String,
-    pub(super) address: Result<Address, String>,
+    pub(super) address: Result<Address, AddressError>,
+}
+
+/// The reason why a webhook has no usable address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AddressError {
+    /// The number is not a port.
+    #[error("{0} is no port")]
+    Port(i64),
+    /// The URL cannot be parsed, for this reason.
+    #[error("{0}")]
+    Url(String),
+    /// The configuration names neither a service nor a host.
+    #[error("webhook configuration must have either service or URL")]
+    NoHost,
+    /// The authorities are not base64.
+    #[error("its caBundle is not base64: {0}")]
+    Authority(DecodeError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +208,7 @@ impl Hook {
         let conditions = hook.items("matchConditions").iter();
         let compile = |condition: &Value| {
             let made = Expression::compile(condition.text("expression").trim());
-            made.map_err(String::from)
+            made.map_err(ExpressionError::from)
         };
         let mut matcher = Matcher::of(hook.text("name"), hook, "rules");
         matcher.conditions = conditions.map(compile).collect();
@@ -205,7 +222,7 @@ impl Hook {
         let authority = STANDARD.decode(config.text("caBundle"));
         let address = place.and_then(|place| match authority {
             Ok(authority) => Ok(Address { place, authority }),
-            Err(error) => Err(format!("its caBundle is not base64: {error}")),
+            Err(error) => Err(AddressError::Authority(error)),
         });
         Hook {
             matcher,
@@ -225,7 +242,7 @@ impl Hook {
 }
 
 /// Returns the URL and the network location of a `clientConfig`.
-fn target(config: &Value) -> (String, Result<Place, String>) {
+fn target(config: &Value) -> (String, Result<Place, AddressError>) {
     if let Some(service) = config.field("service") {
         let (namespace, name) = (service.text("namespace"), service.text("name"));
         let port = service.integer("port").unwrap_or(HTTPS.into());
@@ -237,12 +254,13 @@ fn target(config: &Value) -> (String, Result<Place, String>) {
                 name: name.to_owned(),
                 port,
             }),
-            Err(_) => Err(format!("{port} is no port")),
+            Err(_) => Err(AddressError::Port(port)),
         };
         return (url, place);
     }
     let url = config.text("url").trim_end_matches('/');
-    let place = url.parse::<http::Uri>().map_err(|error| error.to_string());
+    let place = url.parse::<http::Uri>();
+    let place = place.map_err(|error| AddressError::Url(error.to_string()));
     // Without a path a request is for the root.
     let full = match &place {
         Ok(parsed) if parsed.path() == "/" => format!("{url}/"),
@@ -252,7 +270,7 @@ fn target(config: &Value) -> (String, Result<Place, String>) {
         let host = parsed.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
-            return Err("webhook configuration must have either service or URL".to_owned());
+            return Err(AddressError::NoHost);
         }
         Ok(Place::Host {
             host: host.to_owned(),

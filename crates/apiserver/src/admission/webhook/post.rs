@@ -12,10 +12,17 @@ use http::{
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use mullion_kube_text::golang::{quote, url::Url};
+use hyper_util::client::legacy;
+use mullion_kube_text::golang::{
+    quote,
+    url::{Url, UrlError},
+};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::client::{Address, Clients, Pool, words};
+use super::{
+    client::{Address, Clients, Pool, words},
+    trust::ClientError,
+};
 use crate::{limits::BODY_BYTES, registry::Registry};
 
 /// The largest number of retries of one call.
@@ -31,15 +38,66 @@ const MOST_TEXT: usize = 2048;
 const AGENT: &str = "kube-apiserver-admission";
 const TOO_LATE: &str = "context deadline exceeded";
 
-/// The error of a webhook call without a response.
-#[derive(Debug, PartialEq, Eq)]
+/// The error of a webhook call without a response, with the text of Go's HTTP client.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// No HTTP client can be made for the webhook, so no request was sent.
-    NoClient(String),
-    Failed(String),
+    #[error(transparent)]
+    NoClient(#[from] ClientError),
+    /// A request of the call has no response. The method is that of the first request.
+    #[error("Post {}: {why}", quote(.url))]
+    Request {
+        /// The URL of the request, without a password.
+        url: String,
+        /// The reason.
+        why: RequestError,
+    },
+    /// The response cannot be read to its end, for this reason.
+    #[error("unexpected error when reading response body. Please retry. Original error: {0}")]
+    Unreadable(String),
+    /// The response is too long.
+    #[error("the answer has more than {BODY_BYTES} bytes")]
+    TooLong,
+    /// The webhook refuses the request; the text is that which client-go's REST client makes of the response.
+    #[error("{0}")]
+    Refused(String),
 }
 
-/// Posts a review and returns the body of the response. Errors have the text of Go's HTTP client.
+/// The reason why a request has no response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The text is not a URL.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The scheme is neither http nor https.
+    #[error("unsupported protocol scheme {}", quote(.0))]
+    Scheme(String),
+    /// The URL has no host.
+    #[error("http: no Host in request URL")]
+    NoHost,
+    /// The time of the call is over.
+    #[error("{TOO_LATE}")]
+    TooLate,
+    /// The URL has no form that HTTP knows.
+    #[error("the URL cannot be requested: {0}")]
+    Form(http::Error),
+    /// The connection fails.
+    #[error("{}", words(.0))]
+    Connection(legacy::Error),
+    /// The response leads to a URL that cannot be parsed.
+    #[error("failed to parse Location header {}: {why}", quote(.location))]
+    Location {
+        /// The header.
+        location: String,
+        /// What is wrong with the header.
+        why: UrlError,
+    },
+    /// The responses lead on and on.
+    #[error("stopped after {MOST_HOPS} redirects")]
+    Redirects,
+}
+
+/// Posts a review and returns the body of the response.
 pub(super) async fn post(
     clients: &Clients,
     registry: &Arc<Registry>,
@@ -48,7 +106,7 @@ pub(super) async fn post(
     body: Vec<u8>,
     timeout: Duration,
 ) -> Result<Bytes, CallError> {
-    let client = clients.of(registry, address).map_err(CallError::NoClient)?;
+    let client = clients.of(registry, address)?;
     let call = Call {
         client,
         // A fraction counts as a whole second.
@@ -59,12 +117,11 @@ pub(super) async fn post(
         body: Bytes::from(body),
         deadline: Instant::now() + timeout,
     };
-    let answer = patiently(call.deadline, || call.ask()).await;
-    let answer = answer.map_err(CallError::Failed)?;
+    let answer = patiently(call.deadline, || call.ask()).await?;
     if (200..=206).contains(&answer.status.as_u16()) {
         return Ok(answer.body);
     }
-    Err(CallError::Failed(refusal(
+    Err(CallError::Refused(refusal(
         answer.status,
         answer.is_text,
         &answer.body,
@@ -81,9 +138,9 @@ struct Answer {
 }
 
 /// Repeats the call while the response asks for a later retry, and returns the last response.
-async fn patiently<F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<Answer, String>
+async fn patiently<F, E>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<Answer, E>
 where
-    F: Future<Output = Result<Answer, String>>,
+    F: Future<Output = Result<Answer, E>>,
 {
     // The timer of the whole call is not reset by a retry, as in client-go, where the context carries the timeout.
     for _ in 0..MOST_RETRIES {
@@ -108,9 +165,9 @@ struct Call {
 
 impl Call {
     /// Sends the request once and follows redirects.
-    async fn ask(&self) -> Result<Answer, String> {
+    async fn ask(&self) -> Result<Answer, CallError> {
         let mut hop = Hop {
-            url: Url::parse(&self.url).map_err(|why| failed(&self.url, &why))?,
+            url: Url::parse(&self.url).map_err(|why| failed(&self.url, why))?,
             method: Method::POST,
             has_body: true,
             referer: None,
@@ -128,25 +185,23 @@ impl Call {
         match hop.next(&response)? {
             Some(_) => {
                 let location = location(&response).unwrap_or_default();
-                let why = format!("stopped after {MOST_HOPS} redirects");
-                Err(failed(&location, &why))
+                Err(failed(location, RequestError::Redirects))
             }
             None => self.read(response).await,
         }
     }
 
-    async fn send(&self, hop: &Hop) -> Result<Response<Incoming>, String> {
-        let failed = |why: &str| failed(&hop.url.redacted(), why);
+    async fn send(&self, hop: &Hop) -> Result<Response<Incoming>, CallError> {
+        let failed = |why: RequestError| failed(hop.url.redacted(), why);
         if !matches!(hop.url.scheme.as_str(), "http" | "https") {
-            let scheme = quote(&hop.url.scheme);
-            return Err(failed(&format!("unsupported protocol scheme {scheme}")));
+            return Err(failed(RequestError::Scheme(hop.url.scheme.clone())));
         }
         if hop.url.host.is_empty() {
-            return Err(failed("http: no Host in request URL"));
+            return Err(failed(RequestError::NoHost));
         }
         // A webhook must not act on a request whose client already has an error.
         if Instant::now() >= self.deadline {
-            return Err(failed(TOO_LATE));
+            return Err(failed(RequestError::TooLate));
         }
         let mut request = Request::builder()
             .method(hop.method.clone())
@@ -164,32 +219,26 @@ impl Call {
             Bytes::new()
         };
         let request = request.body(Full::new(body));
-        let request =
-            request.map_err(|error| failed(&format!("the URL cannot be requested: {error}")))?;
+        let request = request.map_err(|error| failed(RequestError::Form(error)))?;
         match timeout_at(self.deadline, self.client.request(request)).await {
-            Ok(response) => response.map_err(|error| failed(&words(&error))),
-            Err(_) => Err(failed(TOO_LATE)),
+            Ok(response) => response.map_err(|error| failed(RequestError::Connection(error))),
+            Err(_) => Err(failed(RequestError::TooLate)),
         }
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Result<Answer, String> {
+    async fn read(&self, response: Response<Incoming>) -> Result<Answer, CallError> {
         let status = response.status();
         let is_text = is_text(response.headers());
         let retry_after = retry_after(status, response.headers());
         // A webhook must not be able to exhaust the server's memory.
         let body = Limited::new(response.into_body(), BODY_BYTES).collect();
-        let unreadable = |why: &str| {
-            format!(
-                "unexpected error when reading response body. Please retry. Original error: {why}"
-            )
-        };
         let body = match timeout_at(self.deadline, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                return Err(format!("the answer has more than {} bytes", BODY_BYTES));
+                return Err(CallError::TooLong);
             }
-            Ok(Err(error)) => return Err(unreadable(&words(&*error))),
-            Err(_) => return Err(unreadable(TOO_LATE)),
+            Ok(Err(error)) => return Err(CallError::Unreadable(words(&*error))),
+            Err(_) => return Err(CallError::Unreadable(TOO_LATE.to_owned())),
         };
         Ok(Answer {
             status,
@@ -200,9 +249,11 @@ impl Call {
     }
 }
 
-/// Formats an error as Go's HTTP client does, with the method of the first request.
-fn failed(url: &str, why: &str) -> String {
-    format!("Post {}: {why}", quote(url))
+fn failed(url: impl Into<String>, why: impl Into<RequestError>) -> CallError {
+    CallError::Request {
+        url: url.into(),
+        why: why.into(),
+    }
 }
 
 /// One request of a chain of redirects.
@@ -215,7 +266,7 @@ struct Hop {
 
 impl Hop {
     /// Returns the request that a redirect leads to, or `None` if the response is no redirect.
-    fn next(&self, response: &Response<Incoming>) -> Result<Option<Hop>, String> {
+    fn next(&self, response: &Response<Incoming>) -> Result<Option<Hop>, CallError> {
         let keeps_body = match response.status().as_u16() {
             // As Go's redirectBehavior: these become a GET without a body, so the webhook behind them sees no review.
             301..=303 => false,
@@ -226,9 +277,8 @@ impl Hop {
             return Ok(None);
         };
         let url = self.url.resolve(&location).map_err(|why| {
-            let location = quote(&location);
-            let why = format!("failed to parse Location header {location}: {why}");
-            failed(&self.url.redacted(), &why)
+            let why = RequestError::Location { location, why };
+            failed(self.url.redacted(), why)
         })?;
         let is_downgrade = self.url.scheme == "https" && url.scheme == "http";
         Ok(Some(Hop {
@@ -322,7 +372,10 @@ mod tests {
     use super::*;
 
     /// Calls a webhook that always responds like this, for at most ten seconds. Returns the number of calls, their time and the outcome.
-    async fn asked(status: u16, header: Option<&str>) -> (usize, Duration, Result<u16, String>) {
+    async fn asked(
+        status: u16,
+        header: Option<&str>,
+    ) -> (usize, Duration, Result<u16, &'static str>) {
         let (count, begin) = (Cell::new(0), Instant::now());
         let deadline = begin + Duration::from_secs(10);
         let mut headers = HeaderMap::new();
@@ -342,7 +395,7 @@ mod tests {
                         body: Bytes::new(),
                     })
                 } else {
-                    Err(TOO_LATE.to_owned())
+                    Err(TOO_LATE)
                 }
             }
         });
@@ -356,9 +409,9 @@ mod tests {
         for (status, header, wanted) in [
             (429, Some("0"), (11, seconds(0), Ok(429))),
             (500, Some("-3"), (11, seconds(0), Ok(500))),
-            (503, Some("+1"), (11, seconds(10), Err(TOO_LATE.to_owned()))),
-            (503, Some("4"), (4, seconds(10), Err(TOO_LATE.to_owned()))),
-            (503, Some("600"), (2, seconds(10), Err(TOO_LATE.to_owned()))),
+            (503, Some("+1"), (11, seconds(10), Err(TOO_LATE))),
+            (503, Some("4"), (4, seconds(10), Err(TOO_LATE))),
+            (503, Some("600"), (2, seconds(10), Err(TOO_LATE))),
             (503, Some("9223372036854775807"), (11, seconds(0), Ok(503))),
             (
                 503,

@@ -5,11 +5,14 @@ use mullion_kube_text::{
     golang::quote,
     status::{Cause, Details, Status},
 };
-use mullion_schema::decode::base64 as texts;
+use mullion_schema::decode::{DecodeError, base64 as texts};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{answer, hook::ReviewVersion};
+use super::{
+    answer::{self, AnswerError},
+    hook::ReviewVersion,
+};
 
 pub(super) const KIND: &str = "AdmissionReview";
 /// The fields of a Status' metadata.
@@ -195,65 +198,110 @@ where
     Ok(items.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Decodes a response. The error text follows `failed calling webhook "...": `.
+/// The reason why a response is no decision; its text follows `failed calling webhook "...": `.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    /// The body is not the answer to a review.
+    #[error("failed to call webhook: {0}")]
+    Answer(#[from] AnswerError),
+    /// The answer has a value that cannot be.
+    #[error("failed to call webhook: {0}")]
+    Form(#[from] serde_json::Error),
+    /// The answer is not to the question.
+    #[error("received invalid webhook response: {0}")]
+    Invalid(#[from] ResponseError),
+    /// The patch is not a list of operations.
+    #[error("received undecodable patch in webhook response: {0}")]
+    Patch(DecodeError),
+    /// The patch has an unknown type.
+    #[error("unsupported patch type {}", quote(.0))]
+    PatchType(String),
+}
+
+/// The reason why an answer is not to the question.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResponseError {
+    /// The answer has no response.
+    #[error("webhook response was absent")]
+    Absent,
+    /// The answer is to another question.
+    #[error("expected response.uid={}, got {}", quote(.wanted), quote(.given))]
+    Uid {
+        /// The question.
+        wanted: String,
+        /// The question that the answer names.
+        given: String,
+    },
+    /// The answer has another kind or version.
+    #[error("expected webhook response of {wanted}, Kind={KIND}, got {given}, Kind={kind}")]
+    Kind {
+        /// The version of the question.
+        wanted: &'static str,
+        /// The version of the answer; `/` if there is none.
+        given: String,
+        /// The kind of the answer.
+        kind: String,
+    },
+    /// There is a patch without its type.
+    #[error("webhook returned response.patch but not response.patchType")]
+    NoPatchType,
+    /// There is the type of a patch, but no patch.
+    #[error("webhook returned response.patchType but not response.patch")]
+    NoPatch,
+    /// The type of the patch is empty.
+    #[error("webhook returned invalid response.patchType of \"\"")]
+    EmptyPatchType,
+    /// A webhook that only judges has sent a patch.
+    #[error("validating webhook may not return response.patch")]
+    UnwantedPatch,
+    /// A webhook that only judges has sent the type of a patch.
+    #[error("validating webhook may not return response.patchType")]
+    UnwantedPatchType,
+}
+
+/// Decodes a response.
 pub(super) fn decode(
     version: ReviewVersion,
     uid: &str,
     changes: bool,
     body: &[u8],
-) -> Result<Verdict, String> {
-    let not_read = |why: String| format!("failed to call webhook: {why}");
-    let answer = answer::read(version, body).map_err(not_read)?;
-    let answer =
-        Option::<Answer>::deserialize(answer).map_err(|error| not_read(error.to_string()))?;
-    let answer = answer.unwrap_or_default();
-    let invalid = |why: String| Err(format!("received invalid webhook response: {why}"));
-    let Some(response) = answer.response else {
-        return invalid("webhook response was absent".to_owned());
-    };
+) -> Result<Verdict, ReviewError> {
+    let answer = answer::read(version, body)?;
+    let answer = Option::<Answer>::deserialize(answer)?.unwrap_or_default();
+    let response = answer.response.ok_or(ResponseError::Absent)?;
     let patch = response.patch.as_deref().unwrap_or_default();
     let patch_type = response.patch_type.as_deref();
     // kube-apiserver (VerifyAdmissionResponse) checks v1beta1 responses no further, for compatibility with old webhooks.
     if version == ReviewVersion::V1 {
         if response.uid != uid {
-            return invalid(format!(
-                "expected response.uid={}, got {}",
-                quote(uid),
-                quote(&response.uid)
-            ));
+            let wanted = uid.to_owned();
+            let given = response.uid;
+            return Err(ResponseError::Uid { wanted, given }.into());
         }
         let wanted = version.api_version();
         if answer.kind != KIND || answer.api_version != wanted {
             let given = match answer.api_version.as_str() {
-                "" => "/",
-                given => given,
+                "" => "/".to_owned(),
+                _ => answer.api_version,
             };
-            return invalid(format!(
-                "expected webhook response of {wanted}, Kind={KIND}, got {given}, Kind={}",
-                answer.kind
-            ));
+            let kind = answer.kind;
+            return Err(ResponseError::Kind {
+                wanted,
+                given,
+                kind,
+            }
+            .into());
         }
-        match (changes, patch.is_empty(), patch_type) {
-            (true, false, None) => {
-                return invalid(
-                    "webhook returned response.patch but not response.patchType".into(),
-                );
-            }
-            (true, true, Some(_)) => {
-                return invalid(
-                    "webhook returned response.patchType but not response.patch".into(),
-                );
-            }
-            (true, false, Some("")) => {
-                return invalid("webhook returned invalid response.patchType of \"\"".into());
-            }
-            (false, false, _) => {
-                return invalid("validating webhook may not return response.patch".into());
-            }
-            (false, _, Some(_)) => {
-                return invalid("validating webhook may not return response.patchType".into());
-            }
-            _ => {}
+        let wrong = match (changes, patch.is_empty(), patch_type) {
+            (true, false, None) => Some(ResponseError::NoPatchType),
+            (true, true, Some(_)) => Some(ResponseError::NoPatch),
+            (true, false, Some("")) => Some(ResponseError::EmptyPatchType),
+            (false, false, _) => Some(ResponseError::UnwantedPatch),
+            (false, _, Some(_)) => Some(ResponseError::UnwantedPatchType),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            return Err(wrong.into());
         }
     }
     let mut verdict = Verdict {
@@ -266,16 +314,15 @@ pub(super) fn decode(
     if !verdict.allowed || !changes || patch.is_empty() {
         return Ok(verdict);
     }
-    let undecodable = |why: &str| format!("received undecodable patch in webhook response: {why}");
     let bytes = texts::canonical(patch).ok();
     let bytes = bytes
         .and_then(|patch| STANDARD.decode(patch).ok())
         .unwrap_or_default();
-    let operations = answer::operations(&bytes).map_err(|why| undecodable(&why))?;
+    let operations = answer::operations(&bytes).map_err(ReviewError::Patch)?;
     match &operations {
         Value::Array(items) if !items.is_empty() => match patch_type {
             Some(other) if version == ReviewVersion::V1 && other != JSON_PATCH => {
-                return Err(format!("unsupported patch type {}", quote(other)));
+                return Err(ReviewError::PatchType(other.to_owned()));
             }
             _ => verdict.patch = Some(operations),
         },
@@ -333,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    fn read(version: ReviewVersion, changes: bool, answer: &Value) -> Result<Verdict, String> {
+    fn read(version: ReviewVersion, changes: bool, answer: &Value) -> Result<Verdict, ReviewError> {
         decode(version, "u", changes, answer.to_string().as_bytes())
     }
 
@@ -343,7 +390,10 @@ mod tests {
 
     #[test]
     fn an_answer_must_be_to_the_question() {
-        let wrong = |changes, answer: Value| read(ReviewVersion::V1, changes, &answer).unwrap_err();
+        let wrong = |changes, answer: Value| {
+            let refused = read(ReviewVersion::V1, changes, &answer).unwrap_err();
+            refused.to_string()
+        };
         assert_eq!(
             wrong(true, json!({})),
             "received invalid webhook response: webhook response was absent"
@@ -383,6 +433,7 @@ mod tests {
         assert!(
             decode(ReviewVersion::V1, "u", true, b"<html>")
                 .unwrap_err()
+                .to_string()
                 .starts_with(
                     "failed to call webhook: couldn't get version/kind; json parse error: "
                 )

@@ -292,7 +292,7 @@ impl<'a> Views<'a> {
                 // kube-apiserver (matchconditions): one condition that is false decides, whatever errors the others have.
                 Ok(false) => return Ok(false),
                 Ok(true) => {}
-                Err(error) => errors.push(error),
+                Err(error) => errors.push(error.to_string()),
             }
         }
         match (errors.is_empty(), hook.fails) {

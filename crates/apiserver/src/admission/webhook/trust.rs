@@ -8,18 +8,42 @@ use std::sync::Arc;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
-        WebPkiServerVerifier,
+        VerifierBuilderError, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_name,
     },
     crypto::ring,
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime, pem::PemObject},
     server::ParsedCertificate,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// The reason why no client can be made for a webhook.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// The host of the webhook is neither a name nor an address.
+    #[error("the webhook's host is no name: {}", InvalidDnsNameError)]
+    Host,
+    /// There is neither a bundle nor an authority of the system.
+    #[error(
+        "unable to load root certificates: the webhook has no caBundle, and this machine trusts no authority"
+    )]
+    NoAuthority,
+    /// The bundle has no certificate.
+    #[error(
+        "unable to load root certificates: the webhook's caBundle holds no certificate in PEM form"
+    )]
+    EmptyBundle,
+    /// The certificates cannot verify others.
+    #[error("unable to load root certificates: {0}")]
+    Verifier(VerifierBuilderError),
+    /// TLS has no common version.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
 /// Returns the TLS configuration that trusts the certificates of this PEM bundle, or the system's authorities if the bundle is empty.
-pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
+pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, ClientError> {
     let pinned: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(bundle)
         .filter_map(Result::ok)
         .collect();
@@ -30,23 +54,21 @@ pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
         roots.add_parsable_certificates(pinned.iter().cloned());
     }
     if roots.is_empty() {
-        let what = if bundle.is_empty() {
-            "the webhook has no caBundle, and this machine trusts no authority"
+        return Err(if bundle.is_empty() {
+            ClientError::NoAuthority
         } else {
-            "the webhook's caBundle holds no certificate in PEM form"
-        };
-        return Err(format!("unable to load root certificates: {what}"));
+            ClientError::EmptyBundle
+        });
     }
     let provider = Arc::new(ring::default_provider());
     let webpki =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let verifier = Verifier {
-        webpki: webpki.map_err(|error| format!("unable to load root certificates: {error}"))?,
+        webpki: webpki.map_err(ClientError::Verifier)?,
         pinned,
     };
     let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();

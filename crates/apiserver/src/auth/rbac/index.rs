@@ -15,6 +15,14 @@ use mullion_store::{Collection, Cursor, Event, EventType, Object, Store};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
+/// A binding refers to a role that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{}.rbac.authorization.k8s.io {} not found", kind.to_ascii_lowercase(), quote(.name))]
+pub(super) struct MissingRole<'b> {
+    kind: &'b str,
+    name: &'b str,
+}
+
 /// A role given to subjects.
 pub(super) struct Binding {
     /// `namespace/name`, or the name.
@@ -319,14 +327,11 @@ impl Index {
     /// Returns the rules of a binding's role.
     ///
     /// # Errors
-    /// The role does not exist; the message is that of kube-apiserver.
-    pub(super) fn rules(&self, binding: &Binding) -> Result<&Arc<[Rule]>, String> {
+    /// The role does not exist.
+    pub(super) fn rules<'b>(&self, binding: &'b Binding) -> Result<&Arc<[Rule]>, MissingRole<'b>> {
         let (kind, name) = (binding.role_kind.as_str(), binding.role_name.as_str());
         let found = self.role(kind, name, &binding.namespace);
-        found.ok_or_else(|| {
-            let kind = kind.to_ascii_lowercase();
-            format!("{kind}.rbac.authorization.k8s.io {} not found", quote(name))
-        })
+        found.ok_or(MissingRole { kind, name })
     }
 
     /// Returns the rules of a role that a binding in a namespace refers to.

@@ -92,7 +92,7 @@ impl Authorize for Authorizer {
         let mut errors = Vec::new();
         for binding in index.sorted(user, attributes.namespace()) {
             match index.rules(binding) {
-                Err(error) => errors.push(error),
+                Err(error) => errors.push(error.to_string()),
                 Ok(rules) if rules.iter().any(|rule| rule.allows(attributes)) => {
                     let why = format!("RBAC: allowed by {}", binding.describe(user));
                     return Decision {
@@ -115,7 +115,7 @@ impl Authorize for Authorizer {
         for binding in index.sorted(user, namespace) {
             match index.rules(binding) {
                 Ok(rules) => all.extend(rules.iter().cloned()),
-                Err(error) => errors.push(error),
+                Err(error) => errors.push(error.to_string()),
             }
         }
         (all, aggregate(errors))

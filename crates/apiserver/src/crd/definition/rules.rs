@@ -104,10 +104,12 @@ impl Walk<'_> {
             ] {
                 let at = at.child(field);
                 match program {
-                    Some(Err(why)) => {
-                        self.errors
-                            .with_text(ErrorType::Invalid, &at, shown(given), why.as_str())
-                    }
+                    Some(Err(why)) => self.errors.with_text(
+                        ErrorType::Invalid,
+                        &at,
+                        shown(given),
+                        why.to_string(),
+                    ),
                     Some(Ok(program)) => {
                         let once = program.most_cost(&environment(&kind, given), &shape);
                         // Saturating, because the bounds of nested lists multiply beyond 64 bits.

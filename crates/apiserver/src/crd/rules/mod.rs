@@ -12,7 +12,7 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use mullion_cel::{Environment, Program, Type};
+use mullion_cel::{Environment, EvalError, Issues, Program, Type};
 use mullion_kube_text::field::{ErrorType, Errors, Path};
 use mullion_schema::structural::Schema;
 use serde_json::Value as Json;
@@ -37,6 +37,27 @@ struct Node {
     additional: Option<Box<Node>>,
 }
 
+/// The reason why a rule or its `messageExpression` does not compile. The field `prefix` precedes kube-apiserver's message, and `what` is
+/// the name of the expression in it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RuleError {
+    /// The expression is invalid.
+    #[error("{prefix}compilation failed: {issues}")]
+    Compilation {
+        prefix: &'static str,
+        issues: Issues,
+    },
+    /// The rule has another type.
+    #[error("cel expression must evaluate to a bool")]
+    NotABool,
+    /// The `messageExpression` has another type.
+    #[error("messageExpression must evaluate to a string")]
+    NotAText,
+    /// The expression cannot be planned.
+    #[error("{what} instantiation failed: {why}")]
+    Plan { what: &'static str, why: EvalError },
+}
+
 /// A compiled validation rule.
 #[derive(Debug)]
 pub(super) struct Rule {
@@ -47,8 +68,8 @@ pub(super) struct Rule {
     /// The path of the field that errors name, relative to the value that the rule is about: `.spec.a`.
     field_path: Option<String>,
     /// The compiled rule, or the reason why it does not compile; `None` if the rule is empty.
-    pub(super) program: Option<Result<Program, String>>,
-    pub(super) message_program: Option<Result<Program, String>>,
+    pub(super) program: Option<Result<Program, RuleError>>,
+    pub(super) message_program: Option<Result<Program, RuleError>>,
     pub(super) uses_old: bool,
     optional_old: bool,
 }
@@ -59,30 +80,25 @@ impl Rule {
         let text = |field: &str| given[field].as_str().unwrap_or_default();
         let optional_old = is_old_optional(given);
         let environment = environment(kind, given);
-        let compiled = |field: &str, wanted: Type, [prefix, runs]: [&str; 2], otherwise: &str| {
+        let compiled = |field: &str, wanted: Type, [prefix, what]: [&'static str; 2], otherwise| {
             let source = text(field);
             (!source.trim().is_empty()).then(|| {
                 let program = Program::compile(source, &environment)
-                    .map_err(|issues| format!("{prefix}compilation failed: {issues}"))?;
-                match program.fault() {
-                    _ if *program.result() != wanted => Err(otherwise.to_owned()),
-                    Some(why) => Err(format!("{runs} instantiation failed: {why}")),
+                    .map_err(|issues| RuleError::Compilation { prefix, issues })?;
+                match program.fault().cloned() {
+                    _ if *program.result() != wanted => Err(otherwise),
+                    Some(why) => Err(RuleError::Plan { what, why }),
                     None => Ok(program),
                 }
             })
         };
-        let program = compiled(
-            "rule",
-            Type::Bool,
-            ["", "program"],
-            "cel expression must evaluate to a bool",
-        );
+        let program = compiled("rule", Type::Bool, ["", "program"], RuleError::NotABool);
         let message_program = matches!(program, Some(Ok(_))).then(|| {
             compiled(
                 "messageExpression",
                 Type::String,
                 ["messageExpression ", "messageExpression"],
-                "messageExpression must evaluate to a string",
+                RuleError::NotAText,
             )
         });
         let field_path = Some(text("fieldPath"))

@@ -1,6 +1,6 @@
 //! Runs rules on a value and on the values in it, and reports the rules that fail.
 
-use mullion_cel::{Budget, Failure, Value, none, some};
+use mullion_cel::{Budget, EvalError, Failure, Value, none, some};
 use mullion_kube_text::{
     field::{BadValue, ErrorType, Errors, FieldError},
     golang::quote,
@@ -13,6 +13,22 @@ use crate::crd::correlation::{Before, Correlation};
 
 /// The longest text of a messageExpression that is used, in bytes.
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;
+
+/// The reason why no further rule is evaluated after a `messageExpression`.
+#[derive(Debug, thiserror::Error)]
+enum MessageError {
+    /// This expression takes more steps than one expression may.
+    #[error(
+        "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+        quote(.0)
+    )]
+    TooLong(String),
+    /// The expressions for the object together take more steps than allowed.
+    #[error(
+        "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+    )]
+    Exhausted,
+}
 
 /// A value that the traversal has reached.
 #[derive(Clone, Copy)]
@@ -144,15 +160,15 @@ impl Run<'_> {
         match program.evaluate(&variables, &mut self.budget) {
             Ok(Value::Bool(true)) => return Ok(()),
             Ok(_) => {}
-            Err(Failure::Error(message)) if message.starts_with("no such overload") => {
+            Err(Failure::Error(why @ EvalError::NoOverload(_))) => {
                 let detail = format!(
-                    "'{message}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+                    "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
                 );
                 self.refuse(subject, detail);
                 return Ok(());
             }
-            Err(Failure::Error(message)) => {
-                self.refuse(subject, format!("{message} evaluating rule: {name}"));
+            Err(Failure::Error(why)) => {
+                self.refuse(subject, format!("{why} evaluating rule: {name}"));
                 return Ok(());
             }
             Err(failure @ Failure::TooLong) => {
@@ -183,7 +199,7 @@ impl Run<'_> {
                 message => message.to_owned(),
             },
             Err(why) => {
-                self.record(is_forgiven, unevaluated(schema, at, why));
+                self.record(is_forgiven, unevaluated(schema, at, why.to_string()));
                 return Err(Stop);
             }
         };
@@ -214,7 +230,11 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The budget is exhausted, so no further rule is evaluated.
-    fn message(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<Option<String>, String> {
+    fn message(
+        &mut self,
+        rule: &Rule,
+        subject: &Subject<'_>,
+    ) -> Result<Option<String>, MessageError> {
         let Some(Ok(program)) = &rule.message_program else {
             return Ok(None);
         };
@@ -222,17 +242,9 @@ impl Run<'_> {
             Ok(Value::String(text)) => text,
             Ok(_) | Err(Failure::Error(_)) => return Ok(None),
             Err(Failure::TooLong) => {
-                return Err(format!(
-                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
-                    quote(&rule.message_source)
-                ));
+                return Err(MessageError::TooLong(rule.message_source.clone()));
             }
-            Err(Failure::Exhausted) => {
-                return Err(
-                    "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
-                        .to_owned(),
-                );
-            }
+            Err(Failure::Exhausted) => return Err(MessageError::Exhausted),
         };
         let text = text.trim();
         let is_shown = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');

@@ -94,20 +94,20 @@ fn with_format(format: &str, given: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use mullion_cel::Budget;
+    use mullion_cel::{Budget, Failure};
     use serde_json::json;
 
     use super::*;
     use crate::crd::rules::{Rule, types};
 
-    fn holds(schema: Json, object: Json, rule: &str) -> Result<Value, String> {
+    fn holds(schema: Json, object: Json, rule: &str) -> Result<Value, Failure> {
         let schema = Schema::parse(&schema);
         let kind = types::of_schema(&schema, false, "selfType").expect("rules can see it");
         let rule = Rule::compile(&schema, &kind, &json!({ "rule": rule }));
-        let program = rule.program.expect("there is a rule")?;
+        let program = rule.program.expect("there is a rule");
+        let program = program.expect("the rule compiles");
         let value = of_json(&schema, &object, false);
-        let result = program.evaluate(&[("self", value)], &mut Budget::default());
-        result.map_err(|failure| failure.to_string())
+        program.evaluate(&[("self", value)], &mut Budget::default())
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(result, Ok(Value::Bool(true)), "{rule}");
         }
         assert_eq!(
-            holds(schema, object, "self.a == 'x'"),
+            holds(schema, object, "self.a == 'x'").map_err(|error| error.to_string()),
             Err("no such key: a".to_owned())
         );
     }

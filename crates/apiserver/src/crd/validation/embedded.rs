@@ -6,7 +6,11 @@ use mullion_kube_text::{
     names::{self, NameRule},
     validation::metadata,
 };
-use mullion_schema::{Type, decode, structural::Schema};
+use mullion_schema::{
+    Type,
+    decode::{self, DecodeError},
+    structural::Schema,
+};
 use serde_json::Value;
 
 use super::each_below;
@@ -63,7 +67,7 @@ pub(crate) fn resource(value: &Value, path: Option<&Path<'_>>, errors: &mut Erro
     if let Some(given) = value.get("metadata") {
         let at = child("metadata");
         match read_metadata(given) {
-            Err(why) => errors.invalid(&at, given.clone(), why),
+            Err(why) => errors.invalid(&at, given.clone(), why.to_string()),
             Ok(mut read) => {
                 // An embedded resource needs no name, but the validation of ObjectMeta requires one.
                 if metadata_text(&read, "name").is_empty() {
@@ -76,12 +80,10 @@ pub(crate) fn resource(value: &Value, path: Option<&Path<'_>>, errors: &mut Erro
     }
 }
 
-/// Decodes the metadata as an ObjectMeta. The error is that of Go's decoder.
-pub(crate) fn read_metadata(given: &Value) -> Result<Value, String> {
+/// Decodes the metadata as an ObjectMeta.
+pub(crate) fn read_metadata(given: &Value) -> Result<Value, DecodeError> {
     let kind = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
-    let read = decode::value(&kind, given.clone());
-    let read = read.map_err(|error| error.to_string())?;
-    match read.value {
+    match decode::value(&kind, given.clone())?.value {
         Value::Object(map) => Ok(Value::Object(map)),
         _ => Ok(Value::Object(serde_json::Map::new())),
     }

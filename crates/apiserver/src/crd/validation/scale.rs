@@ -42,9 +42,20 @@ impl Paths {
             Some(other) => Err(unfit(path, other, "string")),
         });
         if let Err(why) = found {
-            errors.invalid(&Path::new(path), "", why);
+            errors.invalid(&Path::new(path), "", why.to_string());
         }
     }
+}
+
+/// A field of the scale subresource, or one above it, has another type.
+#[derive(Debug, thiserror::Error)]
+#[error(".{path} accessor error: {} is of the type {}, expected {wanted}", go_text(.given), go_type(.given))]
+struct AccessorError {
+    /// The path of the field, without the dot in front.
+    path: String,
+    given: Value,
+    /// The type that the field should have, in Go's words.
+    wanted: &'static str,
 }
 
 fn count(object: &Value, path: &str, errors: &mut Errors) {
@@ -54,7 +65,7 @@ fn count(object: &Value, path: &str, errors: &mut Errors) {
     });
     let at = Path::new(path);
     match found {
-        Err(why) => errors.invalid(&at, 0, why),
+        Err(why) => errors.invalid(&at, 0, why.to_string()),
         Ok(count) if count < 0 => errors.invalid(&at, count, "should be a non-negative integer"),
         Ok(count) if count > i64::from(i32::MAX) => {
             let why = format!("should be less than or equal to {}", i32::MAX);
@@ -65,7 +76,7 @@ fn count(object: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// Returns the value at a path of field names. A field below a null is absent.
-fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
+fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, AccessorError> {
     let mut place = object;
     let inside = path.trim_start_matches('.');
     let mut end = 0;
@@ -79,7 +90,8 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
             other => {
                 // The path ends with the field that was looked for.
                 let path = &inside[..end + name.len()];
-                return Err(unfit(path, other, "map[string]interface {}"));
+                // kube-apiserver's message spells this type without the space that Go's `%T` prints.
+                return Err(unfit(path, other, "map[string]interface{}"));
             }
         }
         end += name.len() + 1;
@@ -87,15 +99,12 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
     Ok(Some(place))
 }
 
-fn unfit(path: &str, given: &Value, wanted: &str) -> String {
-    let path = path.trim_start_matches('.');
-    // kube-apiserver's message spells this type without the space that Go's `%T` prints.
-    let wanted = wanted.replace("interface {}", "interface{}");
-    format!(
-        ".{path} accessor error: {} is of the type {}, expected {wanted}",
-        go_text(given),
-        go_type(given)
-    )
+fn unfit(path: &str, given: &Value, wanted: &'static str) -> AccessorError {
+    AccessorError {
+        path: path.trim_start_matches('.').to_owned(),
+        given: given.clone(),
+        wanted,
+    }
 }
 
 #[cfg(test)]

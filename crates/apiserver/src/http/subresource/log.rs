@@ -102,7 +102,10 @@ impl Options {
         let seconds = query.integer("sinceSeconds")?;
         // Old clients send `null` for an absent time.
         let since = match query.text("sinceTime").filter(|text| *text != "null") {
-            Some(text) => Some(time::read_seconds(text).map_err(Status::bad_request)?),
+            Some(text) => {
+                let read = time::read_seconds(text);
+                Some(read.map_err(|error| Status::bad_request(error.to_string()))?)
+            }
             None => None,
         };
         match (seconds, since) {

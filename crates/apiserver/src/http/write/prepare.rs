@@ -196,7 +196,7 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
     match list::parse_revision(given) {
         Ok(revision) if revision == stored.revision() => Ok(()),
         Ok(_) => Err(modified(call, stored.key().name())),
-        Err(why) => Err(Status::new(500, "", why)),
+        Err(why) => Err(Status::new(500, "", why.to_string())),
     }
 }
 

@@ -52,9 +52,8 @@ impl TypeMeta {
             Value::Null => return Ok(TypeMeta::default()),
             Value::Object(fields) => fields,
             other => {
-                return Err(MetaError::Type(decode::json_of_another_type(
-                    other, META_ONLY,
-                )));
+                let why = decode::json_of_another_type(other, META_ONLY);
+                return Err(MetaError::Type(why.to_string()));
             }
         };
         for name in ["apiVersion", "kind"] {

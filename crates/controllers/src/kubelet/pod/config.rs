@@ -269,7 +269,7 @@ impl PodSim {
         let uses = self.container(&self.units[index]).map(config::of_container);
         match uses.unwrap_or_default().environment(namespace, found) {
             Ok(()) => self.create(index, parts, now),
-            Err(error) => self.refused(index, "CreateContainerConfigError", error, now),
+            Err(error) => self.refused(index, "CreateContainerConfigError", error.to_string(), now),
         }
     }
 

@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 
 use crate::{
-    kubelet::config::{self, FoundObjects, Object},
+    kubelet::config::{self, ConfigError, FoundObjects, Object},
     resource_claims::pod_claims::{self, Claimed, Unknown},
 };
 
@@ -38,13 +38,24 @@ pub(super) fn objects(pod: &Pod) -> BTreeSet<Object> {
         .collect()
 }
 
+/// The reason why a pod does not get its devices.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PrepareError {
+    /// It is not known which claim an entry of the pod stands for.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+    /// The pod may not use a claim.
+    #[error(transparent)]
+    Claim(#[from] ConfigError),
+}
+
 /// Checks that the claims that were found give the pod its devices.
 ///
 /// # Errors
-/// Returns the kubelet's message about the first claim that the pod may not use.
-pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), String> {
+/// The pod may not use a claim; this is the first one.
+pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), PrepareError> {
     for claimed in claimed(pod) {
-        if let Some(name) = claimed.map_err(|unknown| unknown.to_string())?.name() {
+        if let Some(name) = claimed?.name() {
             config::of_devices(name).payload(found)?;
         }
     }

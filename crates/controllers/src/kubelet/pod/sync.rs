@@ -170,7 +170,7 @@ impl PodSim {
                             self.event(false, "Pulled", message, Some(index));
                             self.configure(index, parts, now)
                         }
-                        Err(error) => self.pull_failed(index, error, parts, now),
+                        Err(error) => self.pull_failed(index, error.to_string(), parts, now),
                     }
                 }
                 State::Blocked { retry: Some(retry) }

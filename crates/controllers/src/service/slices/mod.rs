@@ -8,7 +8,7 @@ mod hints;
 mod plan;
 mod port_order;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
@@ -171,7 +171,8 @@ impl Controller {
         for slice in plan.written() {
             trigger::annotate(&mut slice.metadata.annotations, triggered_at);
         }
-        problems.extend(self.carry_out(key, plan).await.err());
+        let failed = self.carry_out(key, plan).await.err();
+        problems.extend(failed.map(|error| error.to_string()));
         if let Some((kind, reason, message)) = notice {
             let service = kube::Resource::object_ref(&*service, &());
             self.recorder.record(service, kind, reason, message);
@@ -233,13 +234,14 @@ impl Controller {
         (wanted, problems)
     }
 
-    /// Carries out the plan up to the first failure, which is returned with kube-controller-manager's message.
-    async fn carry_out(&self, service: &Key, plan: Plan) -> Result<(), String> {
+    /// Carries out the plan up to the first failure.
+    async fn carry_out(&self, service: &Key, plan: Plan) -> Result<(), SliceError> {
         let api: Api<EndpointSlice> =
             Api::namespaced(self.context.client.clone(), service.namespace());
-        let failed = |verb: &str, name: &str, error: &kube::Error| {
-            let error = api_error::message(error);
-            format!("failed to {verb} {name}EndpointSlice for Service {service}: {error}")
+        let failed = |write: SliceWrite, error: kube::Error| SliceError {
+            write,
+            service: service.clone(),
+            error,
         };
         // New slices come before deletions, so that no endpoint is missing in between.
         for slice in plan.create {
@@ -248,24 +250,51 @@ impl Controller {
                 // Nothing can be created in a namespace that is being deleted, so retries would fail until it
                 // is gone.
                 Err(error) if api_error::is_namespace_terminating(&error) => return Ok(()),
-                Err(error) => return Err(failed("create", "", &error)),
+                Err(error) => return Err(failed(SliceWrite::Create, error)),
             }
         }
         for slice in plan.update {
             let name = slice.name_any();
             match api.replace(&name, &PostParams::default(), &slice).await {
                 Ok(updated) => self.writes.note(service, &updated),
-                Err(error) => return Err(failed("update", &format!("{name} "), &error)),
+                Err(error) => return Err(failed(SliceWrite::Update(name), error)),
             }
         }
         for slice in plan.delete {
             let name = slice.name_any();
             let deleted = api.delete(&name, &DeleteParams::default()).await;
             api_error::ignore_not_found(deleted)
-                .map_err(|error| failed("delete", &format!("{name} "), &error))?;
+                .map_err(|error| failed(SliceWrite::Delete(name), error))?;
             self.writes.note_deletion(service, &*slice);
         }
         Ok(())
+    }
+}
+
+/// The API server refuses to write a slice; the message is kube-controller-manager's.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {write}EndpointSlice for Service {service}: {}", api_error::message(.error))]
+struct SliceError {
+    write: SliceWrite,
+    service: Key,
+    error: kube::Error,
+}
+
+/// A write of a slice, with its name if it exists.
+#[derive(Debug)]
+enum SliceWrite {
+    Create,
+    Update(String),
+    Delete(String),
+}
+
+impl fmt::Display for SliceWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SliceWrite::Create => f.write_str("create "),
+            SliceWrite::Update(name) => write!(f, "update {name} "),
+            SliceWrite::Delete(name) => write!(f, "delete {name} "),
+        }
     }
 }
 

@@ -17,8 +17,9 @@ use mullion_cloud::Speed;
 use serde_json::{Value, json};
 
 use super::{
-    DRIVER, PROVISIONER_FINALIZER, topology,
-    volume::{capacity_for, check, volume},
+    DRIVER, PROVISIONER_FINALIZER,
+    topology::{self, TopologyError},
+    volume::{UnsupportedVolume, capacity_for, check, volume},
 };
 use crate::{
     Context, Key, Queue, Recorder, api_error,
@@ -94,9 +95,16 @@ pub(super) fn start(context: &Context, speed: Speed) {
 enum Failure {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// A failure, with the message of the event that is recorded about it.
-    #[error("{0}")]
-    Event(String),
+    /// The node that the scheduler has selected is gone.
+    #[error("error generating accessibility requirements: node {0:?} not found")]
+    NoNode(String),
+    /// A volume that is to be deleted is attached to a node.
+    #[error("persistentvolume {volume} is still attached to node {node}")]
+    Attached { volume: String, node: String },
+    #[error(transparent)]
+    Volume(#[from] UnsupportedVolume),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
 }
 
 struct Driver {
@@ -136,9 +144,11 @@ impl Driver {
         );
         let outcome = self.provision(&claim, &class, &name).await;
         // API errors are only retried; they say nothing about the volume.
-        if let Err(Failure::Event(message)) = &outcome {
+        if let Err(error) = &outcome
+            && !matches!(error, Failure::Api(_))
+        {
             let message = format!(
-                "failed to provision volume with StorageClass {:?}: {message}",
+                "failed to provision volume with StorageClass {:?}: {error}",
                 class.name_any()
             );
             self.recorder
@@ -163,16 +173,11 @@ impl Driver {
             None => None,
             Some(node) => {
                 let found = self.context.informers.nodes.get("", node);
-                Some(found.ok_or_else(|| {
-                    Failure::Event(format!(
-                        "error generating accessibility requirements: node {node:?} not found"
-                    ))
-                })?)
+                Some(found.ok_or_else(|| Failure::NoNode(node.clone()))?)
             }
         };
-        check(claim, class).map_err(Failure::Event)?;
-        let zone = topology::zone(class, &claim.name_any(), selected.as_deref(), &nodes)
-            .map_err(Failure::Event)?;
+        check(claim, class)?;
+        let zone = topology::zone(class, &claim.name_any(), selected.as_deref(), &nodes)?;
         tokio::time::sleep(self.speed.scale(WORK)).await;
         let volume = volume(claim, class, name, &zone);
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
@@ -265,14 +270,13 @@ impl Driver {
             .find(|one| one.spec.source.persistent_volume_name.as_deref() == Some(key.name()));
         // EBS refuses to delete a volume that is in use; external-provisioner reports and retries this.
         if let Some(attachment) = attached {
-            let node = &attachment.spec.node_name;
-            let message = format!(
-                "persistentvolume {} is still attached to node {node}",
-                key.name()
-            );
+            let error = Failure::Attached {
+                volume: key.name().to_owned(),
+                node: attachment.spec.node_name.clone(),
+            };
             self.recorder
-                .warning(&*volume, "VolumeFailedDelete", message.clone());
-            return Err(Failure::Event(message));
+                .warning(&*volume, "VolumeFailedDelete", error.to_string());
+            return Err(error);
         }
         tokio::time::sleep(self.speed.scale(WORK)).await;
         let Some(volume) = latest() else {

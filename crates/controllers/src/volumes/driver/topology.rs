@@ -28,26 +28,36 @@ fn is_zone(key: &str) -> bool {
     [labels::ZONE, labels::BETA_ZONE, DRIVER_ZONE].contains(&key)
 }
 
+/// The reason why a volume can be in no zone, with external-provisioner's message.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TopologyError {
+    /// The node that the scheduler has selected is in no zone that the class allows.
+    #[error(
+        "error generating accessibility requirements: selected node '{0}' is not in allowed topology"
+    )]
+    SelectedNode(String),
+    /// There are no nodes in a zone.
+    #[error("error generating accessibility requirements: no available topology found")]
+    NoZone,
+}
+
 /// Returns the zone for the volume of a claim.
 ///
 /// # Errors
-/// Returns external-provisioner's message if no zone is allowed.
+/// No zone is allowed.
 pub(super) fn zone(
     class: &StorageClass,
     claim: &str,
     selected: Option<&Node>,
     nodes: &[impl std::ops::Deref<Target = Node>],
-) -> Result<String, String> {
+) -> Result<String, TopologyError> {
     let allowed = allowed(class);
     let is_allowed = |zone: &str| allowed.as_ref().is_none_or(|zones| zones.contains(zone));
     if let Some(node) = selected {
         let zone = node.labels().get(labels::ZONE);
         return match zone {
             Some(zone) if is_allowed(zone) => Ok(zone.clone()),
-            _ => Err(format!(
-                "error generating accessibility requirements: selected node '{}' is not in allowed topology",
-                node.name_any()
-            )),
+            _ => Err(TopologyError::SelectedNode(node.name_any())),
         };
     }
     // Sorted, so that a claim's zone does not depend on the order of the nodes.
@@ -62,9 +72,7 @@ pub(super) fn zone(
     let (hash, offset) = hash_and_offset(claim);
     let count = zones.len() as u64;
     if count == 0 {
-        return Err(
-            "error generating accessibility requirements: no available topology found".to_owned(),
-        );
+        return Err(TopologyError::NoZone);
     }
     let index = ((u64::from(hash) + offset) % count) as usize;
     Ok(zones.into_iter().nth(index).unwrap_or_default())
@@ -119,7 +127,7 @@ mod tests {
             Ok("b".into())
         );
         let refused = zone(&class(Some(&["a"])), "data", Some(&nodes[1]), &nodes);
-        assert!(refused.is_err_and(|error| error.contains("not in allowed topology")));
+        assert!(refused.is_err_and(|error| error.to_string().contains("not in allowed topology")));
     }
 
     #[test]

@@ -21,16 +21,34 @@ use crate::volumes::matching::{self, PROVISIONED_BY};
 
 const GIB: i64 = 1 << 30;
 
-/// Checks that EBS supports the requested volume; the error is the driver's message.
-pub(super) fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), String> {
+/// The reason why EBS has no such volume, with the driver's message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnsupportedVolume {
+    /// The class names an unknown kind of volume for the claim of this UID.
+    #[error(
+        "rpc error: code = InvalidArgument desc = Could not create volume \"pvc-{uid}\": invalid AWS VolumeType {kind:?}"
+    )]
+    Kind { uid: String, kind: String },
+    /// The volume would be mounted on several nodes.
+    #[error(
+        "rpc error: code = InvalidArgument desc = Volume capabilities MULTI_NODE_MULTI_WRITER not supported. Only AccessModes[ReadWriteOnce] supported."
+    )]
+    AccessMode,
+}
+
+/// Checks that EBS supports the requested volume.
+pub(super) fn check(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+) -> Result<(), UnsupportedVolume> {
     const KINDS: [&str; 7] = ["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"];
     let parameters = class.parameters.iter().flatten();
     for (key, value) in parameters {
         if key.eq_ignore_ascii_case("type") && !KINDS.contains(&value.as_str()) {
-            return Err(format!(
-                "rpc error: code = InvalidArgument desc = Could not create volume \"pvc-{}\": invalid AWS VolumeType {value:?}",
-                claim.uid().unwrap_or_default()
-            ));
+            return Err(UnsupportedVolume::Kind {
+                uid: claim.uid().unwrap_or_default(),
+                kind: value.clone(),
+            });
         }
     }
     let modes = claim
@@ -45,10 +63,7 @@ pub(super) fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Resu
         == Some("Block");
     // EBS attaches a volume to several nodes only as a block device (io2 Multi-Attach).
     if modes.any(|mode| mode == "ReadOnlyMany" || (mode == "ReadWriteMany" && !block)) {
-        return Err(
-            "rpc error: code = InvalidArgument desc = Volume capabilities MULTI_NODE_MULTI_WRITER not supported. Only AccessModes[ReadWriteOnce] supported."
-                .to_owned(),
-        );
+        return Err(UnsupportedVolume::AccessMode);
     }
     Ok(())
 }

@@ -82,6 +82,17 @@ fn corrected(
     (uids(&wanted) != uids(&owners_now)).then_some(wanted)
 }
 
+/// The reason why a pod has not all of its claims.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClaimsError {
+    /// The claim of this name is being deleted.
+    #[error("pvc {0} is being deleted")]
+    BeingDeleted(String),
+    /// The API server refuses to create a claim.
+    #[error("failed to create PVC {name}: {}", api_error::message(.error))]
+    Create { name: String, error: kube::Error },
+}
+
 /// Creates the missing claims of a pod.
 ///
 /// # Errors
@@ -92,14 +103,14 @@ pub(super) async fn create_missing(
     set: &StatefulSet,
     pod: &str,
     ordinal: i32,
-) -> Result<(), String> {
+) -> Result<(), ClaimsError> {
     let namespace = set.namespace().unwrap_or_default();
     for (_, claim) in identity::claims(set, ordinal) {
         let name = claim.name_any();
         if let Some(existing) = context.informers.claims.get(&namespace, &name) {
             // A pod started now would use a volume that is about to be deleted.
             if existing.metadata.deletion_timestamp.is_some() {
-                return Err(format!("pvc {name} is being deleted"));
+                return Err(ClaimsError::BeingDeleted(name));
             }
             continue;
         }
@@ -124,7 +135,7 @@ pub(super) async fn create_missing(
                         set.name_any()
                     ),
                 );
-                return Err(format!("failed to create PVC {name}: {why}"));
+                return Err(ClaimsError::Create { name, error });
             }
         }
     }

@@ -96,8 +96,8 @@ pub fn start(context: &Context) {
 enum Error {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("{0}")]
-    Claims(String),
+    #[error(transparent)]
+    Claims(#[from] claims::ClaimsError),
 }
 
 struct Controller {
@@ -235,9 +235,7 @@ impl Controller {
         // A claim that was deleted after the pod was created would keep a pending pod from ever starting.
         if pods::phase(pod) == "Pending" && !pods::is_deleting(pod) {
             let name = pod.name_any();
-            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal)
-                .await
-                .map_err(Error::Claims)?;
+            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal).await?;
         }
         let now = self.context.clock.now();
         let unavailable =
@@ -325,9 +323,7 @@ impl Controller {
         let pod = identity::new_pod(set, &template, ordinal, &revision.name_any());
         let name = pod.name_any();
         let created = async {
-            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal)
-                .await
-                .map_err(Error::Claims)?;
+            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal).await?;
             let api: Api<Pod> = self.pods(set);
             Ok(api.create(&PostParams::default(), &pod).await?)
         };
@@ -343,7 +339,7 @@ impl Controller {
             Err(error) => {
                 let why = match &error {
                     Error::Api(error) => api_error::message(error),
-                    Error::Claims(why) => why.clone(),
+                    Error::Claims(error) => error.to_string(),
                 };
                 self.record_pod_event(set, "create", &name, Some(why));
                 Err(error)

@@ -2,11 +2,10 @@
 
 use regex::Regex;
 
-use super::{ESCAPE, Parsed, Translator, push_char};
+use super::{Parsed, PatternFault, Translator, push_char};
 
 /// The most Unicode classes in a pattern; Go limits the total number of ranges.
 const MAX_NAMED: usize = 20_000;
-const RANGE: &str = "invalid character class range";
 
 /// Go's one-letter classes, as they are written inside brackets.
 const PERL: &[(char, &str)] = &[
@@ -40,7 +39,7 @@ impl<'p> Translator<'p> {
         let name = match letters.next() {
             None => return Ok(None),
             Some('{') => {
-                let end = before.find('}').ok_or((RANGE, before))?;
+                let end = before.find('}').ok_or((PatternFault::ClassRange, before))?;
                 self.skip(end + 1);
                 &before[3..end]
             }
@@ -62,12 +61,12 @@ impl<'p> Translator<'p> {
             .all(|c| c.is_ascii_alphanumeric() || "_- ".contains(c));
         self.named += 1;
         if self.named > MAX_NAMED {
-            return Err(("expression too large", self.whole));
+            return Err((PatternFault::TooLarge, self.whole));
         }
         if is_name && Regex::new(&class).is_ok() {
             Ok(Some(class))
         } else {
-            Err((RANGE, self.since(before)))
+            Err((PatternFault::ClassRange, self.since(before)))
         }
     }
 
@@ -99,7 +98,7 @@ impl<'p> Translator<'p> {
                 self.skip(1);
                 high = self.class_char(before)?;
                 if high < low {
-                    return Err((RANGE, self.since(start)));
+                    return Err((PatternFault::ClassRange, self.since(start)));
                 }
             }
             push_char(&mut self.out, low);
@@ -127,13 +126,13 @@ impl<'p> Translator<'p> {
         if POSIX.contains(&name.strip_prefix('^').unwrap_or(name)) {
             Ok(Some(whole))
         } else {
-            Err((RANGE, whole))
+            Err((PatternFault::ClassRange, whole))
         }
     }
 
     fn class_char(&mut self, class: &'p str) -> Parsed<'p, char> {
         match self.rest.chars().next() {
-            None => Err(("missing closing ]", class)),
+            None => Err((PatternFault::OpenClass, class)),
             Some('\\') => self.escaped(),
             Some(c) => {
                 self.skip(c.len_utf8());
@@ -147,7 +146,7 @@ impl<'p> Translator<'p> {
         let before = self.rest;
         self.skip(1);
         let Some(c) = self.rest.chars().next() else {
-            return Err(("trailing backslash at end of expression", ""));
+            return Err((PatternFault::TrailingBackslash, ""));
         };
         self.skip(c.len_utf8());
         let octal = |text: &str| text.starts_with(|c| matches!(c, '0'..='7'));
@@ -168,7 +167,7 @@ impl<'p> Translator<'p> {
             }
             'x' => self.hexadecimal(before)?,
             c if c.is_ascii() && !c.is_ascii_alphanumeric() => u32::from(c),
-            _ => return Err((ESCAPE, self.since(before))),
+            _ => return Err((PatternFault::Escape, self.since(before))),
         };
         // Surrogates are not text, so nothing matches them.
         Ok(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER))
@@ -205,6 +204,6 @@ impl<'p> Translator<'p> {
                 return Ok(number);
             }
         }
-        Err((ESCAPE, self.since(before)))
+        Err((PatternFault::Escape, self.since(before)))
     }
 }

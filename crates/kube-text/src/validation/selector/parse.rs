@@ -1,6 +1,6 @@
 //! Parses the text form of label selectors: a lexer, and a recursive descent parser with apimachinery's error messages.
 
-use super::{Operator, Requirement, SelectorError, joined, requirement};
+use super::{Operator, Requirement, RequirementFault, SelectorError, requirement};
 use crate::names;
 
 /// Returns the requirements of a selector's text in their order.
@@ -91,6 +91,13 @@ fn word(text: &str) -> (Token, &str) {
     (keyword(word).unwrap_or(Token::Word), word)
 }
 
+fn expected(found: &str, expected: &'static str) -> SelectorError {
+    SelectorError::Token {
+        found: found.to_owned(),
+        expected,
+    }
+}
+
 /// A recursive descent parser.
 struct Parser<'t> {
     tokens: &'t [(Token, &'t str)],
@@ -123,49 +130,42 @@ impl<'t> Parser<'t> {
         loop {
             match self.peek() {
                 (Token::Word | Token::Not, _) => {
-                    let requirement = self.requirement().map_err(|why| {
-                        SelectorError(format!("unable to parse requirement: {why}"))
-                    })?;
+                    let requirement = self
+                        .requirement()
+                        .map_err(|why| SelectorError::Requirement(Box::new(why)))?;
                     requirements.push(requirement);
                     match self.next() {
                         (Token::End, _) => return Ok(requirements),
                         (Token::Comma, _) => {
                             let (token, literal) = self.peek();
                             if !matches!(token, Token::Word | Token::Not) {
-                                return Err(SelectorError(format!(
-                                    "found '{literal}', expected: identifier after ','"
-                                )));
+                                return Err(expected(literal, "identifier after ','"));
                             }
                         }
                         (_, literal) => {
-                            return Err(SelectorError(format!(
-                                "found '{literal}', expected: ',' or 'end of string'"
-                            )));
+                            return Err(expected(literal, "',' or 'end of string'"));
                         }
                     }
                 }
                 (Token::End, _) => return Ok(requirements),
                 (_, literal) => {
-                    return Err(SelectorError(format!(
-                        "found '{literal}', expected: !, identifier, or 'end of string'"
-                    )));
+                    return Err(expected(literal, "!, identifier, or 'end of string'"));
                 }
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
         let (mut token, mut key) = self.next();
         let negated = token == Token::Not;
         if negated {
             (token, key) = self.next();
         }
         if token != Token::Word {
-            return Err(format!("found '{key}', expected: identifier"));
+            return Err(expected(key, "identifier"));
         }
-        let sentences = names::qualified_name(key);
-        if !sentences.is_empty() {
-            return Err(joined("<nil>", key, &sentences));
+        if let Some(fault) = RequirementFault::text("<nil>", key, names::qualified_name(key)) {
+            return Err(SelectorError::Invalid(vec![fault]));
         }
         if negated {
             return requirement(key, Operator::DoesNotExist, Vec::new());
@@ -189,9 +189,7 @@ impl<'t> Parser<'t> {
             Token::Greater => Operator::GreaterThan,
             Token::Less => Operator::LessThan,
             _ => {
-                return Err(format!(
-                    "found '{literal}', expected: in, notin, =, ==, !=, gt, lt"
-                ));
+                return Err(expected(literal, "in, notin, =, ==, !=, gt, lt"));
             }
         };
         let values = if matches!(operator, Operator::In | Operator::NotIn) {
@@ -202,17 +200,17 @@ impl<'t> Parser<'t> {
         requirement(key, operator, values)
     }
 
-    fn values(&mut self) -> Result<Vec<String>, String> {
+    fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         let (token, literal) = self.next();
         if token != Token::Open {
-            return Err(format!("found '{literal}' expected: '('"));
+            return Err(SelectorError::NoList(literal.to_owned()));
         }
         match self.peek() {
             (Token::Word | Token::Comma, first) => {
                 let values = self.list()?;
                 if self.next().0 != Token::Close {
                     // apimachinery's message shows the first token of the list, not the one that was found.
-                    return Err(format!("found '{first}', expected: ')'"));
+                    return Err(expected(first, "')'"));
                 }
                 Ok(values)
             }
@@ -221,13 +219,11 @@ impl<'t> Parser<'t> {
                 self.next();
                 Ok(vec![String::new()])
             }
-            (_, literal) => Err(format!(
-                "found '{literal}', expected: ',', ')' or identifier"
-            )),
+            (_, literal) => Err(expected(literal, "',', ')' or identifier")),
         }
     }
 
-    fn list(&mut self) -> Result<Vec<String>, String> {
+    fn list(&mut self) -> Result<Vec<String>, SelectorError> {
         let mut values: Vec<String> = Vec::new();
         loop {
             match self.next() {
@@ -237,7 +233,7 @@ impl<'t> Parser<'t> {
                         (Token::Comma, _) => {}
                         (Token::Close, _) => return Ok(values),
                         (_, literal) => {
-                            return Err(format!("found '{literal}', expected: ',' or ')'"));
+                            return Err(expected(literal, "',' or ')'"));
                         }
                     }
                 }
@@ -252,20 +248,20 @@ impl<'t> Parser<'t> {
                     }
                 }
                 (_, literal) => {
-                    return Err(format!("found '{literal}', expected: ',', or identifier"));
+                    return Err(expected(literal, "',', or identifier"));
                 }
             }
         }
     }
 
-    fn value(&mut self) -> Result<String, String> {
+    fn value(&mut self) -> Result<String, SelectorError> {
         // `key=` compares with the empty text.
         if matches!(self.peek().0, Token::End | Token::Comma) {
             return Ok(String::new());
         }
         match self.next() {
             (Token::Word, literal) => Ok(literal.to_owned()),
-            (_, literal) => Err(format!("found '{literal}', expected: identifier")),
+            (_, literal) => Err(expected(literal, "identifier")),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Implements the server: only an API server on a loopback port with its own certificates, as `mullion up` starts it.
 
 use std::{
+    fmt,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
@@ -16,7 +17,10 @@ use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
 };
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tokio_rustls::TlsConnector;
@@ -74,7 +78,8 @@ impl Server {
             certs.ca.as_bytes(),
         )
         .map_err(|error| failed("certificates", error.to_string()))?;
-        let connector = connector(&certs).map_err(|why| failed("client certificate", why))?;
+        let connector =
+            connector(&certs).map_err(|why| failed("client certificate", why.to_string()))?;
         let api = match &directory {
             Some(directory) => ApiServer::open(Config::default(), directory)
                 .await
@@ -166,23 +171,42 @@ pub(super) fn new_directory(below: &Path) -> PathBuf {
     below.join(format!("mullion-bench-{}-{number}", std::process::id()))
 }
 
-fn connector(certs: &Certs) -> Result<TlsConnector, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let certificate =
-        |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| text(&error));
+/// The reason why certificates are unusable.
+#[derive(Debug)]
+enum CertsError {
+    Pem(pem::Error),
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for CertsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CertsError::Pem(error) => write!(f, "{error}"),
+            CertsError::Tls(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl From<pem::Error> for CertsError {
+    fn from(error: pem::Error) -> Self {
+        CertsError::Pem(error)
+    }
+}
+
+impl From<rustls::Error> for CertsError {
+    fn from(error: rustls::Error) -> Self {
+        CertsError::Tls(error)
+    }
+}
+
+fn connector(certs: &Certs) -> Result<TlsConnector, CertsError> {
+    let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
     let mut roots = RootCertStore::empty();
-    roots
-        .add(certificate(&certs.ca)?)
-        .map_err(|error| text(&error))?;
-    let key = PrivateKeyDer::from_pem_slice(certs.admin.key.as_bytes());
+    roots.add(certificate(&certs.ca)?)?;
+    let key = PrivateKeyDer::from_pem_slice(certs.admin.key.as_bytes())?;
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| text(&error))?
+        .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
-        .with_client_auth_cert(
-            vec![certificate(&certs.admin.cert)?],
-            key.map_err(|error| text(&error))?,
-        )
-        .map_err(|error| text(&error))?;
+        .with_client_auth_cert(vec![certificate(&certs.admin.cert)?], key)?;
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -3,20 +3,111 @@
 //! The errors are those of structured-merge-diff's validation (`typed/validate.go`), which precedes decoding: all that are found, but
 //! only the first undeclared field of each object.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{collections::HashSet, fmt};
 
 use serde_json::Value;
 
 use super::super::{compare::element, set::FieldSet};
 use crate::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go_text};
 
-/// Checks a configuration; returns all errors as one text.
-pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {
+/// The reasons why a configuration does not have the shape of its type; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfits(Vec<Misfit>);
+
+/// A value that does not have the shape of its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The path of the value; empty for the whole.
+    pub place: String,
+    /// What is wrong with the value.
+    pub reason: MisfitReason,
+}
+
+/// What is wrong with a value. Values are in the form in which Go prints them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MisfitReason {
+    /// The type has no such field.
+    #[error("field not declared in schema")]
+    Undeclared,
+    /// The value is not an object.
+    #[error("expected map, got &{{{0}}}")]
+    NotAMap(String),
+    /// The value is not a list.
+    #[error("expected list, got &{{{0}}}")]
+    NotAList(String),
+    /// The value is not a string.
+    #[error("expected string, got &value.valueUnstructured{{Value:{0}}}")]
+    NotAString(String),
+    /// The value is not a boolean.
+    #[error("expected boolean, got &{{{0}}}")]
+    NotABoolean(String),
+    /// The value is not a number, but of this type of Go.
+    #[error("expected numeric (int or float), got {0}")]
+    NotANumber(&'static str),
+    /// The value is a list or an object.
+    #[error("expected any scalar, got &{{{0}}}")]
+    NotAScalar(String),
+    /// Another item of the list has the same key.
+    #[error("duplicate entries for key {0}")]
+    Duplicate(String),
+    /// The item with this index, of a list with keys, is null.
+    #[error("element {0}: associative list with keys may not have a null element")]
+    NullWithKeys(usize),
+    /// The item with this index, of a list with keys, is not an object.
+    #[error("element {0}: associative list with keys may not have non-map elements")]
+    NotAMapWithKeys(usize),
+    /// An item of a list with keys has none of them.
+    #[error(
+        "element {index}: associative list with keys has an element that omits all key fields [{keys}] (and doesn't have default values for any key fields)"
+    )]
+    WithoutKeys {
+        /// The index of the item.
+        index: usize,
+        /// The keys of the list.
+        keys: String,
+    },
+    /// The item with this index, of a set, is null.
+    #[error("element {0}: associative list without keys has an element that's an explicit null")]
+    NullInSet(usize),
+    /// The item with this index, of a set, is an object.
+    #[error("element {0}: associative list without keys has an element that's a map type")]
+    MapInSet(usize),
+    /// The item with this index, of a set, is a list.
+    #[error("element {0}: not supported: associative list with lists as elements")]
+    ListInSet(usize),
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        write!(f, "{}", self.reason)
+    }
+}
+
+impl fmt::Display for Misfits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [one] = self.0.as_slice() {
+            return write!(f, "{one}");
+        }
+        f.write_str("errors:")?;
+        self.0.iter().try_for_each(|one| write!(f, "\n  {one}"))
+    }
+}
+
+impl std::error::Error for Misfits {}
+
+/// Checks a configuration.
+///
+/// # Errors
+/// All that does not fit.
+pub(super) fn check(kind: &Type, config: &Value) -> Result<(), Misfits> {
     let found = misfits(kind, config, false);
-    match found.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        all => Err(format!("errors:\n  {}", all.join("\n  "))),
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(Misfits(found))
     }
 }
 
@@ -25,7 +116,7 @@ pub(in crate::ownership) fn fits(kind: &Type, object: &Value) -> bool {
     misfits(kind, object, true).is_empty()
 }
 
-fn misfits(kind: &Type, value: &Value, allows_duplicates: bool) -> Vec<String> {
+fn misfits(kind: &Type, value: &Value, allows_duplicates: bool) -> Vec<Misfit> {
     let mut walk = Walk {
         arena: kind.arena(),
         allows_duplicates,
@@ -42,18 +133,15 @@ struct Walk<'s> {
     allows_duplicates: bool,
     /// The elements of the current path, in the form of field sets.
     path: Vec<String>,
-    found: Vec<String>,
+    found: Vec<Misfit>,
 }
 
 impl Walk<'_> {
-    fn wrong(&mut self, why: &str) {
+    fn wrong(&mut self, reason: MisfitReason) {
         let mut whole = FieldSet::default();
         whole.insert(&self.path);
         let place = whole.paths().concat();
-        self.found.push(match place.as_str() {
-            "" => why.to_owned(),
-            place => format!("{place}: {why}"),
-        });
+        self.found.push(Misfit { place, reason });
     }
 
     fn below(&mut self, element: String, id: TypeId, value: &Value) {
@@ -76,7 +164,7 @@ impl Walk<'_> {
                         None if fields.preserve => {}
                         None => {
                             self.path.push(format!("f:{key}"));
-                            self.wrong("field not declared in schema");
+                            self.wrong(MisfitReason::Undeclared);
                             self.path.pop();
                             return;
                         }
@@ -90,78 +178,65 @@ impl Walk<'_> {
             }
             (Node::Struct(Struct { any: true, .. }), _) => {}
             (Node::Struct(_) | Node::Map { .. }, other) => {
-                self.wrong(&format!("expected map, got &{{{}}}", go_text(other)));
+                self.wrong(MisfitReason::NotAMap(go_text(other)));
             }
             (Node::List(list), Value::Array(items)) => {
                 let mut seen: HashSet<String> = HashSet::with_capacity(items.len());
                 for (index, item) in items.iter().enumerate() {
                     let at = match (list.kind, item) {
                         (ListKind::Atomic, _) => Ok(format!("i:{index}")),
-                        (ListKind::Map, Value::Null) => {
-                            Err("associative list with keys may not have a null element".into())
-                        }
+                        (ListKind::Map, Value::Null) => Err(MisfitReason::NullWithKeys(index)),
                         (ListKind::Map, Value::Object(_)) => {
-                            element(list, item).ok_or_else(|| without_keys(list).into())
+                            let without_keys = || MisfitReason::WithoutKeys {
+                                index,
+                                keys: keys_of(list),
+                            };
+                            element(list, item).ok_or_else(without_keys)
                         }
-                        (ListKind::Map, _) => {
-                            Err("associative list with keys may not have non-map elements".into())
-                        }
-                        (ListKind::Set, Value::Null) => Err(Cow::Borrowed(
-                            "associative list without keys has an element that's an explicit null",
-                        )),
-                        (ListKind::Set, Value::Object(_)) => Err(Cow::Borrowed(
-                            "associative list without keys has an element that's a map type",
-                        )),
-                        (ListKind::Set, Value::Array(_)) => Err(Cow::Borrowed(
-                            "not supported: associative list with lists as elements",
-                        )),
+                        (ListKind::Map, _) => Err(MisfitReason::NotAMapWithKeys(index)),
+                        (ListKind::Set, Value::Null) => Err(MisfitReason::NullInSet(index)),
+                        (ListKind::Set, Value::Object(_)) => Err(MisfitReason::MapInSet(index)),
+                        (ListKind::Set, Value::Array(_)) => Err(MisfitReason::ListInSet(index)),
                         (ListKind::Set, _) => Ok(format!("v:{item}")),
                     };
                     let at = match at {
                         Ok(at) => at,
                         // The items behind it are not checked either, as upstream.
-                        Err(why) => return self.wrong(&format!("element {index}: {why}")),
+                        Err(reason) => return self.wrong(reason),
                     };
                     if !self.allows_duplicates && seen.contains(&at) {
                         let mut key = FieldSet::default();
                         key.insert(std::slice::from_ref(&at));
-                        let key = key.paths().concat();
-                        self.wrong(&format!("duplicate entries for key {key}"));
+                        self.wrong(MisfitReason::Duplicate(key.paths().concat()));
                     }
                     self.below(at.clone(), list.item, item);
                     seen.insert(at);
                 }
             }
             (Node::List(_), other) => {
-                self.wrong(&format!("expected list, got &{{{}}}", go_text(other)));
+                self.wrong(MisfitReason::NotAList(go_text(other)));
             }
             (Node::Scalar(scalar), value) => {
-                if let Some(why) = unfit(*scalar, value) {
-                    self.wrong(&why);
+                if let Some(reason) = unfit(*scalar, value) {
+                    self.wrong(reason);
                 }
             }
         }
     }
 }
 
-fn without_keys(list: &List) -> String {
+fn keys_of(list: &List) -> String {
     let keys: Vec<String> = list.keys.iter().map(|key| format!("{key:?}")).collect();
-    format!(
-        "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
-        keys.join(" ")
-    )
+    keys.join(" ")
 }
 
 /// Returns the error of a scalar with the wrong JSON type. Decoding checks later whether its value is valid.
-fn unfit(scalar: Scalar, value: &Value) -> Option<String> {
+fn unfit(scalar: Scalar, value: &Value) -> Option<MisfitReason> {
     match scalar {
-        Scalar::String | Scalar::Bytes if !value.is_string() => Some(format!(
-            "expected string, got &value.valueUnstructured{{Value:{}}}",
-            go_syntax(value)
-        )),
-        Scalar::Bool if !value.is_boolean() => {
-            Some(format!("expected boolean, got &{{{}}}", go_text(value)))
+        Scalar::String | Scalar::Bytes if !value.is_string() => {
+            Some(MisfitReason::NotAString(go_syntax(value)))
         }
+        Scalar::Bool if !value.is_boolean() => Some(MisfitReason::NotABoolean(go_text(value))),
         Scalar::Int32 | Scalar::Int64 | Scalar::Double if !value.is_number() => {
             let found = match value {
                 Value::String(_) => "string",
@@ -169,12 +244,12 @@ fn unfit(scalar: Scalar, value: &Value) -> Option<String> {
                 Value::Array(_) => "[]interface {}",
                 _ => "map[string]interface {}",
             };
-            Some(format!("expected numeric (int or float), got {found}"))
+            Some(MisfitReason::NotANumber(found))
         }
         Scalar::Quantity | Scalar::IntOrString | Scalar::Time | Scalar::MicroTime
             if value.is_array() || value.is_object() =>
         {
-            Some(format!("expected any scalar, got &{{{}}}", go_text(value)))
+            Some(MisfitReason::NotAScalar(go_text(value)))
         }
         _ => None,
     }
@@ -207,7 +282,8 @@ mod tests {
 
     fn said(kind: &str, config: Value) -> String {
         let kind = Type::builtin(kind).expect("the type is built in");
-        check(&kind, &config).expect_err("it does not fit")
+        let misfits = check(&kind, &config).expect_err("it does not fit");
+        misfits.to_string()
     }
 
     #[test]

@@ -3,24 +3,34 @@
 
 use serde_json::Value;
 
-use super::{merge, typed};
+use super::{Misfits, merge, typed};
 use crate::{Arena, ListKind, Node, Type, TypeId};
+
+/// The reason why a configuration cannot be merged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnownedError {
+    /// It does not have the shape of its type.
+    #[error("failed to convert patch object to typed object: {0}")]
+    Untyped(Misfits),
+    /// It sets atomic values at these paths.
+    #[error(
+        "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}",
+        .0.join(", ")
+    )]
+    Atomic(Vec<String>),
+}
 
 /// Merges a configuration into an object. It must not set atomic values, because the parts that it leaves out would be lost. Where the
 /// object has several items with a key that the configuration names, one item is left.
 ///
 /// # Errors
 /// The parts of the configuration that do not fit the type, or that are atomic.
-pub fn merge_unowned(kind: &Type, live: &Value, config: &Value) -> Result<Value, String> {
-    typed::check(kind, config)
-        .map_err(|why| format!("failed to convert patch object to typed object: {why}"))?;
+pub fn merge_unowned(kind: &Type, live: &Value, config: &Value) -> Result<Value, UnownedError> {
+    typed::check(kind, config).map_err(UnownedError::Untyped)?;
     let mut atomics = Vec::new();
     find_atomics(kind.arena(), kind.id(), config, "", &mut atomics);
     if !atomics.is_empty() {
-        return Err(format!(
-            "invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}",
-            atomics.join(", ")
-        ));
+        return Err(UnownedError::Atomic(atomics));
     }
     Ok(merge::merge(kind, live, config))
 }
@@ -63,7 +73,7 @@ mod tests {
         let merged = |config: Value| {
             let live =
                 json!({"spec": {"containers": [{"name": "a", "args": ["x"]}, {"name": "b"}]}});
-            merge_unowned(&pod, &live, &config)
+            merge_unowned(&pod, &live, &config).map_err(|error| error.to_string())
         };
         assert_eq!(
             merged(

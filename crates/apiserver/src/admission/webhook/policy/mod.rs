@@ -14,7 +14,7 @@ use mullion_kinds::{
     Resource,
     request::{
         Lookup,
-        expression::{ExpectedType, Expression, Scope},
+        expression::{ExpectedType, Expression, ExpressionError, Scope},
     },
 };
 use mullion_kube_text::{
@@ -45,10 +45,11 @@ pub(super) struct BoundPolicy {
     kind: Option<Kind>,
     /// Which of them; none for a binding that refers to none.
     params: Option<Params>,
-    variables: Vec<(String, Result<Expression, String>)>,
+    variables: Vec<(String, Result<Expression, ExpressionError>)>,
 }
 
 /// The kind of a policy's parameters.
+#[derive(Clone, Debug)]
 struct Kind {
     api_version: String,
     name: String,
@@ -70,9 +71,30 @@ struct PolicyInput {
 }
 
 /// A configuration error of a policy or of one of its bindings.
+#[derive(Debug, thiserror::Error)]
 enum Misconfigured {
-    Policy(String),
-    Binding(String),
+    /// The kind of the policy's parameters is not served.
+    #[error("failed to configure policy: failed to find resource referenced by paramKind: '{0}'")]
+    Policy(Kind),
+    /// The binding refers to no parameters.
+    #[error("failed to configure binding: {0}")]
+    Binding(#[from] ParamError),
+}
+
+/// The reason why a binding refers to no parameters.
+#[derive(Debug, thiserror::Error)]
+enum ParamError {
+    /// A namespace is named, although the parameters have none.
+    #[error("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")]
+    UnwantedNamespace,
+    /// The namespace would be that of an object that has none.
+    #[error(
+        "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+    )]
+    NoNamespace,
+    /// There are no such parameters.
+    #[error("no params found for policy binding with `Deny` parameterNotFoundAction")]
+    Missing,
 }
 
 /// Reads every policy with every binding that names it; the last argument of `of` says whether the binding is the policy's first.
@@ -110,7 +132,7 @@ impl BoundPolicy {
         let conditions = spec.items("matchConditions").iter();
         let conditions = conditions.map(|condition| {
             let text = condition.text("expression").trim();
-            Expression::compile_for(text, &scope, ExpectedType::Bool).map_err(String::from)
+            Expression::compile_for(text, &scope, ExpectedType::Bool).map_err(ExpressionError::from)
         });
         let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
         matcher.conditions = conditions.collect();
@@ -120,8 +142,8 @@ impl BoundPolicy {
         let mut variables = Vec::new();
         for variable in spec.items("variables") {
             let (name, text) = (variable.text("name"), variable.text("expression"));
-            let expression =
-                Expression::compile_for(text, &scope, ExpectedType::Anything).map_err(String::from);
+            let expression = Expression::compile_for(text, &scope, ExpectedType::Anything)
+                .map_err(ExpressionError::from);
             if let Ok(expression) = &expression {
                 // In the order of the list: a variable may use those before it, and none after it.
                 scope.declare(name, expression.result());
@@ -159,9 +181,7 @@ impl BoundPolicy {
                 // Said once for all bindings, whatever they leave of the policy.
                 None if !self.is_first => return Ok(None),
                 None => {
-                    let params = Err(Misconfigured::Policy(format!(
-                        "failed to find resource referenced by paramKind: '{kind}'"
-                    )));
+                    let params = Err(Misconfigured::Policy(kind.clone()));
                     return Ok(Some(PolicyInput { view, params }));
                 }
             },
@@ -173,7 +193,7 @@ impl BoundPolicy {
             None => Ok(vec![Value::Null]),
             Some((row, params)) => params
                 .find(&row.resource, views.subject)
-                .map_err(Misconfigured::Binding),
+                .map_err(Misconfigured::from),
         };
         Ok(Some(PolicyInput { view, params }))
     }
@@ -262,15 +282,6 @@ impl fmt::Display for Kind {
     }
 }
 
-impl fmt::Display for Misconfigured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Misconfigured::Policy(why) => write!(f, "failed to configure policy: {why}"),
-            Misconfigured::Binding(why) => write!(f, "failed to configure binding: {why}"),
-        }
-    }
-}
-
 impl Params {
     fn of(reference: &Value) -> Params {
         let selector = reference.field("selector");
@@ -282,18 +293,11 @@ impl Params {
         }
     }
 
-    fn find(&self, resource: &Resource, subject: &Subject<'_>) -> Result<Vec<Value>, String> {
+    fn find(&self, resource: &Resource, subject: &Subject<'_>) -> Result<Vec<Value>, ParamError> {
         let namespace = match (resource.namespaced, self.namespace.as_str()) {
             (false, "") => None,
-            (false, _) => {
-                let why =
-                    "paramRef.namespace must not be provided for a cluster-scoped `paramKind`";
-                return Err(why.to_owned());
-            }
-            (true, "") if subject.namespace.is_empty() => {
-                let why = "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources";
-                return Err(why.to_owned());
-            }
+            (false, _) => return Err(ParamError::UnwantedNamespace),
+            (true, "") if subject.namespace.is_empty() => return Err(ParamError::NoNamespace),
             (true, "") => Some(subject.namespace),
             (true, given) => Some(given),
         };
@@ -310,9 +314,7 @@ impl Params {
             }
         };
         if found.is_empty() && !self.may_be_missing {
-            return Err(
-                "no params found for policy binding with `Deny` parameterNotFoundAction".to_owned(),
-            );
+            return Err(ParamError::Missing);
         }
         Ok(found)
     }

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use mullion_cel::{self as cel, Budget};
-use mullion_kinds::request::expression::{ExpectedType, Expression};
+use mullion_cel::{self as cel, Budget, JsonError, WrongNames};
+use mullion_kinds::request::expression::{ExpectedType, Expression, ExpressionError};
 use mullion_kube_text::{golang::quote, status::Status};
 use mullion_schema::{
     merge::{self, JsonPatchError},
-    ownership,
+    ownership::{self, UnownedError},
     tree::Tree,
 };
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub(in crate::admission::webhook) struct Policy {
 
 struct Mutation {
     kind: Kind,
-    expression: Result<Expression, String>,
+    expression: Result<Expression, ExpressionError>,
 }
 
 /// The kind of patch that a mutation makes.
@@ -52,9 +52,49 @@ pub(in crate::admission::webhook) type Key = (usize, String);
 /// The error of a mutation that was not made.
 enum Failure {
     /// The policy's own fault: its `failurePolicy` decides.
-    Policy(String),
+    Policy(MutationError),
     /// The request ends with this.
     Request(Status),
+}
+
+/// The reason why a mutation cannot be made.
+#[derive(Debug, thiserror::Error)]
+enum MutationError {
+    /// The expression has no value.
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
+    /// The value is not an object.
+    #[error("unsupported return type from ApplyConfiguration expression")]
+    NotAnObject,
+    /// The value is not a list.
+    #[error("{NO_PATCH}")]
+    NotAList,
+    /// An item of the list is not an operation.
+    #[error("{NO_PATCH} of JSONPatch")]
+    NotAnOperation,
+    /// Objects have types that are not spelled by the fields around them.
+    #[error("type mismatch: {0}")]
+    Names(#[from] WrongNames),
+    /// The object has no JSON form.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// The value of an operation has no JSON form.
+    #[error("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {0}")]
+    ValueJson(JsonError),
+    /// The configuration cannot be merged.
+    #[error("error applying patch: {0}")]
+    Apply(#[from] UnownedError),
+    /// The patch cannot be applied.
+    #[error("JSON Patch: {0}")]
+    JsonPatch(#[from] JsonPatchError),
+}
+
+const NO_PATCH: &str = "type mismatch: JSONPatchType.expression should evaluate to array";
+
+impl<E: Into<MutationError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Policy(error.into())
+    }
 }
 
 impl Policy {
@@ -79,7 +119,8 @@ impl Policy {
             let text = mutation[field].text("expression").trim();
             Mutation {
                 kind,
-                expression: Expression::compile_for(text, &scope, wanted).map_err(String::from),
+                expression: Expression::compile_for(text, &scope, wanted)
+                    .map_err(ExpressionError::from),
             }
         });
         Policy {
@@ -90,20 +131,22 @@ impl Policy {
     }
 
     /// Returns whether the policy's match conditions hold for a write.
+    ///
+    /// # Errors
+    /// The errors of the conditions.
     fn holds(
         &self,
         views: &Views<'_>,
         view: &View,
         objects: (Option<&Value>, Option<&Value>),
         param: &Value,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Vec<String>> {
         let matcher = &self.bound.matcher;
         if matcher.conditions.is_empty() {
             return Ok(true);
         }
         let values = self.bound.values(views, view, objects, param, &|_| false);
-        let held = views.conditions_hold(matcher, &values, &mut Budget::default());
-        held.map_err(|errors| aggregate(&errors))
+        views.conditions_hold(matcher, &values, &mut Budget::default())
     }
 
     /// Returns the object after a mutation, or `None` if the mutation does not change it.
@@ -115,30 +158,27 @@ impl Policy {
         (object, old): (&Value, Option<&Value>),
         param: &Value,
     ) -> Result<Option<Value>, Failure> {
-        let expression = mutation.expression.as_ref();
-        let expression = expression.map_err(|why| Failure::Policy(why.clone()))?;
+        let expression = mutation.expression.as_ref().map_err(Clone::clone)?;
         let objects = (Some(object), old);
         let mentions = |name: &str| expression.mentions(name);
         let mut values = self.bound.values(views, view, objects, param, &mentions);
         let mut budget = Budget::default();
         self.bound.give_names(views, view, &mut values, &mut budget);
-        let made = expression.value(&values, &mut budget);
-        let made = made.map_err(Failure::Policy)?;
+        let made = expression.value(&values, &mut budget)?;
         let shown = views.shown(view, object);
         let tree = match mutation.kind {
             Kind::ApplyConfiguration => {
                 let (schema, _) = views.schema(view).map_err(Failure::Request)?;
-                let configuration = configuration(&made, &shown).map_err(Failure::Policy)?;
-                ownership::merge_unowned(&schema, &shown, &configuration)
-                    .map_err(|why| Failure::Policy(format!("error applying patch: {why}")))?
+                let configuration = configuration(&made, &shown)?;
+                ownership::merge_unowned(&schema, &shown, &configuration)?
             }
             Kind::JsonPatch => {
-                let operations = operations(&made).map_err(Failure::Policy)?;
+                let operations = operations(&made)?;
                 match merge::json_patch(&shown, &operations) {
                     Ok(patched) => patched,
                     // A failed `test` is how a JSON patch says that it does not apply, so kube-apiserver does not treat it as an error.
                     Err(JsonPatchError::TestFailed(_)) => return Ok(None),
-                    Err(why) => return Err(Failure::Policy(format!("JSON Patch: {why}"))),
+                    Err(why) => return Err(why.into()),
                 }
             }
         };
@@ -149,12 +189,9 @@ impl Policy {
 }
 
 /// Converts the object that an expression has made to the apply configuration of the written object.
-fn configuration(made: &cel::Value, shown: &Value) -> Result<Value, String> {
-    let Some(message) = cel::message(made) else {
-        return Err("unsupported return type from ApplyConfiguration expression".to_owned());
-    };
-    let names = message.check_names();
-    names.map_err(|why| format!("type mismatch: {why}"))?;
+fn configuration(made: &cel::Value, shown: &Value) -> Result<Value, MutationError> {
+    let message = cel::message(made).ok_or(MutationError::NotAnObject)?;
+    message.check_names()?;
     let mut configuration = cel::to_json(made)?;
     // An expression cannot set these; the merge needs them, and they are those of the object.
     for field in ["apiVersion", "kind"] {
@@ -164,16 +201,13 @@ fn configuration(made: &cel::Value, shown: &Value) -> Result<Value, String> {
 }
 
 /// Converts the operations that an expression has made to a JSON patch.
-fn operations(made: &cel::Value) -> Result<Value, String> {
-    const NO_PATCH: &str = "type mismatch: JSONPatchType.expression should evaluate to array";
+fn operations(made: &cel::Value) -> Result<Value, MutationError> {
     let cel::Value::List(made) = made else {
-        return Err(NO_PATCH.to_owned());
+        return Err(MutationError::NotAList);
     };
     let operations = made.iter().map(|made| {
         let message = cel::message(made).filter(|message| message.name == cel::JSON_PATCH);
-        let fields = &message
-            .ok_or_else(|| format!("{NO_PATCH} of JSONPatch"))?
-            .fields;
+        let fields = &message.ok_or(MutationError::NotAnOperation)?.fields;
         let text = |field: &str| match fields.get(field) {
             Some(cel::Value::String(text)) => text.as_str(),
             _ => "",
@@ -184,12 +218,9 @@ fn operations(made: &cel::Value) -> Result<Value, String> {
         }
         if let Some(value) = fields.get("value") {
             if let Some(message) = cel::message(value) {
-                let names = message.check_names();
-                names.map_err(|why| format!("type mismatch: {why}"))?;
+                message.check_names()?;
             }
-            operation["value"] = cel::to_json(value).map_err(|why| {
-                format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {why}")
-            })?;
+            operation["value"] = cel::to_json(value).map_err(MutationError::ValueJson)?;
         }
         Ok(operation)
     });
@@ -252,8 +283,8 @@ pub(in crate::admission::webhook) fn mutate(
         match policy.holds(views, &view, (present(object), old), &param) {
             Ok(true) => {}
             Ok(false) => continue,
-            Err(why) => {
-                refuse(policy, binding, why, true);
+            Err(errors) => {
+                refuse(policy, binding, aggregate(&errors), true);
                 continue;
             }
         }
@@ -274,7 +305,7 @@ pub(in crate::admission::webhook) fn mutate(
                     (is_patched, has_changed) = (true, true);
                     views.adopt(&view, object, changed);
                 }
-                Err(Failure::Policy(why)) => refuse(policy, binding, why, true),
+                Err(Failure::Policy(why)) => refuse(policy, binding, why.to_string(), true),
                 Err(Failure::Request(status)) => return Err(status),
             }
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mullion_cel::{self as cel, Budget};
-use mullion_kinds::request::expression::{ExpectedType, Expression, Scope};
+use mullion_kinds::request::expression::{ExpectedType, Expression, ExpressionError, Scope};
 use mullion_kube_text::status::Status;
 use mullion_schema::tree::Tree;
 use serde_json::Value;
@@ -20,14 +20,14 @@ pub(in crate::admission::webhook) struct Policy {
     pub(in crate::admission::webhook) bound: BoundPolicy,
     validations: Vec<Validation>,
     /// Notes for an audit log that does not exist here; one that cannot be made refuses all the same.
-    annotations: Vec<Result<Expression, String>>,
+    annotations: Vec<Result<Expression, ExpressionError>>,
     denies: bool,
     warns: bool,
 }
 
 struct Validation {
     text: String,
-    expression: Result<Expression, String>,
+    expression: Result<Expression, ExpressionError>,
     message: String,
     message_expression: Option<Expression>,
     /// The reason of the refusal, such as `Forbidden`.
@@ -54,7 +54,8 @@ impl Policy {
         let annotations = policy["spec"].items("auditAnnotations").iter();
         let annotations = annotations.map(|annotation| {
             let text = annotation.text("valueExpression").trim();
-            Expression::compile_for(text, &scope, ExpectedType::TextOrNull).map_err(String::from)
+            Expression::compile_for(text, &scope, ExpectedType::TextOrNull)
+                .map_err(ExpressionError::from)
         });
         let actions = binding["spec"].items("validationActions");
         let has = |action: &str| actions.iter().any(|other| other == action);
@@ -135,7 +136,7 @@ impl Policy {
                         reason: validation.reason.clone(),
                         refuses: false,
                     }],
-                    Err(error) => self.broken(error),
+                    Err(error) => self.broken(error.to_string()),
                 }
             })
             .collect();
@@ -146,7 +147,7 @@ impl Policy {
                     refuses: true,
                     ..finding
                 };
-                findings.extend(self.broken(why).into_iter().map(refuses));
+                findings.extend(self.broken(why.to_string()).into_iter().map(refuses));
             }
         }
         findings
@@ -162,12 +163,11 @@ impl Validation {
         // kube-apiserver gives `messageExpression` every variable but the authorizer.
         let message_expression = (!message.trim().is_empty()).then(|| {
             Expression::compile_for(message, &scope.without_authorizer(), ExpectedType::Text)
-                .map_err(String::from)
         });
         Validation {
             text: text.trim().to_owned(),
             expression: Expression::compile_for(text, scope, ExpectedType::Bool)
-                .map_err(String::from),
+                .map_err(ExpressionError::from),
             message: validation.text("message").trim().to_owned(),
             message_expression: message_expression.and_then(Result::ok),
             reason: validation.text("reason").to_owned(),

@@ -3,7 +3,7 @@
 //! A command has the channels 0 stdin, 1 stdout, 2 stderr, 3 outcome, 4 terminal size. A forwarded port has two channels: data at twice
 //! the index of the port in the request, and errors at the next number. Data from the client is ignored.
 
-use std::time::Duration;
+use std::{num::ParseIntError, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -80,27 +80,53 @@ pub(super) fn first(stdout: bool, stderr: bool) -> u8 {
     }
 }
 
+/// The reason why a request names no usable ports.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PortsError {
+    /// No port is named.
+    #[error("query parameter \"port\" is required")]
+    Missing,
+    /// A port is empty.
+    #[error("query parameter \"port\" cannot be empty")]
+    Empty,
+    /// A port is zero.
+    #[error("port {0:?} must be > 0")]
+    Zero(String),
+    /// A port is not a number.
+    #[error("unable to parse {text:?} as a port: {why}")]
+    NotANumber {
+        /// The port.
+        text: String,
+        /// The reason.
+        why: ParseIntError,
+    },
+    /// So many ports are named.
+    #[error("{0} ports are asked for; {PORTS} fit into one connection")]
+    TooMany(usize),
+}
+
 /// Returns the ports of a request, which WebSocket clients name in the query (kubelet: NewV4Options).
-pub(super) fn ports(query: &Query) -> Result<Vec<u16>, String> {
+pub(super) fn ports(query: &Query) -> Result<Vec<u16>, PortsError> {
     let mut ports = Vec::new();
     for given in query.all("ports").chain(query.all("port")) {
         if given.is_empty() {
-            return Err("query parameter \"port\" cannot be empty".to_owned());
+            return Err(PortsError::Empty);
         }
         for text in given.split(',') {
             match text.parse() {
-                Ok(0) => return Err(format!("port {text:?} must be > 0")),
+                Ok(0) => return Err(PortsError::Zero(text.to_owned())),
                 Ok(port) => ports.push(port),
-                Err(error) => return Err(format!("unable to parse {text:?} as a port: {error}")),
+                Err(why) => {
+                    let text = text.to_owned();
+                    return Err(PortsError::NotANumber { text, why });
+                }
             }
         }
     }
     match ports.len() {
-        0 => Err("query parameter \"port\" is required".to_owned()),
+        0 => Err(PortsError::Missing),
         1..=PORTS => Ok(ports),
-        many => Err(format!(
-            "{many} ports are asked for; {PORTS} fit into one connection"
-        )),
+        many => Err(PortsError::TooMany(many)),
     }
 }
 
@@ -212,7 +238,7 @@ mod tests {
         let read = |query: &str| ports(&Query::parse(Some(query)));
         assert_eq!(read("ports=80&ports=81,82"), Ok(vec![80, 81, 82]));
         assert_eq!(read("port=80"), Ok(vec![80]));
-        let why = |query: &str| read(query).expect_err("refused");
+        let why = |query: &str| read(query).expect_err("refused").to_string();
         assert_eq!(why(""), "query parameter \"port\" is required");
         assert_eq!(why("ports=0"), "port \"0\" must be > 0");
         assert!(why("ports=70000").starts_with("unable to parse \"70000\" as a port: "));

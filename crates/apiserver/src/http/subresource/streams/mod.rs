@@ -408,7 +408,7 @@ fn ports_by_channels(
 ) -> Response<Body> {
     let ports = match channels::ports(&call.query) {
         Ok(ports) => ports,
-        Err(why) => return reply::text(400, why),
+        Err(why) => return reply::text(400, why.to_string()),
     };
     let served =
         |protocol: &str| protocol.starts_with("v4.") && CHANNEL_PROTOCOLS.contains(&protocol);

@@ -111,7 +111,7 @@ impl Topology {
             Err(why) => {
                 state.given.remove(key);
                 remove(plan, existing);
-                Some((EventType::Warning, DISABLED, why))
+                Some((EventType::Warning, DISABLED, why.to_string()))
             }
         }
     }
@@ -160,17 +160,36 @@ fn shares(nodes: &[Arc<Node>]) -> Shares {
     })
 }
 
-/// Returns how many endpoints of `total` each zone should have, or the message for the event if there can be no
-/// hints.
-fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Share>, String> {
-    let Some(shares) = shares else {
-        return Err("Insufficient Node information: allocatable CPU or zone not specified on one or more nodes".to_owned());
-    };
-    let zones = shares.len();
+/// The reason why there can be no hints, with the message for the event.
+#[derive(Debug, thiserror::Error)]
+enum NoHints {
+    /// A node has no zone or CPU.
+    #[error(
+        "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+    )]
+    Nodes,
+    /// There are more zones than endpoints.
+    #[error("Insufficient number of endpoints ({endpoints} endpoints, {zones} zones)")]
+    FewEndpoints { endpoints: usize, zones: usize },
+    /// The zones need more endpoints than there are.
+    #[error(
+        "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold ({endpoints} endpoints, {zones} zones)"
+    )]
+    Overload { endpoints: usize, zones: usize },
+    /// An endpoint has no zone.
+    #[error("One or more endpoints do not have a zone specified")]
+    NoZone,
+    /// No endpoint is ready.
+    #[error("No hints allocated for zones")]
+    NothingGiven,
+}
+
+/// Returns how many endpoints of `total` each zone should have.
+fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Share>, NoHints> {
+    let shares = shares.ok_or(NoHints::Nodes)?;
+    let (endpoints, zones) = (total, shares.len());
     if zones > total {
-        return Err(format!(
-            "Insufficient number of endpoints ({total} endpoints, {zones} zones)"
-        ));
+        return Err(NoHints::FewEndpoints { endpoints, zones });
     }
     let least: ByZone<(f64, usize)> = shares
         .iter()
@@ -182,9 +201,7 @@ fn allocations(shares: Option<&ByZone<f64>>, total: usize) -> Result<ByZone<Shar
     let sum: usize = least.values().map(|(_, least)| least).sum();
     // The minimums are rounded up, so with several small zones they can exceed the number of endpoints.
     let Some(spare) = total.checked_sub(sum) else {
-        return Err(format!(
-            "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold ({total} endpoints, {zones} zones)"
-        ));
+        return Err(NoHints::Overload { endpoints, zones });
     };
     let share = |(desired, least): (f64, usize)| Share {
         desired: desired.max(float(least)),
@@ -214,7 +231,7 @@ fn give_out(
     allocations: &ByZone<Share>,
     existing: &[Arc<EndpointSlice>],
     plan: &mut Plan,
-) -> Result<ByZone<usize>, String> {
+) -> Result<ByZone<usize>, NoHints> {
     let mut given: ByZone<usize> = BTreeMap::new();
     include(plan, existing, |slice| {
         match kept(slice, &given, allocations) {
@@ -229,7 +246,7 @@ fn give_out(
     for slice in plan.written() {
         for endpoint in slice.endpoints.iter_mut().flatten().filter(|e| is_ready(e)) {
             let Some(zone) = endpoint.zone.clone().filter(|zone| !zone.is_empty()) else {
-                return Err("One or more endpoints do not have a zone specified".to_owned());
+                return Err(NoHints::NoZone);
             };
             endpoint.hints = for_zone(&zone);
             *given.entry(zone).or_default() += 1;
@@ -257,7 +274,7 @@ fn give_out(
         }
     }
     if given.is_empty() {
-        return Err("No hints allocated for zones".to_owned());
+        return Err(NoHints::NothingGiven);
     }
     Ok(given)
 }
