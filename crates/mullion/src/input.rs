@@ -5,7 +5,7 @@ use std::{io::Read, path::Path};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::failure::{Failure, file_error, first_line};
+use crate::failure::{Failure, document_error, file_error};
 
 /// Returns the name of a file for messages.
 pub(crate) fn named(path: &Path) -> String {
@@ -41,9 +41,9 @@ pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
 
 /// Parses a YAML text as a map of fields, or returns a line that says why it is not one.
 pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let whole: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+    let whole: Value = serde_saphyr::from_str(text).map_err(|error| document_error(&error))?;
     match whole {
-        Value::Object(_) => serde_saphyr::from_str(text).map_err(|error| first_line(&error)),
+        Value::Object(_) => serde_saphyr::from_str(text).map_err(|error| document_error(&error)),
         Value::Null => Err("the file is empty".to_owned()),
         other => Err(format!(
             "the file is {}, not a map of fields",
@@ -95,6 +95,10 @@ mod tests {
             (
                 "a: b: c",
                 "line 1 column 5: mapping values are not allowed in this context",
+            ),
+            (
+                "a: 1\n---\na: 2\n",
+                "line 3: another document begins after `---`, but the file must be one",
             ),
         ] {
             assert_eq!(read(text), Err(expected.to_owned()));
