@@ -25,7 +25,9 @@ mod why {
     mod kinds;
     mod nulls;
     mod object;
+    mod pod_facts;
     mod pod_owner;
+    mod start;
     mod state;
     mod unused;
 

@@ -73,6 +73,9 @@ mod volumeattachments;
 mod volumeattributesclasses;
 mod workloads;
 
+/// The schema table, which the types of [`Resource`]s are of.
+pub use mullion_schema as schema;
+
 pub use api_resource::{Resource, StatusMetadata, Subresource, SubresourceHandler};
 pub use builtins::builtins;
 pub use kind::{

@@ -75,6 +75,18 @@ pub(crate) fn first_line(error: &dyn Display) -> String {
     line.trim_start_matches("error: ").to_owned()
 }
 
+/// Returns the first line of the error for a text that must be one YAML document. It names the place in the text, and no function of the
+/// parser.
+pub(crate) fn document_error(error: &serde_saphyr::Error) -> String {
+    match error.without_snippet() {
+        serde_saphyr::Error::MultipleDocuments { location, .. } => format!(
+            "line {}: another document begins after `---`, but the file must be one",
+            location.line()
+        ),
+        _ => first_line(error),
+    }
+}
+
 /// Returns an error's text without the system's error number.
 pub(crate) fn without_number(error: &dyn Display) -> String {
     let mut text = error.to_string();

@@ -5,7 +5,7 @@ use std::{fmt, io::Read, path::Path};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::failure::{Failure, file_error, first_line};
+use crate::failure::{Failure, document_error, file_error};
 
 /// Returns the name of a file for messages.
 pub(crate) fn named(path: &Path) -> String {
@@ -64,7 +64,7 @@ impl fmt::Display for FieldsError {
 
 /// Parses a YAML text as a map of fields.
 pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, FieldsError> {
-    let wrong = |error| FieldsError::Syntax(first_line(&error));
+    let wrong = |error| FieldsError::Syntax(document_error(&error));
     let whole: Value = serde_saphyr::from_str(text).map_err(wrong)?;
     match whole {
         Value::Object(_) => serde_saphyr::from_str(text).map_err(wrong),
@@ -119,6 +119,10 @@ mod tests {
             (
                 "a: b: c",
                 "line 1 column 5: mapping values are not allowed in this context",
+            ),
+            (
+                "a: 1\n---\na: 2\n",
+                "line 3: another document begins after `---`, but the file must be one",
             ),
         ] {
             assert_eq!(read(text), Err(expected.to_owned()));

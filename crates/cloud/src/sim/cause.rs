@@ -67,6 +67,16 @@ pub(super) struct ActiveFaults {
     shifted: BTreeSet<Arc<str>>,
     /// Instances that crashed individually.
     crashed: BTreeSet<InstanceId>,
+    /// The offerings of faults of capacity. An outage of a zone exhausts offerings too, possibly the same.
+    sold_out: Vec<CapacityPattern>,
+}
+
+impl ActiveFaults {
+    fn sell_out(&mut self, pattern: &CapacityPattern) {
+        if !self.sold_out.contains(pattern) {
+            self.sold_out.push(pattern.clone());
+        }
+    }
 }
 
 /// The released image versions by family; a family that is absent has only the first.
@@ -164,6 +174,7 @@ impl SimulatedEc2 {
                 )
             }
             Fault::Capacity(pattern) => {
+                self.state().in_force.sell_out(pattern);
                 self.exhaust(pattern.clone());
                 format!("EC2 has no capacity for {pattern} any more.")
             }
@@ -198,7 +209,7 @@ impl SimulatedEc2 {
             }
             Fault::ZoneOutage(zone) => {
                 self.state().in_force.zones.remove(zone);
-                self.replenish(&all_of(zone));
+                self.replenish_unless_held(&all_of(zone));
                 let mut started = 0;
                 for instance in self.instances() {
                     if instance.zone == *zone && self.start_unless_held(&instance.id) {
@@ -212,7 +223,8 @@ impl SimulatedEc2 {
                 format!("The shift away from {zone} has ended.")
             }
             Fault::Capacity(pattern) => {
-                self.replenish(pattern);
+                self.state().in_force.sold_out.retain(|own| own != pattern);
+                self.replenish_unless_held(pattern);
                 format!("EC2 has capacity for {pattern} again.")
             }
             Fault::NewImage(family) => {
@@ -270,6 +282,18 @@ impl SimulatedEc2 {
                 let aliases = names.map(|(name, _)| name.to_ascii_lowercase());
                 aliases.chain([family.to_string()]).collect()
             }
+        }
+    }
+
+    /// Restores the capacity for a pattern, unless another fault in effect exhausts exactly these offerings.
+    fn replenish_unless_held(&self, pattern: &CapacityPattern) {
+        let is_held = {
+            let held = &self.state().in_force;
+            let mut zones = held.zones.iter();
+            held.sold_out.contains(pattern) || zones.any(|zone| all_of(zone) == *pattern)
+        };
+        if !is_held {
+            self.replenish(pattern);
         }
     }
 

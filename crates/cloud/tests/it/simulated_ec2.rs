@@ -9,6 +9,7 @@ use std::{
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::{Cluster, KubernetesVersion},
+    fault::FaultKind,
 };
 use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
@@ -258,6 +259,24 @@ async fn a_zone_that_is_sold_out_names_those_that_are_not() {
     let shortage = refused(CapacityType::OnDemand).await;
     assert_eq!(shortage, Shortage::Hosts { elsewhere });
     assert_eq!(refused(CapacityType::Spot).await, Shortage::Spot);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_is_down_and_sold_out_is_refused_until_both_faults_have_ended() {
+    let ec2 = ec2(Speed::REAL);
+    let faults = [
+        (FaultKind::ZoneOutage, "us-west-2a"),
+        (FaultKind::Capacity, "*/us-west-2a"),
+    ];
+    let faults = faults.map(|(kind, target)| ec2.fault(kind, target).unwrap());
+    let is_refused = || ec2.is_exhausted(&option("c6a.xlarge", "us-west-2a"));
+    for ended in [[0, 1], [1, 0]] {
+        faults.iter().for_each(|fault| drop(ec2.cause(fault)));
+        ec2.heal(&faults[ended[0]]);
+        assert!(is_refused(), "{ended:?}");
+        ec2.heal(&faults[ended[1]]);
+        assert!(!is_refused(), "{ended:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

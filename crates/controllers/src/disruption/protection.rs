@@ -24,6 +24,17 @@ struct Budget {
     allowed: i32,
     /// Pods that are not ready may always be evicted.
     spares_ready_only: bool,
+    /// As many pods are healthy as the budget asks for, so that pods that are not ready may be evicted.
+    is_met: bool,
+}
+
+/// A budget because of which a pod is not evicted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldingBudget {
+    /// Namespace and name, as in `shop/web`.
+    pub name: String,
+    /// `status.disruptionsAllowed`; 0 if the status is not there yet.
+    pub disruptions_allowed: i32,
 }
 
 impl Budgets {
@@ -42,6 +53,10 @@ impl Budgets {
                     .unwrap_or(0),
                 spares_ready_only: spec.unhealthy_pod_eviction_policy.as_deref()
                     == Some("AlwaysAllow"),
+                is_met: status.is_some_and(|status| {
+                    let desired = status.desired_healthy.unwrap_or(0);
+                    desired > 0 && status.current_healthy.unwrap_or(0) >= desired
+                }),
             })
         };
         Self(budgets.filter_map(read).collect())
@@ -68,12 +83,42 @@ impl Budgets {
             .find_map(|pod| self.refuses(pod))
     }
 
-    fn refuses(&self, pod: &Pod) -> Option<String> {
+    /// Returns the budgets because of which the eviction API refuses to evict a pod now, several if it refuses because they are
+    /// several; none if it evicts the pod (kube-apiserver: `EvictionREST.Create`).
+    pub fn holding(&self, pod: &Pod) -> Vec<HoldingBudget> {
+        // No budget is asked about a pod that does not run.
+        if pods::phase(pod) == "Pending" || pods::is_finished(pod) || pods::is_deleting(pod) {
+            return Vec::new();
+        }
+        let covering = self.covering(pod);
+        let is_free = match covering.as_slice() {
+            [] => true,
+            [budget] => {
+                let spares = budget.spares_ready_only || budget.is_met;
+                budget.allowed > 0 || spares && !pods::is_ready(pod)
+            }
+            _ => false,
+        };
+        if is_free {
+            return Vec::new();
+        }
+        let holding = covering.iter().map(|budget| HoldingBudget {
+            name: format!("{}/{}", budget.namespace, budget.name),
+            disruptions_allowed: budget.allowed,
+        });
+        holding.collect()
+    }
+
+    fn covering(&self, pod: &Pod) -> Vec<&Budget> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let covers = |budget: &&Budget| {
             budget.namespace == namespace && budget.selector.matches(pod.labels())
         };
-        let covering: Vec<&Budget> = self.0.iter().filter(covers).collect();
+        self.0.iter().filter(covers).collect()
+    }
+
+    fn refuses(&self, pod: &Pod) -> Option<String> {
+        let covering = self.covering(pod);
         let names = || {
             let names = covering
                 .iter()
@@ -188,6 +233,32 @@ mod tests {
             pod["status"]["phase"] = "Succeeded".into()
         })];
         assert_eq!(refusal(&budgets(&[("b", "web", 0)]), &done), None);
+    }
+
+    #[test]
+    fn a_pod_is_held_by_the_budgets_that_refuse_its_eviction() {
+        let held = |budgets: &Budgets, pod: &Pod| -> Vec<(String, i32)> {
+            let held = budgets.holding(pod).into_iter();
+            held.map(|own| (own.name, own.disruptions_allowed))
+                .collect()
+        };
+        let ready = |status: &str, phase: &str| {
+            pod("web", |pod| {
+                pod["status"] = json!({
+                    "phase": phase, "conditions": [{ "type": "Ready", "status": status }]
+                });
+            })
+        };
+        let spent = budgets(&[("b", "web", 0), ("c", "db", 0)]);
+        let runs = ready("True", "Running");
+        assert_eq!(held(&spent, &runs), [("d/b".to_owned(), 0)]);
+        assert_eq!(held(&budgets(&[("b", "web", 1)]), &runs), []);
+        // Enough others are healthy, so a pod that is not ready may go.
+        assert_eq!(held(&spent, &ready("False", "Running")), []);
+        assert_eq!(held(&spent, &ready("False", "Pending")), []);
+        let two = budgets(&[("b", "web", 1), ("c", "web", 0)]);
+        let both = [("d/b".to_owned(), 1), ("d/c".to_owned(), 0)];
+        assert_eq!(held(&two, &runs), both);
     }
 
     #[test]

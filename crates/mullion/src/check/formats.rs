@@ -11,7 +11,14 @@ use super::{
 /// Returns one JSON object with all findings.
 pub(super) fn json(outcome: &Outcome) -> String {
     let findings: Vec<Value> = outcome.reports.iter().map(of_report).collect();
-    json!({"objects": outcome.objects, "findings": findings}).to_string()
+    let mut answer = json!({"objects": outcome.objects, "findings": findings});
+    if !outcome.unknown.is_empty() {
+        let unknown = outcome.unknown.iter().map(|own| {
+            json!({"apiVersion": own.api_version, "kind": own.kind, "objects": own.objects, "remark": own.remark()})
+        });
+        answer["unknownKinds"] = unknown.collect();
+    }
+    answer.to_string()
 }
 
 fn of_report(report: &Report) -> Value {

@@ -172,6 +172,14 @@ pub(super) fn repository(image: &str) -> Option<String> {
     ImageRef::parse(image).ok().map(|image| image.repository)
 }
 
+/// Returns whether an image's name has a tag.
+pub(super) fn has_tag(image: &str) -> bool {
+    let name = image.split('@').next().unwrap_or_default();
+    name.rsplit('/')
+        .next()
+        .is_some_and(|name| name.contains(':'))
+}
+
 /// Returns whether an image's name has no digest, and no tag or the tag `latest`.
 pub(super) fn is_latest(image: &str) -> bool {
     ImageRef::parse(image)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     path::Path,
-    subject::{CredentialUse, Object, credential_uses},
+    subject::{CredentialUse, NO_TEXT, Object, credential_uses},
 };
 use crate::{failure::Failure, why::source};
 
@@ -108,7 +108,7 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
             {
                 objects.push(Object {
                     value,
-                    text: usize::MAX,
+                    text: NO_TEXT,
                     document: 0,
                     root: Path::default(),
                 });

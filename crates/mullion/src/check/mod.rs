@@ -1,9 +1,9 @@
 //! Implements `mullion check`: it finds what will go wrong on Windows nodes, in manifests before they are applied, or in a running cluster.
 //!
-//! [`source`] reads the texts; [`subject`], [`placement`], [`fleet`] and [`images`] provide what the rules need; [`rules`] has the rules as
-//! pure functions, and [`table`] their IDs and texts. Findings are data ([`problem`]); [`text`] turns them into sentences, [`report`] and
-//! [`formats`] print them. [`mod@session`] applies the rules and writes fixes through [`yaml`], which changes single fields of a file and
-//! leaves everything else as it is.
+//! [`source`] reads the texts; [`subject`], [`placement`], [`fleet`], [`images`] and [`schemas`] provide what the rules need; [`rules`]
+//! has the rules as pure functions, and [`table`] their IDs and texts. Findings are data ([`problem`]); [`text`] turns them into sentences,
+//! [`report`] and [`formats`] print them. [`mod@session`] applies the rules and writes fixes through [`yaml`], which changes single fields of
+//! a file and leaves everything else as it is.
 
 pub(crate) mod explain;
 mod finding;
@@ -17,6 +17,7 @@ mod placement;
 mod problem;
 pub(crate) mod report;
 mod rules;
+mod schemas;
 mod session;
 mod source;
 pub(crate) mod subject;
@@ -192,6 +193,9 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
         None
     };
     let outcome = session.check()?;
+    for unknown in &outcome.unknown {
+        out::note(&unknown.remark());
+    }
     let asked = if args.fix || args.live {
         String::new()
     } else {

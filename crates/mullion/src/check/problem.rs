@@ -145,7 +145,12 @@ pub(super) enum Problem {
     },
     NoTag {
         image: Image,
-        base: bool,
+        /// Whether the name has the tag `latest`; otherwise it has none.
+        is_named: bool,
+        /// Whether there is no image of this tag.
+        is_missing: bool,
+        /// The builds that the image is for now; empty if they are not known.
+        builds: String,
     },
     VeryLarge {
         image: Image,
@@ -349,5 +354,23 @@ pub(super) enum Problem {
     TargetsContradict,
     OldKarpenter {
         provisioner: bool,
+    },
+    UnknownField {
+        /// The field as API servers name it.
+        name: String,
+        /// The field that may have been meant.
+        near: Option<String>,
+    },
+    Misfit {
+        kind: String,
+        version: String,
+        /// The API server's words.
+        why: String,
+    },
+    NoSuchKind {
+        kind: String,
+        version: String,
+        /// What may have been meant, as a sentence.
+        near: Option<String>,
     },
 }

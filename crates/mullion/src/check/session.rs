@@ -8,8 +8,9 @@ use super::{
     live::Live,
     path::Path,
     rules::{self, Context},
+    schemas::UnknownKind,
     source::Text,
-    subject::Object,
+    subject::{NO_TEXT, Object},
     table::Severity,
     yaml::edit,
 };
@@ -46,6 +47,18 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// The number of objects checked.
     pub(super) objects: usize,
+    /// The kinds of which nothing is known, so that their fields are not checked.
+    pub(super) unknown: Vec<UnknownKind>,
+}
+
+/// What the rules say of the objects.
+struct Applied {
+    objects: Vec<Object>,
+    /// The number of objects that are checked; those that describe the cluster's nodes follow.
+    checked: usize,
+    /// The findings, sorted by text and line.
+    found: Vec<Finding>,
+    unknown: Vec<UnknownKind>,
 }
 
 impl Outcome {
@@ -70,16 +83,15 @@ impl Outcome {
 }
 
 impl Session {
-    /// Applies the rules. Returns the objects, how many of them are checked, and the findings sorted by text and line.
-    fn apply(&self) -> Result<(Vec<Object>, usize, Vec<Finding>), Failure> {
+    /// Applies the rules.
+    fn apply(&self) -> Result<Applied, Failure> {
         let mut objects = Vec::new();
         for (number, text) in self.texts.iter().enumerate() {
             objects.extend(text.objects(number)?);
         }
-        // Objects of a cluster come from no text, so they get an index that no text has.
         let copy = |own: &Object| Object {
             value: own.value.clone(),
-            text: usize::MAX,
+            text: NO_TEXT,
             document: own.document,
             root: Path::default(),
         };
@@ -95,6 +107,10 @@ impl Session {
             self.images.as_ref(),
         );
         let mut found = rules::all(&context).0;
+        let of_texts = context.checked().map(|(_, object)| object);
+        let unknown = context
+            .schemas
+            .unknown(of_texts.filter(|object| !object.is_live()));
         drop(context);
         let named = |ids: &[String], id: &str| ids.iter().any(|own| own.eq_ignore_ascii_case(id));
         found.retain(|finding| {
@@ -113,12 +129,22 @@ impl Session {
         found.dedup_by(|one, other| {
             one.object == other.object && one.at == other.at && one.problem == other.problem
         });
-        Ok((objects, checked, found))
+        Ok(Applied {
+            objects,
+            checked,
+            found,
+            unknown,
+        })
     }
 
     /// Checks the texts and the cluster's objects, and returns the findings with their places.
     pub(super) fn check(&self) -> Result<Outcome, Failure> {
-        let (objects, checked, found) = self.apply()?;
+        let Applied {
+            objects,
+            checked,
+            found,
+            unknown,
+        } = self.apply()?;
         let mut reports: Vec<_> = found
             .into_iter()
             .map(|finding| {
@@ -150,6 +176,7 @@ impl Session {
         Ok(Outcome {
             reports,
             objects: checked,
+            unknown,
         })
     }
 
@@ -161,7 +188,7 @@ impl Session {
         let mut changed = BTreeSet::new();
         for _ in 0..ROUNDS {
             // Parsed anew in every round, because an edit moves the positions of what follows.
-            let (objects, _, found) = self.apply()?;
+            let Applied { objects, found, .. } = self.apply()?;
             let mut written = 0;
             for finding in found {
                 let Some(fix) = finding.fix.filter(|fix| fix.safe || with_unsafe) else {

@@ -14,7 +14,7 @@ use crate::why::template::template_path;
 /// An object that is checked or that describes the cluster.
 pub(super) struct Object {
     pub(super) value: Value,
-    /// The index of the text that has the object.
+    /// The index of the text that has the object; [`NO_TEXT`] for an object of a cluster.
     pub(super) text: usize,
     /// The index of the document in the text.
     pub(super) document: usize,
@@ -22,7 +22,15 @@ pub(super) struct Object {
     pub(super) root: Path,
 }
 
+/// The index of the text of objects that come from a cluster.
+pub(super) const NO_TEXT: usize = usize::MAX;
+
 impl Object {
+    /// Returns whether the object comes from a cluster.
+    pub(super) fn is_live(&self) -> bool {
+        self.text == NO_TEXT
+    }
+
     pub(super) fn kind(&self) -> &str {
         self.text_at("/kind")
     }

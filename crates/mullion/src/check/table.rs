@@ -103,7 +103,7 @@ use FixKind::{Safe, Unsafe, Words};
 use Severity::{Error, Info, Warn};
 
 /// All rules, grouped by topic.
-pub(super) static GROUPS: [Group; 7] = [
+pub(super) static GROUPS: [Group; 8] = [
     Group {
         title: "Placement",
         rules: &[
@@ -568,6 +568,27 @@ pub(super) static GROUPS: [Group; 7] = [
                 "Karpenter's v1alpha5 and v1alpha1",
                 "Provisioner became NodePool and AWSNodeTemplate became EC2NodeClass; Karpenter 1 does not read the old kinds. Mullion mirrors them.",
                 "https://karpenter.sh/v0.32/upgrading/v1beta1-migration/",
+            ),
+        ],
+    },
+    Group {
+        title: "Fields and kinds",
+        rules: &[
+            rule_of(
+                "MUL080",
+                Error,
+                Words,
+                "a field that its kind does not have, or a value of another type",
+                "`kubectl apply` refuses the object; a client that does not ask for validation has the field dropped without a word. Kinds are those of Kubernetes 1.36, Karpenter and Mullion, and those of CustomResourceDefinitions among the checked files. Nothing is said of objects of a cluster.",
+                "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation",
+            ),
+            rule_of(
+                "MUL081",
+                Error,
+                Words,
+                "a kind that its API version does not have",
+                "`kubectl apply` finds no such kind in this group and version of Kubernetes. Kinds of other groups that are not known are not checked, and a note names each.",
+                "https://kubernetes.io/docs/reference/using-api/deprecation-guide/",
             ),
         ],
     },

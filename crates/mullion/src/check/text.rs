@@ -5,7 +5,7 @@ use mullion_engine::images::System;
 use super::{
     fleet::OLD_BACKENDS,
     path::{Path, Step},
-    problem::{Problem, joined},
+    problem::{Image, Problem, joined},
     yaml::edit::Edit,
 };
 
@@ -45,8 +45,7 @@ impl Problem {
             NoSuchHosts { image, build } => format!("{image:#} is of build {build}, and EKS has no nodes that run it"),
             TooEarlyFor2025 { image: Some(image), minor } => format!("{image} needs Windows Server 2025: EKS has it from Kubernetes 1.35 on, and this cluster is 1.{minor}"),
             TooEarlyFor2025 { image: None, minor } => format!("EKS has Windows Server 2025 from Kubernetes 1.35 on, and this cluster is 1.{minor}"),
-            NoTag { image, base: true } => format!("{image} has no tag, and Microsoft publishes no latest: the pull fails"),
-            NoTag { image, base: false } => format!("{image} has no tag of its own: latest may be of another Windows build tomorrow"),
+            NoTag { image, is_named, is_missing, builds } => no_tag(image, *is_named, *is_missing, builds),
             VeryLarge { image, bytes } => format!("{image} is {} to pull, and no AMI keeps it on disk: minutes on every new node", gigabytes(*bytes)),
             AlwaysPulled { image, bytes } => format!("{image} is {} and imagePullPolicy is Always", gigabytes(*bytes)),
             Unversioned { image } => format!("{image} has a Windows entry without os.version: it is pulled on every build and may not start"),
@@ -124,6 +123,10 @@ impl Problem {
             TargetsContradict => "warm-prefix-target has no effect beside a warm or minimum target of addresses".to_owned(),
             OldKarpenter { provisioner: true } => "Provisioner is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
             OldKarpenter { provisioner: false } => "AWSNodeTemplate is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
+
+            UnknownField { name, .. } => format!("unknown field {name:?}"),
+            Misfit { kind, version, why } => format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"),
+            NoSuchKind { kind, version, .. } => format!("no matches for kind {kind:?} in version {version:?}"),
         }
     }
 
@@ -175,6 +178,11 @@ impl Problem {
             NotBoolean { .. } => "\"true\" or \"false\"",
             NotNumber { .. } | NegativeTarget { .. } => "a whole number from 0 on",
             TargetsContradict => "remove warm-prefix-target or the others",
+            UnknownField { near: Some(near), .. } => return Some(format!("the nearest field is {near}")),
+            UnknownField { near: None, .. } => "remove it: kubectl apply refuses it, and a client that does not ask for validation has it dropped",
+            Misfit { .. } => "give the field a value of its type",
+            NoSuchKind { near: Some(near), .. } => return Some(near.clone()),
+            NoSuchKind { near: None, .. } => "kubectl api-resources lists the kinds and versions that a cluster has",
             OldKarpenter { provisioner: true } => "karpenter.sh/v1 NodePool: spec.requirements, taints and labels go below spec.template, ttlSecondsAfterEmpty becomes disruption.consolidateAfter, providerRef becomes nodeClassRef",
             OldKarpenter { provisioner: false } => "karpenter.k8s.aws/v1 EC2NodeClass: subnetSelector and securityGroupSelector become lists of terms, amiFamily becomes an alias in amiSelectorTerms, and a role is needed",
             _ => return None,
@@ -246,6 +254,22 @@ fn value_text(value: &serde_json::Value) -> String {
     }
 }
 
+fn no_tag(image: &Image, is_named: bool, is_missing: bool, builds: &str) -> String {
+    let tag = if is_named {
+        "has the tag latest"
+    } else {
+        "has no tag, which means latest"
+    };
+    if is_missing {
+        format!("{image} {tag}, and Microsoft publishes no latest: the pull fails")
+    } else if builds.is_empty() {
+        // Nothing is known of the builds, so nothing is said of what they are.
+        format!("{image} {tag}, which does not say a Windows build")
+    } else {
+        format!("{image} {tag}: it is for build {builds} today and may be for another one tomorrow")
+    }
+}
+
 fn last_key(path: &Path) -> &str {
     let keys = path.0.iter().rev().find_map(|step| match step {
         Step::Key(key) => Some(key.as_str()),
@@ -264,4 +288,31 @@ fn gigabytes(bytes: u64) -> String {
 
 fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_of_the_tag_latest_is_said_to_change_its_build_only_where_one_is_known() {
+        let image = |name: &str| Image {
+            name: name.to_owned(),
+            guess: true,
+        };
+        let base = image("mcr.microsoft.com/windows/servercore:latest");
+        assert_eq!(
+            no_tag(&base, true, true, ""),
+            "image windows/servercore:latest has the tag latest, and Microsoft publishes no latest: the pull fails"
+        );
+        let shop = image("registry.example/shop");
+        assert_eq!(
+            no_tag(&shop, false, false, ""),
+            "image registry.example/shop has no tag, which means latest, which does not say a Windows build"
+        );
+        assert_eq!(
+            no_tag(&shop, false, false, "10.0.20348"),
+            "image registry.example/shop has no tag, which means latest: it is for build 10.0.20348 today and may be for another one tomorrow"
+        );
+    }
 }

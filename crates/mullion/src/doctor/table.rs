@@ -120,7 +120,7 @@ pub(super) static GROUPS: [Group; 5] = [
                 asks: "pods, nodes, events",
                 fix: Made,
                 source: VRC,
-                run: rows::pods::without_address,
+                run: rows::without_address::check,
             },
             Check {
                 id: "DOC06",

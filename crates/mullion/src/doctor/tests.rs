@@ -311,6 +311,34 @@ fn problems_without_a_change_say_what_to_do() {
 }
 
 #[test]
+fn windows_pods_without_an_address_for_one_reason_are_listed_together() {
+    let pod = |home: &str, name: &str| {
+        json!({
+            "kind": "Pod", "metadata": {"namespace": home, "name": name},
+            "spec": {"nodeSelector": {"kubernetes.io/os": "windows"}, "containers": [{"name": "c"}]},
+        })
+    };
+    let pods = [pod("a", "one"), pod("b", "two"), pod("a", "three")];
+    let early = "it was created while Windows IP management was off or the webhook was down";
+    let found = World::healthy().with(&pods[..1]).found("DOC05");
+    let texts: Vec<_> = found.problems.iter().map(|own| &own.text).collect();
+    let one = format!("pod a/one requests no address and gets none: {early}");
+    assert_eq!(texts, [&one]);
+    let found = World::healthy().with(&pods).found("DOC05");
+    let texts: Vec<_> = found.problems.iter().map(|own| &own.text).collect();
+    let all = "pods a/one, b/two, a/three request no address and get none: they were created while Windows IP management was off or the \
+               webhook was down";
+    assert_eq!(texts, [all]);
+    assert_eq!(
+        found.problems[0].advice,
+        [
+            "  kubectl -n a delete pod one three",
+            "  kubectl -n b delete pod two"
+        ]
+    );
+}
+
+#[test]
 fn the_page_of_checks_is_made_of_the_table() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
     let page = fs::read_to_string(&path).expect("docs/doctor.md");

@@ -3,22 +3,26 @@
 //! A fault is a SimulatedFault object: this command creates or deletes it, and the process of `mullion up` acts on it and writes the result
 //! into its status (decision 22). kubectl can do the same.
 
+mod overlap;
 mod report;
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
-use mullion_api::fault::{
-    FaultKind, REFUSED, SimulatedFault, SimulatedFaultSpec, SimulatedFaultStatus,
+use mullion_api::{
+    fault::{FaultKind, REFUSED, SimulatedFault, SimulatedFaultSpec, SimulatedFaultStatus},
+    labels,
 };
 use mullion_cloud::sim::CapacityPattern;
 use tokio::time::{sleep, timeout};
 
 use crate::{cli::Output, failure::Failure, out, why::source};
+use overlap::Located;
 
 /// The time in which the cluster must act on a fault.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -129,7 +133,7 @@ pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
             Ok(())
         }
         (None, false) => faults.cause(kind, &target).await,
-        (Some(known), true) => faults.heal(kind, &target, known).await,
+        (Some(known), true) => faults.heal(kind, &target, known, &all).await,
         (None, true) => Err(not_in_force(kind, &target, &all)),
     }
 }
@@ -270,7 +274,14 @@ impl Faults {
         kind: FaultKind,
         target: &str,
         known: &SimulatedFault,
+        all: &[SimulatedFault],
     ) -> Result<(), Failure> {
+        // The node is looked up first: it may go once its fault has ended.
+        let ended = self.located(known).await;
+        let mut others = Vec::new();
+        for own in all.iter().filter(|own| own.name_any() != known.name_any()) {
+            others.push(self.located(own).await);
+        }
         let (api, name) = (self.api(), known.name_any());
         match api.delete(&name, &DeleteParams::default()).await {
             Ok(_) => {}
@@ -278,8 +289,24 @@ impl Faults {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => return Err(self.failed("ended", &error)),
         }
-        out::line(&report::healed(kind, target));
+        let remaining = overlap::remaining(&ended, &others);
+        out::line(&report::healed(kind, target, &remaining));
         Ok(())
+    }
+
+    /// Looks up the zone of a fault's instance. A node that is gone, or that the user may not read, has no zone.
+    async fn located<'a>(&self, fault: &'a SimulatedFault) -> Located<'a> {
+        let is_crash = fault.spec.fault == FaultKind::Crash.as_str();
+        let node = fault.status.iter().flat_map(|status| &status.names).next();
+        let zone = match node.filter(|_| is_crash) {
+            Some(node) => {
+                let nodes: Api<Node> = Api::all(self.client.clone());
+                let node = nodes.get_opt(node).await.ok().flatten();
+                node.and_then(|node| node.labels().get(labels::ZONE).cloned())
+            }
+            None => None,
+        };
+        Located { fault, zone }
     }
 }
 

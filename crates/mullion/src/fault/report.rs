@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use mullion_api::fault::{FaultKind, REFUSED, SimulatedFault, SimulatedFaultStatus};
 use serde_json::{Value, json};
 
+use super::overlap::Remaining;
 use crate::clusters::age;
 
 /// Describes the effect of a new fault, and how to end it.
@@ -24,26 +25,68 @@ pub(super) fn known(kind: FaultKind, target: &str, status: &SimulatedFaultStatus
     )
 }
 
-/// Describes the effect of ending a fault.
-pub(super) fn healed(kind: FaultKind, target: &str) -> String {
+/// Describes the effect of ending a fault, and what other faults in force still refuse of it.
+pub(super) fn healed(kind: FaultKind, target: &str, remaining: &[Remaining]) -> String {
+    let effect = effect(kind, target, remaining);
+    let Some(effect) = effect.strip_suffix('.').filter(|_| !remaining.is_empty()) else {
+        return effect;
+    };
+    let lines = remaining.iter().map(|own| {
+        let (kind, target) = (own.kind, &own.target);
+        format!("\n  {kind} {target} is in force: {}", still(kind))
+    });
+    format!("{effect}:{}", lines.collect::<String>())
+}
+
+/// Describes the effect of ending a fault in a sentence.
+fn effect(kind: FaultKind, target: &str, remaining: &[Remaining]) -> String {
+    let is_whole = remaining.iter().any(|own| own.is_whole);
+    let apart = if remaining.is_empty() {
+        ""
+    } else {
+        ", but not all"
+    };
     match kind {
         FaultKind::SpotInterruption => format!(
             "EC2 does not take {target} back. A NodeClaim that is being deleted already stays so."
         ),
         FaultKind::Rebalance => format!("{target} is no longer at risk."),
+        FaultKind::Crash if is_whole => format!("{target} does not start yet."),
         FaultKind::Crash => {
             format!("{target} starts again; `kubectl get nodes` shows when it is ready.")
         }
-        FaultKind::ZoneOutage => {
-            format!("{target} is back: its instances start again, and others can be bought there.")
+        FaultKind::ZoneOutage if is_whole => {
+            format!("{target} is back: its instances start again, but no others are bought there.")
         }
-        FaultKind::ZonalShift => format!(
-            "The cluster is no longer shifted away from {target}: within half a minute nodes can be bought there again."
+        FaultKind::ZoneOutage => format!(
+            "{target} is back: its instances start again, and others can be bought there{apart}."
         ),
-        FaultKind::Capacity => format!("EC2 has capacity for {target} again."),
+        FaultKind::ZonalShift if is_whole => format!(
+            "The cluster is no longer shifted away from {target}, but no nodes can be bought there."
+        ),
+        FaultKind::ZonalShift => format!(
+            "The cluster is no longer shifted away from {target}: within half a minute nodes can be bought there again{apart}."
+        ),
+        FaultKind::Capacity if is_whole => {
+            format!("The fault has ended, but {target} still cannot be bought.")
+        }
+        FaultKind::Capacity => format!("EC2 has capacity for {target} again{apart}."),
         FaultKind::NewImage => format!(
             "The image before is the newest of {target} again. Nodes of the newer one drift within a minute."
         ),
+    }
+}
+
+/// Says what a fault in force keeps refused or stopped.
+fn still(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::ZoneOutage => "the zone is down",
+        FaultKind::ZonalShift => "nothing is bought in the zone",
+        FaultKind::Capacity => "EC2 has no capacity for it",
+        FaultKind::Crash => "the instance stays stopped",
+        FaultKind::SpotInterruption => "EC2 takes the instance back",
+        FaultKind::Rebalance => "the instance is at risk",
+        FaultKind::NewImage => "the image is the newest",
     }
 }
 
@@ -173,5 +216,58 @@ mod tests {
             json(&all),
         ];
         insta::assert_snapshot!(shown.join("\n\n"));
+    }
+
+    #[test]
+    fn a_fault_that_ends_says_what_others_still_refuse() {
+        let remaining = |kind: FaultKind, target: &str, is_whole: bool| Remaining {
+            kind,
+            target: target.to_owned(),
+            is_whole,
+        };
+        let sold_out = remaining(FaultKind::Capacity, "m5.large/*/spot", false);
+        let shifted = remaining(FaultKind::ZonalShift, "us-west-2a", true);
+        let down = remaining(FaultKind::ZoneOutage, "us-west-2a", true);
+        let crashed = remaining(FaultKind::Crash, "ip-10-0-0-1", false);
+        let zone = "us-west-2a";
+        let shown = [
+            healed(FaultKind::ZoneOutage, zone, &[]),
+            healed(FaultKind::ZoneOutage, zone, &[sold_out.clone(), crashed]),
+            healed(FaultKind::ZoneOutage, zone, &[sold_out.clone(), shifted]),
+            healed(FaultKind::ZonalShift, zone, std::slice::from_ref(&sold_out)),
+            healed(FaultKind::ZonalShift, zone, std::slice::from_ref(&down)),
+            healed(
+                FaultKind::Capacity,
+                "m5.large",
+                std::slice::from_ref(&sold_out),
+            ),
+            healed(
+                FaultKind::Capacity,
+                "*/us-west-2a",
+                std::slice::from_ref(&down),
+            ),
+            healed(FaultKind::Crash, "i-1", &[down]),
+        ];
+        assert_eq!(
+            shown,
+            [
+                "us-west-2a is back: its instances start again, and others can be bought there.",
+                "us-west-2a is back: its instances start again, and others can be bought there, but not all:\n  \
+                 capacity m5.large/*/spot is in force: EC2 has no capacity for it\n  \
+                 crash ip-10-0-0-1 is in force: the instance stays stopped",
+                "us-west-2a is back: its instances start again, but no others are bought there:\n  \
+                 capacity m5.large/*/spot is in force: EC2 has no capacity for it\n  \
+                 zonal-shift us-west-2a is in force: nothing is bought in the zone",
+                "The cluster is no longer shifted away from us-west-2a: within half a minute nodes can be bought there again, but not all:\n  \
+                 capacity m5.large/*/spot is in force: EC2 has no capacity for it",
+                "The cluster is no longer shifted away from us-west-2a, but no nodes can be bought there:\n  \
+                 zone-outage us-west-2a is in force: the zone is down",
+                "EC2 has capacity for m5.large again, but not all:\n  \
+                 capacity m5.large/*/spot is in force: EC2 has no capacity for it",
+                "The fault has ended, but */us-west-2a still cannot be bought:\n  \
+                 zone-outage us-west-2a is in force: the zone is down",
+                "i-1 does not start yet:\n  zone-outage us-west-2a is in force: the zone is down",
+            ]
+        );
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{entries, unwritable};
 use crate::{
-    failure::{Failure, file_error, first_line},
+    failure::{Failure, document_error, file_error},
     files,
 };
 
@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path) -> Result<KubeconfigContent, Failure> {
         return Ok(found(json!({})));
     }
     let parsed: Value =
-        serde_saphyr::from_str(&text).map_err(|error| no_kubeconfig(&first_line(&error)))?;
+        serde_saphyr::from_str(&text).map_err(|error| no_kubeconfig(&document_error(&error)))?;
     match &parsed {
         Value::Null => Ok(found(json!({}))),
         Value::Object(config) => match unfit(config) {

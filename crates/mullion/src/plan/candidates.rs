@@ -30,6 +30,7 @@ use mullion_controllers::{
 };
 use mullion_engine::disrupt::{Balance, Candidate, PoolTerms};
 
+use super::drain::Drain;
 use crate::{failure::Failure, up, why::state::State};
 
 /// The objects that decide which nodes may be removed.
@@ -119,6 +120,18 @@ impl Objects {
         self.budgets.refusal(self.on(node).iter(), self.now)
     }
 
+    /// Returns what keeps pods on a node that is being emptied, or that would be.
+    pub(super) fn drain(&self, node: &str) -> Drain {
+        let claim = self.claims.iter();
+        let mut claim = claim.filter(|claim| claim.node_name() == Some(node));
+        let claim = claim.next();
+        let is_leaving = self
+            .nodes
+            .get(node)
+            .is_some_and(|node| is_leaving(claim, node));
+        Drain::of(self.on(node), &self.budgets, claim, is_leaving, self.now)
+    }
+
     /// Checks every node and returns the candidates, the terms of the pools, and the nodes that stay with their reasons.
     /// `hosts` are the nodes that keep room for chunks of CapacityBuffers, so they are not empty.
     pub(super) fn find(&self, markets: &Markets, hosts: &BTreeSet<String>) -> ConsolidationInput {
@@ -193,7 +206,7 @@ impl Objects {
     ) -> Result<Candidate, Stays> {
         let name = node.name_any();
         // A node with the taint is being removed by a command of the controllers.
-        if is_going(claim, node) {
+        if is_leaving(Some(claim), node) {
             return Err(Stays::Leaving);
         }
         if let Some(why) = held(claim, node, false).or_else(|| self.held_by(&name)) {
@@ -236,7 +249,7 @@ impl Objects {
             // further.
             if claim.is(condition::INITIALIZED) && !claim.is(condition::INSTANCE_TERMINATING) {
                 nodes += 1;
-                let goes = is_going(claim, node);
+                let goes = is_leaving(Some(claim), node);
                 disrupted += usize::from(goes || !up::nodes::is_ready(node));
             }
         }
@@ -246,13 +259,13 @@ impl Objects {
 }
 
 /// Returns whether a node is already being removed: the claim or the node is being deleted, or the node has the taint of disruption.
-fn is_going(claim: &NodeClaim, node: &Node) -> bool {
+fn is_leaving(claim: Option<&NodeClaim>, node: &Node) -> bool {
     let taints = node
         .spec
         .iter()
         .flat_map(|spec| spec.taints.iter().flatten());
     let mut keys = taints.map(|taint| &taint.key);
-    claim.metadata.deletion_timestamp.is_some()
+    claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some())
         || node.metadata.deletion_timestamp.is_some()
         || keys.any(|key| *key == disrupted_taint().key)
 }

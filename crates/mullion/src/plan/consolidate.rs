@@ -253,6 +253,14 @@ pub(super) enum NodeOutcome {
         /// The reason why the node stays.
         reason: String,
     },
+    /// The node is being removed already.
+    Leaves {
+        /// The number of pods that the node waits for.
+        waiting: usize,
+        /// When the pods that are still on the node are deleted.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        deadline: Option<String>,
+    },
     /// The node could be removed now.
     Goes {
         /// The move that removes the node.
@@ -458,7 +466,7 @@ mod tests {
         };
         let after = |node: &str| match answer.node_outcome(node, Some("linux")) {
             NodeOutcome::Goes { after, .. } => after,
-            NodeOutcome::Stays { reason } => panic!("{reason}"),
+            other => panic!("{other:?}"),
         };
         assert!(after("a").is_empty());
         assert_eq!(after("c"), ["a", "b"]);

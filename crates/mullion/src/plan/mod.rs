@@ -12,6 +12,7 @@ mod cases;
 mod columns;
 mod compare;
 mod consolidate;
+mod drain;
 mod idle;
 mod input;
 mod options;

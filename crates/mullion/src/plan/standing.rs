@@ -4,12 +4,21 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use mullion_engine::{Cluster, model::ResourceMap, provision::NodeTemplate};
+use kube::ResourceExt;
+use mullion_api::karpenter::NodeClaim;
+use mullion_controllers::provisioner::in_flight::is_in_flight;
+use mullion_engine::{
+    Cluster,
+    model::{NodeSpec, PodSpec, ResourceMap},
+    provision::NodeTemplate,
+};
 use serde::Serialize;
 
 use super::{
+    candidates::Objects,
     consolidate::{self, NodeOutcome},
     count,
+    drain::Drain,
     price::dollars,
     question::{self, Question},
     report::{self, CurrentPrice},
@@ -56,7 +65,7 @@ pub(crate) struct StandingQuery {
     pub(crate) output: Output,
 }
 
-/// Prints the answer. Returns true if none of the nodes asked about could be removed, or if every pool asked about can buy nodes.
+/// Prints the answer. Returns true if consolidation would remove none of the nodes asked about, or if every pool asked about can buy nodes.
 ///
 /// # Errors
 /// The cluster cannot be read, or has no such object.
@@ -99,6 +108,8 @@ struct NodeStanding {
     pods: usize,
     #[serde(flatten)]
     outcome: NodeOutcome,
+    #[serde(flatten)]
+    drain: Drain,
 }
 
 async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure> {
@@ -106,25 +117,35 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
     check("node", &asked.names, &known)?;
     let question = Question::of(state, &[]).await?;
     note(&question);
-    let answer = consolidate::ask(state, Vec::new(), Timestamp::now()).await?;
+    let now = Timestamp::now();
+    let objects = Objects::of(state, now)?;
+    let answer = consolidate::ask(state, Vec::new(), now).await?;
     let mut stay = true;
     for (index, name) in asked.names.iter().enumerate() {
         let Some(node) = state.nodes().find(|node| node.name == *name) else {
             continue;
         };
         let label = |key: &str| node.labels.get(key).cloned();
-        let on_it = |pod: &&mullion_engine::model::PodSpec| {
-            pod.node_name.as_deref() == Some(name) && question::moves(pod)
-        };
+        let on_it = |pod: &&PodSpec| pod.node_name.as_deref() == Some(name) && question::moves(pod);
+        let drain = objects.drain(name);
+        let pool = label(mullion_api::labels::NODEPOOL);
         let standing = NodeStanding {
             node: name.clone(),
-            node_pool: label(mullion_api::labels::NODEPOOL),
+            node_pool: pool.clone(),
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
             usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
-            outcome: answer.node_outcome(name, label(mullion_api::labels::NODEPOOL).as_deref()),
+            outcome: if drain.is_leaving {
+                NodeOutcome::Leaves {
+                    waiting: drain.waiting,
+                    deadline: drain.deadline.clone(),
+                }
+            } else {
+                answer.node_outcome(name, pool.as_deref())
+            },
+            drain,
         };
-        stay &= matches!(standing.outcome, NodeOutcome::Stays { .. });
+        stay &= !matches!(standing.outcome, NodeOutcome::Goes { .. });
         print(&standing, asked.output, index, |page| standing.print(page))?;
     }
     Ok(stay)
@@ -137,6 +158,10 @@ impl NodeStanding {
         match &self.outcome {
             NodeOutcome::Stays { reason } => {
                 page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
+            }
+            NodeOutcome::Leaves { .. } => {
+                let progress = self.drain.progress();
+                page.paragraph(&format!("{bold}node {name}{end} {progress}."));
             }
             NodeOutcome::Goes { made, after } => {
                 let first = match after.as_slice() {
@@ -160,6 +185,7 @@ impl NodeStanding {
         facts.extend(self.usd_per_hour.map(|usd| format!("{usd:.3} USD/h")));
         facts.push(format!("{} to move", count(self.pods, "pod")));
         page.dimmed(&format!("  {}", facts.join(", ")));
+        self.drain.print(page);
     }
 }
 
@@ -177,9 +203,13 @@ struct PoolStanding {
     cheapest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cheapest_usd_per_hour: Option<f64>,
-    /// The number of nodes of the pool; the next field is what they cost.
+    /// The number of nodes of the pool that take pods; the next field is what they cost.
     nodes: usize,
     usd_per_hour: f64,
+    /// The number of NodeClaims of the pool whose node is not there yet or not ready for pods; the next field is what those cost that
+    /// have been launched.
+    on_their_way: usize,
+    on_their_way_usd_per_hour: f64,
     /// What is left of the pool's limits.
     limits_left: std::collections::BTreeMap<String, String>,
     /// Pending pods for which the pool buys nothing, grouped by reason.
@@ -196,6 +226,7 @@ struct PoolRefusal {
 async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure> {
     let known: Vec<String> = state.names_of("NodePool").map(str::to_owned).collect();
     check("NodePool", &asked.names, &known)?;
+    let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(Failure::input)?;
     let question = Question::of(state, &[]).await?;
     note(&question);
     let before = CurrentPrice::of(state.nodes(), &question);
@@ -210,10 +241,26 @@ async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
             node_pool: name.clone(),
             ..PoolStanding::default()
         };
-        let is_own = |node: &&mullion_engine::model::NodeSpec| {
-            node.labels.get(mullion_api::labels::NODEPOOL) == Some(name)
+        let is_own =
+            |node: &&NodeSpec| node.labels.get(mullion_api::labels::NODEPOOL) == Some(name);
+        let coming = claims.iter().filter(|claim| is_in_flight(claim));
+        let coming: Vec<_> = coming
+            .filter(|claim| claim.node_pool() == Some(name.as_str()))
+            .collect();
+        for claim in &coming {
+            // Without an instance type among the labels, nothing has been launched yet.
+            let node = NodeSpec {
+                labels: claim.labels().clone(),
+                ..NodeSpec::named(claim.name_any())
+            };
+            own.on_their_way += 1;
+            own.on_their_way_usd_per_hour += question.price_of(&node).map_or(0.0, dollars);
+        }
+        let comes = |node: &NodeSpec| {
+            let mut names = coming.iter().filter_map(|claim| claim.node_name());
+            names.any(|name| *name == *node.name)
         };
-        for node in state.nodes().filter(is_own) {
+        for node in state.nodes().filter(is_own).filter(|node| !comes(node)) {
             own.nodes += 1;
             own.usd_per_hour += question.price_of(node).map_or(0.0, dollars);
         }
@@ -291,6 +338,17 @@ impl PoolStanding {
             count(self.nodes, "node"),
             self.usd_per_hour
         )];
+        let price = self.on_their_way_usd_per_hour;
+        let price = if price > 0.0 {
+            format!(", {price:.3} USD/h")
+        } else {
+            String::new()
+        };
+        facts.extend(match self.on_their_way {
+            0 => None,
+            1 => Some(format!("1 on its way{price}")),
+            more => Some(format!("{more} on their way{price}")),
+        });
         let left = self.limits_left.iter();
         facts.extend(left.map(|(name, left)| format!("{left} {name} left of its limit")));
         page.dimmed(&format!("  {}", facts.join(", ")));

@@ -20,6 +20,7 @@ use super::{
     images::ImagePlatforms,
     outlook::{Costs, Outlook, PoolReason, Purchase, costs, outlook, purchase},
     pools::Pools,
+    start::Start,
 };
 
 /// The largest number of suggested sets of changes.
@@ -39,6 +40,9 @@ pub(super) struct Explanation {
     /// Why the pod does not get the resources that its pending resize asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resize: Option<String>,
+    /// What is said of the pod if it is bound and does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) start: Option<Start>,
     /// What the pod's images run on, if that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) images: Vec<ImagePlatforms>,
@@ -123,6 +127,7 @@ impl Explanation {
             pod,
             bound_to: None,
             resize: None,
+            start: None,
             images: Vec::new(),
             wrong_system: None,
             wrong_values: Vec::new(),

@@ -74,7 +74,7 @@ const OTHERS: [&str; 9] = [
 ];
 
 /// Returns the kind that a name was probably meant to be; `None` if it is the name of a kind that counts, or like none of them.
-pub(super) fn meant(kind: &str) -> Option<&'static str> {
+pub(crate) fn meant(kind: &str) -> Option<&'static str> {
     let known = || kinds().chain(OTHERS);
     if known().any(|own| own == kind) {
         return None;

@@ -15,7 +15,7 @@ mod explanation;
 mod faults;
 mod groups;
 mod images;
-mod kinds;
+pub(crate) mod kinds;
 mod lists;
 pub(crate) mod manifest;
 mod names;
@@ -24,14 +24,17 @@ mod object;
 pub(crate) mod outlook;
 pub(crate) mod page;
 pub(crate) mod placement;
+mod pod_facts;
 pub(crate) mod pod_owner;
 pub(crate) mod pools;
 pub(crate) mod rules;
 pub(crate) mod source;
+mod start;
 pub(crate) mod state;
 pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
+mod unready;
 mod unused;
 mod unused_notes;
 pub(crate) mod world;
@@ -152,10 +155,11 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     };
     let table = Arc::new(up::images::table(args.images.as_deref())?);
     let subjects: Vec<ExplainedPod> = if args.filename.is_empty() {
-        existing(&source.state, &names, &args)?
-            .into_iter()
-            .map(ExplainedPod::existing)
-            .collect()
+        let pods = existing(&source.state, &names, &args)?;
+        if !source.offline {
+            source::add_events(&mut source, &pods).await;
+        }
+        pods.into_iter().map(ExplainedPod::existing).collect()
     } else {
         let documents = documents?;
         let namespace = args.namespace.as_deref();
@@ -292,14 +296,19 @@ fn explain(
 ) -> Result<Vec<Explanation>, ModelError> {
     let resize_of = |subject: &ExplainedPod| {
         let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
-        own.and_then(|pod| state.resize_of(pod)).cloned()
+        own.and_then(|pod| state.pod_facts.resize_of(pod)).cloned()
     };
     // Collected before the state is taken apart below: the explainer changes its cluster.
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
-    let images_of = |subject: &ExplainedPod| state.images_of(&subject.pod, table);
+    let start_of = |subject: &ExplainedPod| {
+        let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
+        own.and_then(|pod| state.pod_facts.start_of(pod))
+    };
+    let starts: Vec<_> = subjects.iter().map(start_of).collect();
+    let images_of = |subject: &ExplainedPod| state.pod_facts.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
     let recorded = subjects.iter().filter_map(|subject| {
-        let runs = state.recorded_runs(&subject.pod, table)?;
+        let runs = state.pod_facts.recorded_runs(&subject.pod, table)?;
         Some((subject.pod.key(), runs))
     });
     let recorded = recorded.collect();
@@ -336,6 +345,7 @@ fn explain(
             index,
             Explanation {
                 resize,
+                start: starts[index].clone(),
                 images: images[index].clone(),
                 wrong_system: images::wrong_system(pod, &images[index]),
                 ..explanation

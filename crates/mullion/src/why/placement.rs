@@ -61,7 +61,7 @@ impl Placement {
             Some(Switch::On) => Some("--place-by-image on"),
             Some(Switch::Off) => None,
             None if self.has_table => Some("--images is given"),
-            None if state.is_placed_by_image() => Some("pods of the state were"),
+            None if state.pod_facts.is_placed_by_image() => Some("pods of the state were"),
             None => None,
         }
     }

@@ -14,10 +14,7 @@ use kube::ResourceExt;
 use mullion_api::{
     account::{CapacityReservation, SimulatedAccount},
     eksctl::KubernetesVersion,
-    karpenter::{
-        EC2NodeClass, NodeClaim, NodeOverlay, NodePool, SubnetStatus,
-        node_pool_condition as condition,
-    },
+    karpenter::{EC2NodeClass, NodeClaim, NodeOverlay, NodePool, SubnetStatus},
     labels,
 };
 use mullion_cloud::{
@@ -42,7 +39,7 @@ use mullion_engine::{
     remedy::PrefixAddresses,
 };
 
-use super::{answer, buffers::Chunks, faults, state::State};
+use super::{answer, buffers::Chunks, faults, state::State, unready};
 use crate::failure::Failure;
 
 /// The region that is assumed if the nodes do not name one.
@@ -129,7 +126,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let mut found = Pools {
         prefixes: prefixes(addresses),
         address_settings: state.address_settings(),
-        addressed: state.addressed.clone(),
+        addressed: state.pod_facts.addressed.clone(),
         settings: state.settings,
         ..Pools::default()
     };
@@ -199,7 +196,10 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         }
         let class = &pool.spec.template.spec.node_class_ref.name;
         let market = match found.markets.of_pool(pool) {
-            _ if !template::may_buy(pool) => Err(not_ready(pool)),
+            _ if !template::may_buy(pool) => {
+                let class = classes.iter().find(|own| own.name_any() == *class);
+                Err(unready::reason(pool, class))
+            }
             Some(market) => Ok(market),
             None => Err(format!(
                 "its node class {class} is not there or not complete"
@@ -341,47 +341,6 @@ fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
         .collect()
 }
 
-/// Returns why an existing pool does not buy nodes.
-fn not_ready(pool: &NodePool) -> String {
-    if pool.metadata.deletion_timestamp.is_some() {
-        return "it is being deleted".to_owned();
-    }
-    if pool.spec.replicas.is_some() {
-        return "it has a fixed number of nodes".to_owned();
-    }
-    let conditions = pool.status.iter().flat_map(|status| &status.conditions);
-    let wrong = conditions.filter(|wrong| wrong.status != "True");
-    let of = |decides: fn(&str) -> bool| -> Vec<String> {
-        let wrong = wrong.clone().filter(|wrong| decides(&wrong.type_));
-        let mut words: Vec<String> = Vec::new();
-        for wrong in wrong {
-            let word = match wrong.message.as_str() {
-                "" => &wrong.reason,
-                message => message,
-            };
-            if !words.iter().any(|known| known == word) {
-                words.push(word.to_owned());
-            }
-        }
-        words
-    };
-    // `Ready` only summarizes the other two conditions, so its message is used only if they have none.
-    let mut words = of(|kind| {
-        matches!(
-            kind,
-            condition::VALIDATION_SUCCEEDED | condition::NODE_CLASS_READY
-        )
-    });
-    if words.is_empty() {
-        words = of(|kind| kind == condition::READY);
-    }
-    if words.is_empty() {
-        "it is not ready".to_owned()
-    } else {
-        format!("it is not ready: {}", words.join("; "))
-    }
-}
-
 /// Returns the Kubernetes version of the cluster's kubelets, or the newest one if it is not known.
 fn version(state: &State) -> KubernetesVersion {
     let text = state.kubelet_version.as_deref();
@@ -459,49 +418,4 @@ fn region(class: &EC2NodeClass) -> Option<String> {
         .zone
         .trim_end_matches(|c: char| c.is_ascii_lowercase());
     (!region.is_empty()).then(|| region.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pool(conditions: &[(&str, &str, &str)]) -> NodePool {
-        let conditions = conditions.iter().map(|(kind, status, message)| {
-            json!({
-                "type": kind, "status": status, "reason": "Why", "message": message,
-                "lastTransitionTime": "2026-01-01T00:00:00Z"
-            })
-        });
-        serde_json::from_value(json!({
-            "metadata": {"name": "p"},
-            "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []}}},
-            "status": {"conditions": conditions.collect::<Vec<_>>()},
-        }))
-        .expect("a pool")
-    }
-
-    #[test]
-    fn each_reason_of_a_pool_that_is_not_ready_is_said_once() {
-        let missing = "NodeClass not found on cluster";
-        let told = not_ready(&pool(&[
-            (condition::NODE_CLASS_READY, "False", missing),
-            (
-                condition::NODE_REGISTRATION_HEALTHY,
-                "Unknown",
-                "object is awaiting reconciliation",
-            ),
-            (condition::VALIDATION_SUCCEEDED, "False", missing),
-            (
-                condition::READY,
-                "False",
-                "NodeClassReady=False, ValidationSucceeded=False",
-            ),
-        ]));
-        assert_eq!(told, format!("it is not ready: {missing}"));
-        let unknown = not_ready(&pool(&[(condition::READY, "Unknown", "")]));
-        assert_eq!(unknown, "it is not ready: Why");
-        assert_eq!(not_ready(&pool(&[])), "it is not ready");
-    }
 }

@@ -16,6 +16,7 @@ use kube::{
     core::Status,
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
@@ -34,6 +35,8 @@ use crate::{
 
 /// The timeout of one request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The largest number of pods whose Events are loaded.
+const MOST_WITH_EVENTS: usize = 20;
 /// The number of lists requested at the same time.
 const AT_ONCE: usize = 4;
 
@@ -98,6 +101,36 @@ pub(super) async fn add_classes(client: &Client, state: &mut State) -> Result<()
         add_all(state, &items, kind, "the cluster")?;
     }
     Ok(())
+}
+
+/// Loads the Events of those pods that are bound and do not run, as far as the user may list them.
+pub(super) async fn add_events(source: &mut Source, pods: &[PodSpec]) {
+    let state = &source.state;
+    let waiting = pods
+        .iter()
+        .filter(|pod| state.pod_facts.start_of(pod).is_some());
+    let paths: Vec<String> = waiting
+        .take(MOST_WITH_EVENTS)
+        .map(|pod| {
+            let (home, name) = (&pod.template.namespace, &pod.name);
+            let selector = format!("involvedObject.kind%3DPod%2CinvolvedObject.name%3D{name}");
+            format!("/api/v1/namespaces/{home}/events?fieldSelector={selector}")
+        })
+        .collect();
+    for path in paths {
+        let events = match try_list(&source.client, "", &path).await {
+            Ok(list) => list.and_then(|list| list.items).unwrap_or_default(),
+            Err(ListFault::Forbidden(_) | ListFault::Failed(_)) => {
+                out::note("Events cannot be listed, so what they say of pods is left out");
+                return;
+            }
+        };
+        for event in events {
+            // An Event that cannot be read says nothing.
+            let event = serde_json::from_str(event.get()).unwrap_or_default();
+            source.state.pod_facts.note_event(&event);
+        }
+    }
 }
 
 /// Returns a client of the cluster, and the URL of its API server.

@@ -8,7 +8,6 @@ use std::{
     fmt,
 };
 
-use mullion_api::labels::{self, PLACED_BY_IMAGE, RUNS_ON};
 use mullion_cloud::WindowsAddresses;
 use mullion_controllers::provisioner::{
     self,
@@ -17,13 +16,12 @@ use mullion_controllers::provisioner::{
 };
 use mullion_engine::{
     Cluster, ModelError,
-    images::{ImageTable, Runs},
     ip::Settings,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
         NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
-        RESIZE_PENDING, ResourceClaimSpec, ResourceSliceSpec, ServiceSpec, StorageClassSpec,
-        VolumeAttachmentSpec, WorkloadSpec,
+        ResourceClaimSpec, ResourceSliceSpec, ServiceSpec, StorageClassSpec, VolumeAttachmentSpec,
+        WorkloadSpec,
     },
 };
 use serde::{
@@ -33,10 +31,10 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    images::{self, ImagePlatforms},
     kinds,
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
+    pod_facts::PodFacts,
     unused::Unused,
 };
 
@@ -81,14 +79,8 @@ pub(crate) struct State {
     nodes: BTreeMap<String, NodeSpec>,
     /// Claims, and volumes bound to a claim; a manifest cannot change them.
     settled: BTreeSet<ObjectKey>,
-    /// The reasons why pods with a pending resize are not resized.
-    resizes: BTreeMap<ObjectKey, String>,
-    /// What the images run on, as placement by image recorded it on pods, or as the user says there.
-    images: BTreeMap<ObjectKey, Vec<ImagePlatforms>>,
-    /// The namespace and name of each Windows pod that has an address.
-    pub(super) addressed: BTreeSet<(String, String)>,
-    /// Whether placement by image has placed a pod.
-    placed_by_image: bool,
+    /// What is said of single pods beside the model.
+    pub(super) pod_facts: PodFacts,
     /// The objects of the kinds that are kept unabridged.
     others: BTreeMap<ObjectKey, Value>,
     /// The `status.nodeInfo.kubeletVersion` of the first node that has one; it serves as the cluster's version.
@@ -159,10 +151,7 @@ impl State {
             has_priorities: false,
             nodes: BTreeMap::new(),
             settled: BTreeSet::new(),
-            resizes: BTreeMap::new(),
-            images: BTreeMap::new(),
-            placed_by_image: false,
-            addressed: BTreeSet::new(),
+            pod_facts: PodFacts::default(),
             others: BTreeMap::new(),
             kubelet_version: None,
             settings: provisioner::Settings::default(),
@@ -182,14 +171,8 @@ impl State {
             let version = value.pointer("/status/nodeInfo/kubeletVersion");
             self.kubelet_version = version.and_then(Value::as_str).map(str::to_owned);
         }
-        if self.keeps_pods && text.contains(RESIZE_PENDING.0) {
-            self.note_resize(&serde_json::from_str(text)?);
-        }
-        if self.keeps_pods && (text.contains(PLACED_BY_IMAGE) || text.contains(RUNS_ON)) {
-            self.note_images(&serde_json::from_str(text)?);
-        }
-        if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
-            self.note_address(&serde_json::from_str(text)?);
+        if self.keeps_pods {
+            self.pod_facts.note(text)?;
         }
         let workloads = self.unused.workloads();
         let read =
@@ -204,75 +187,6 @@ impl State {
             self.unused.forget_workloads(workloads);
         }
         read
-    }
-
-    /// Records why a pod's pending resize is not carried out.
-    fn note_resize(&mut self, pod: &Value) {
-        let conditions = pod["status"]["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
-        let pending = conditions.find(|condition| condition["type"] == RESIZE_PENDING.0);
-        let words = pending.map(|pending| [&pending["reason"], &pending["message"]]);
-        let words = words.into_iter().flatten().filter_map(Value::as_str);
-        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
-        if !words.is_empty() {
-            let title = key_of("Pod", pod);
-            self.resizes.insert(title, words.join(": "));
-        }
-    }
-
-    /// Records what placement by image wrote to a pod, or else what the user says there of its images.
-    pub(super) fn note_images(&mut self, pod: &Value) {
-        let annotations = &pod["metadata"]["annotations"];
-        let words = match annotations[PLACED_BY_IMAGE].as_str() {
-            Some(report) => {
-                self.placed_by_image = true;
-                images::of_annotation(report)
-            }
-            None => images::declared(pod),
-        };
-        if !words.is_empty() {
-            self.images.insert(key_of("Pod", pod), words);
-        }
-    }
-
-    /// Returns on which platforms all images of a pod run, if more than their names says so.
-    pub(super) fn recorded_runs(&self, pod: &PodSpec, table: &ImageTable) -> Option<Runs> {
-        let title = (
-            "Pod".to_owned(),
-            pod.template.namespace.clone(),
-            pod.name.clone(),
-        );
-        images::common(self.images.get(&title)?, table)
-    }
-
-    /// Returns whether the cluster has placed any pod by its images.
-    pub(super) fn is_placed_by_image(&self) -> bool {
-        self.placed_by_image
-    }
-
-    /// Returns what is known about a pod's images, if that matters.
-    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
-        let home = pod.template.namespace.clone();
-        let title = ("Pod".to_owned(), home, pod.name.clone());
-        let words = self.images.get(&title).cloned();
-        words.unwrap_or_else(|| images::guessed(pod, table))
-    }
-
-    /// Records that a pod has an address.
-    fn note_address(&mut self, object: &Value) {
-        let metadata = &object["metadata"];
-        if metadata["annotations"][labels::PRIVATE_IPV4].is_string() {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let title = (text(&metadata["namespace"]), text(&metadata["name"]));
-            self.addressed.insert(title);
-        }
-    }
-
-    /// Returns why a pod's pending resize is not carried out; `None` if there is none.
-    pub(super) fn resize_of(&self, pod: &PodSpec) -> Option<&String> {
-        let home = pod.template.namespace.clone();
-        let title = ("Pod".to_owned(), home, pod.name.clone());
-        self.resizes.get(&title)
     }
 
     fn read_object(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
@@ -398,6 +312,7 @@ impl State {
             "ResourceSlice" => {
                 cluster.set_resource_slice(&named(rest, |own: &ResourceSliceSpec| &own.name)?);
             }
+            "Event" if self.keeps_pods => self.pod_facts.note_event(&whole(rest)?),
             "ConfigMap" => {
                 let config = whole(rest)?;
                 let (_, namespace, name) = key_of(kind, &config);

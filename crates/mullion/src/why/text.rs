@@ -27,6 +27,15 @@ pub(super) fn text(
     if let Some(why) = &explanation.resize {
         page.paragraph(&format!("Its resize waits: {why}."));
     }
+    if let Some(start) = &explanation.start {
+        page.paragraph(&format!("{}.", start.summary()));
+        let rows = start.reasons().into_iter().map(|what| Row {
+            lead: "    ".to_owned(),
+            what,
+            aside: String::new(),
+        });
+        page.rows(&rows.collect::<Vec<_>>(), 0);
+    }
     for image in &explanation.images {
         page.paragraph(&format!("{}.", image.text()));
     }

@@ -370,7 +370,7 @@ async fn admit(
         let made = add(source, &claim, None).await?;
         own_claims.push(made.unwrap_or(claim));
     }
-    source.state.note_images(&admitted);
+    source.state.pod_facts.note_images(&admitted);
     let spec: PodSpec = serde_json::from_value(admitted.clone())
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
     Ok(PlannedPod {

@@ -170,6 +170,35 @@ fn a_directory_is_checked_with_those_in_it_but_for_charts_and_hidden_ones() {
 }
 
 #[test]
+fn unknown_fields_and_kinds_are_said_and_kinds_of_others_remarked_once() {
+    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replica: 3\n---\n\
+                apiVersion: apps/v1\nkind: Deploymnet\nmetadata: {name: web}\n---\n\
+                apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: one}\n---\n\
+                apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: two}\n";
+    let note = "note:  nothing of Widget (example.com/v1) is checked: the kind is not known, unless its CustomResourceDefinition is checked with it\n";
+    let (code, stdout, stderr) = check(&["-"], text);
+    assert_eq!((code, &*stderr), (Some(1), note));
+    let expected = "deployment/web  stdin\n    5  error  MUL080  unknown field \"spec.replica\"\n              help    the nearest field is replicas\n\n\
+                    deploymnet/web  stdin\n    8  error  MUL081  no matches for kind \"Deploymnet\" in version \"apps/v1\"\n              \
+                    help    the nearest kind is Deployment\n\n2 errors in 4 objects.\n";
+    assert_eq!(stdout, expected);
+    let (_, json, _) = check(&["-o", "json", "-"], text);
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    let unknown = &answer["unknownKinds"];
+    assert_eq!(unknown.as_array().map(Vec::len), Some(1), "{unknown}");
+    assert_eq!(
+        (&unknown[0]["kind"], &unknown[0]["objects"]),
+        (&json!("Widget"), &json!(2))
+    );
+    // A kind that is not known is no failure.
+    let (_, widgets) = text
+        .split_once("Deploymnet\nmetadata: {name: web}\n---\n")
+        .expect("both");
+    let (code, _, stderr) = check(&["-"], widgets);
+    assert_eq!((code, &*stderr), (Some(0), note));
+}
+
+#[test]
 fn programs_read_json_sarif_and_commands_of_github() {
     let text = "---\n# Source: shop/templates/pod.yaml\n".to_owned() + POD;
     let (_, json, _) = check(&["-o", "json", "--select", "MUL001", "-"], &text);

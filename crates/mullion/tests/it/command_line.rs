@@ -372,6 +372,10 @@ fn a_wrong_scheduler_configuration_is_refused_with_its_place_and_an_example() {
             format!("{head}extenders: [{{urlPrefix: 'http://localhost'}}]\n"),
             "extenders: Forbidden: extenders are not called by this scheduler",
         ),
+        (
+            format!("{head}---\n{head}"),
+            "line 4: another document begins after `---`, but the file must be one",
+        ),
     ];
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("scheduler.yaml");

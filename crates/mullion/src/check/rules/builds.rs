@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Context, strings};
 use crate::check::{
     finding::Findings,
-    images::{is_latest, repository},
+    images::{has_tag, is_latest, repository},
     path::Path,
     placement::{Choice, list},
     problem::{Image, Problem, joined},
@@ -363,14 +363,16 @@ fn image(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found:
     }
     let repository = repository(container.image).unwrap_or_default();
     if only_windows && is_latest(container.image) {
-        let base = BASES.contains(&repository.as_str());
         found.add(
             "MUL024",
             pod.object,
             at.clone(),
             Problem::NoTag {
                 image: named(),
-                base,
+                is_named: has_tag(container.image),
+                // A registry that answers for the tag has it.
+                is_missing: fact.guess && BASES.contains(&repository.as_str()),
+                builds: builds_of(container),
             },
         );
     }

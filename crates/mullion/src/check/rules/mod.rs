@@ -3,6 +3,7 @@
 mod builds;
 mod config_maps;
 mod deprecated;
+mod fields;
 mod network;
 mod nodes;
 mod placement;
@@ -22,6 +23,7 @@ use super::{
     images::Images,
     live::Live,
     placement::{Choice, list},
+    schemas::Schemas,
     subject::{CredentialUse, Object, Pod},
 };
 
@@ -44,6 +46,8 @@ pub(super) struct Context<'a> {
     pub(super) live: bool,
     /// The uses of credential specs that the cluster's authorizer denies; `None` without a running cluster.
     pub(super) denied: Option<&'a BTreeSet<CredentialUse>>,
+    /// The schemas of the kinds of the objects.
+    pub(super) schemas: Schemas,
     /// Whether the cluster places pods by their images.
     places_by_image: bool,
 }
@@ -84,6 +88,7 @@ impl<'a> Context<'a> {
             mixed,
             live: live.is_some(),
             denied: live.map(|live| &live.denied),
+            schemas: Schemas::of(&objects[..checked]),
             places_by_image: live.is_some_and(|live| live.places_by_image),
         }
     }
@@ -158,6 +163,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         network::check_object(context, index, object, &mut found);
         nodes::check(context, index, object, &mut found);
         config_maps::check(context, index, object, &mut found);
+        fields::check(context, index, object, &mut found);
     }
     nodes::check_groups(context, &mut found);
     resources::check_services(context, &mut found);

@@ -7,6 +7,7 @@ pub(super) mod pods;
 pub(super) mod reach;
 pub(super) mod switches;
 pub(super) mod system;
+pub(super) mod without_address;
 pub(super) mod workloads;
 
 use mullion_api::labels;

@@ -75,17 +75,17 @@ pub(super) fn annotation(pod: &Value) -> Option<&str> {
 }
 
 /// Returns whether a pod requests an address.
-fn requests_address(pod: &Value) -> bool {
+pub(super) fn requests_address(pod: &Value) -> bool {
     list(&pod["spec"]["containers"])
         .any(|own| own["resources"]["requests"][labels::PRIVATE_IPV4].is_string())
 }
 
-fn needs_address(pod: &Value) -> bool {
+pub(super) fn needs_address(pod: &Value) -> bool {
     pod["spec"]["hostNetwork"] != true
 }
 
-/// Adds the remedy of recreating a pod: as a change if a controller replaces the pod, or else as a command.
-fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
+/// Returns whether a controller replaces a pod that is deleted.
+pub(super) fn is_replaced(pod: &Value) -> bool {
     const REPLACED: [&str; 4] = [
         "ReplicaSet",
         "StatefulSet",
@@ -93,24 +93,28 @@ fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
         "ReplicationController",
     ];
     let mut owners = list(&pod["metadata"]["ownerReferences"]);
-    let is_replaced = owners.any(|own| {
+    owners.any(|own| {
         let kind = own["kind"].as_str().unwrap_or_default();
         own["controller"] == true && REPLACED.contains(&kind)
-    });
+    })
+}
+
+/// Adds the remedy of recreating a pod: as a change if a controller replaces the pod, or else as a command.
+fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
     let (namespace, name) = (namespace_of(pod), name_of(pod));
-    if is_replaced {
+    if is_replaced(pod) {
         problem.with_fix(Change::delete(pod))
     } else {
         problem.command(format!("kubectl -n {namespace} delete pod {name}"))
     }
 }
 
-fn title(pod: &Value) -> String {
+pub(super) fn title(pod: &Value) -> String {
     format!("{}/{}", namespace_of(pod), name_of(pod))
 }
 
 /// Returns whether a pod has been on its node for so long that it must have an address.
-fn is_settled(pod: &Value, now: Timestamp) -> bool {
+pub(super) fn is_settled(pod: &Value, now: Timestamp) -> bool {
     let since = pod["status"]["startTime"].as_str();
     let since = since.and_then(|text| text.parse::<Timestamp>().ok());
     since.is_some_and(|since| {
@@ -154,70 +158,6 @@ pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Findings, Unknow
         .fail(format!("a Windows pod gets no request for an address: {why}. New Windows pods stay in ContainerCreating"))
         .advise("EKS makes the webhook; it comes back with an update of the control plane, or from config/webhook of the controller's repository:")
         .command(format!("kubectl get mutatingwebhookconfiguration {name} -o yaml"));
-    Ok(found)
-}
-
-/// Checks DOC05: every Windows pod has an address, or waits for a good reason.
-pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings, Unknown> {
-    let pods = windows_pods(snapshot)?;
-    let pods: Vec<_> = pods.into_iter().filter(|pod| needs_address(pod)).collect();
-    if pods.is_empty() {
-        return Ok(Findings::not_needed("there is no Windows pod"));
-    }
-    let mut found = Findings::state(format!(
-        "{} with a request for an address",
-        counted(pods.len(), "Windows pod", "Windows pods")
-    ));
-    // Without the permission to list Events, only the controller's message is missing below.
-    let events = snapshot.all("Event");
-    for pod in &pods {
-        let (namespace, name) = (namespace_of(pod), name_of(pod));
-        if annotation(pod).is_some() {
-            continue;
-        }
-        if !requests_address(pod) {
-            let selector = &pod["spec"]["nodeSelector"];
-            let seen = selector[labels::OS] == labels::OS_WINDOWS
-                || selector[labels::BETA_OS] == labels::OS_WINDOWS;
-            let why = if seen {
-                "it was created while Windows IP management was off or the webhook was down"
-            } else {
-                "it does not choose Windows by its nodeSelector, the only thing that EKS's webhook reads"
-            };
-            let problem = found.fail(format!(
-                "pod {namespace}/{name} requests no address and gets none: {why}"
-            ));
-            if !seen {
-                problem.advise("add nodeSelector kubernetes.io/os: windows to its template");
-            }
-            let is_mended =
-                matches!(&snapshot.dry_run, DryRun::Admitted(new) if requests_address(new));
-            if seen && is_mended {
-                renew(problem, pod)
-            } else {
-                // A new pod would lack the request too.
-                problem
-                    .advise("create it anew when new pods get the request (DOC01, DOC03):")
-                    .command(format!("kubectl -n {namespace} delete pod {name}"))
-            };
-            continue;
-        }
-        if pod["spec"]["nodeName"].is_string() && is_settled(pod, snapshot.now) {
-            let own = events.as_ref().ok().and_then(|events| {
-                let mut events = events.iter().rev();
-                events.find(|own| own["involvedObject"]["uid"] == pod["metadata"]["uid"])
-            });
-            let said = own.and_then(|own| own["message"].as_str());
-            let said = said.map(|said| format!("; the controller says: {said}"));
-            found
-                .fail(format!(
-                    "pod {namespace}/{name} waits for its address for more than a minute{}",
-                    said.unwrap_or_default()
-                ))
-                .advise("see what its subnet and its node have left (DOC04, DOC14, DOC23):")
-                .command(format!("kubectl -n {namespace} describe pod {name}"));
-        }
-    }
     Ok(found)
 }
 

@@ -110,7 +110,8 @@ fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
     let healed = done(&cluster, &["zone-outage", "us-west-2c", "--heal"]);
     assert_eq!(
         healed,
-        "us-west-2c is back: its instances start again, and others can be bought there.\n"
+        "us-west-2c is back: its instances start again, and others can be bought there, but not all:\n  \
+         capacity m5.large/*/spot is in force: EC2 has no capacity for it\n"
     );
     let (code, _, stderr) = fault(&cluster, &["zone-outage", "us-west-2c", "--heal"]);
     assert_eq!(code, Some(1));

@@ -38,6 +38,43 @@ fn a_resize_that_waits_is_told() {
 }
 
 #[test]
+fn a_pod_that_is_bound_and_does_not_run_says_why() {
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    web["status"] = json!({
+        "phase": "Pending",
+        "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}],
+        "containerStatuses": [{
+            "name": "c", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"shop\""}},
+        }],
+    });
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "shop"},
+        "type": "Warning", "reason": "FailedMount", "message": "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found",
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web"}, "lastTimestamp": "2026-01-01T00:00:00Z",
+    });
+    let (text, code, said) = said_of("web", json!([node_of_4("n0"), web, event]));
+    let expected = "pod shop/web is on n0: 1 of 1 nodes fit, it would be chosen again.\n\
+                    It does not run.\n    \
+                    container c waits: ImagePullBackOff: Back-off pulling image \"shop\"\n    \
+                    condition PodReadyToStartContainers is False\n    \
+                    event: FailedMount: MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        said["start"],
+        json!({
+            "phase": "Pending",
+            "containers": [{"name": "c", "state": "waiting", "reason": "ImagePullBackOff", "message": "Back-off pulling image \"shop\""}],
+            "conditions": [{"type": "PodReadyToStartContainers"}],
+            "events": [{
+                "last": "2026-01-01T00:00:00Z", "reason": "FailedMount",
+                "message": "MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found",
+            }],
+        })
+    );
+}
+
+#[test]
 fn objects_of_files_are_named_without_their_kind() {
     for words in [&["daemonset/agent"][..], &["daemonset", "agent"]] {
         let ended = why(

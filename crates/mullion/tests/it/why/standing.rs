@@ -1,8 +1,8 @@
 //! `mullion why node` and `mullion why nodepool`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::why;
+use super::{file, node_of_4, path, pod_of, why};
 
 /// A saved cluster of the documentation.
 const CLUSTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan/cluster.yaml");
@@ -46,4 +46,165 @@ fn a_pool_is_told_what_it_buys() {
         let said = why(args, String::new());
         assert_eq!((said.code, said.stderr.as_str()), (Some(2), expected));
     }
+}
+
+/// A NodePool with these conditions.
+fn pool(conditions: Value) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "linux"},
+        "spec": {"template": {"spec": {
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "linux"},
+            "requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m5.large"]}],
+        }}},
+        "status": {"conditions": conditions},
+    })
+}
+
+fn condition(kind: &str, status: &str, message: &str) -> Value {
+    json!({
+        "type": kind, "status": status, "reason": kind, "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}
+
+fn class(conditions: Value) -> Value {
+    json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "linux"},
+        "spec": {"amiSelectorTerms": [{"alias": "al2023@latest"}]},
+        "status": {"conditions": conditions, "subnets": [{"id": "subnet-1", "zone": "us-west-2a"}]},
+    })
+}
+
+/// A NodeClaim of the pool; its node is there if it has a name.
+fn claim(name: &str, node: &str, initialized: &str) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {"name": name, "labels": {
+            "karpenter.sh/nodepool": "linux", "node.kubernetes.io/instance-type": "m5.large", "kubernetes.io/os": "linux",
+        }},
+        "spec": {"nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "linux"}, "requirements": []},
+        "status": {"nodeName": node, "conditions": [condition("Initialized", initialized, "")]},
+    })
+}
+
+fn node(name: &str) -> Value {
+    let mut node = node_of_4(name);
+    node["metadata"]["labels"] = json!({
+        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "karpenter.sh/nodepool": "linux",
+        "node.kubernetes.io/instance-type": "m5.large",
+    });
+    node
+}
+
+/// Asks about an object in a file of these objects. Returns what is said, the exit code, and the answer as JSON.
+fn asked(kind: &str, name: &str, items: Value) -> (String, Option<i32>, Value) {
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let args = [kind, name, "--state", path(&state)];
+    let text = why(&args, String::new());
+    let json = why(&[&args[..], &["-o", "json"]].concat(), String::new());
+    let json = serde_json::from_str(&json.stdout).expect("one object");
+    (text.stdout, text.code, json)
+}
+
+#[test]
+fn nodes_on_their_way_are_counted_apart() {
+    let ready = json!([condition("Ready", "True", "")]);
+    let (text, code, json) = asked(
+        "nodepool",
+        "linux",
+        json!([
+            pool(ready.clone()),
+            class(ready),
+            node("n0"),
+            claim("linux-0", "n0", "True"),
+            node("n1"),
+            claim("linux-1", "n1", "Unknown"),
+            claim("linux-2", "", "Unknown"),
+        ]),
+    );
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("\n  1 node, 0.098 USD/h, 2 on their way, 0.196 USD/h"),
+        "{text}"
+    );
+    assert_eq!(
+        (&json["nodes"], &json["onTheirWay"]),
+        (&json!(1), &json!(2))
+    );
+}
+
+#[test]
+fn a_pool_whose_class_is_not_ready_says_what_the_class_says() {
+    let summary = "SubnetsReady=False";
+    let subnets = "SubnetSelector did not match any Subnets";
+    let items = json!([
+        pool(json!([
+            condition("NodeClassReady", "False", summary),
+            condition("Ready", "False", "NodeClassReady=False"),
+        ])),
+        class(json!([
+            condition("SubnetsReady", "False", subnets),
+            condition("Ready", "False", summary),
+        ])),
+    ]);
+    let (text, code, json) = asked("nodepool", "linux", items.clone());
+    let why = format!("it is not ready: EC2NodeClass linux is not ready: {subnets}");
+    assert_eq!(code, Some(1));
+    assert!(
+        text.starts_with(&format!("NodePool linux buys nothing: {why}.\n")),
+        "{text}"
+    );
+    assert_eq!(json["buysNothing"], why);
+}
+
+#[test]
+fn a_node_that_is_being_removed_names_the_pods_and_budgets_that_hold_it() {
+    let mut going = node("n0");
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let labelled = |name: &str| {
+        let mut pod = pod_of(name, "1", 0, Some("n0"));
+        pod["metadata"]["labels"] = json!({"app": name});
+        pod["status"] =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        pod
+    };
+    let budget = |name: &str, allowed: i32| {
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"selector": {"matchLabels": {"app": name}}, "minAvailable": 1},
+            "status": {"disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1},
+        })
+    };
+    let items = |node: &Value| {
+        json!([
+            node,
+            claim("linux-0", "n0", "True"),
+            labelled("web"),
+            labelled("api"),
+            budget("web", 0),
+            budget("api", 1),
+        ])
+    };
+    let (text, code, json) = asked("node", "n0", items(&going));
+    assert_eq!(code, Some(0));
+    let expected = "node n0 is being removed: 2 pods have not left it.\n  \
+                    NodePool linux, m5.large, 0.096 USD/h, 2 pods to move\n\n  \
+                    pods that are held\n    \
+                    shop/web  PodDisruptionBudget shop/web (disruptionsAllowed 0)\n";
+    assert_eq!(text, expected);
+    assert_eq!(json["leaves"], json!({"waiting": 2}));
+    assert_eq!(
+        json["heldPods"],
+        json!([{
+            "pod": "shop/web", "reason": "PodDisruptionBudget shop/web (disruptionsAllowed 0)",
+            "podDisruptionBudgets": [{"name": "shop/web", "disruptionsAllowed": 0}],
+        }])
+    );
+    // A node that stays says so too.
+    let (text, _, json) = asked("node", "n0", items(&node("n0")));
+    assert!(
+        text.contains("\n    shop/web  PodDisruptionBudget shop/web"),
+        "{text}"
+    );
+    assert!(json["stays"].is_object(), "{json}");
 }

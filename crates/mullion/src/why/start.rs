@@ -1,0 +1,464 @@
+//! Says why a pod that is bound to a node does not run: what its status says of its containers and conditions, and what its events say.
+//!
+//! Kubelets write the reasons of single containers into the status, those of volumes and of the sandbox into events only.
+
+use std::collections::BTreeSet;
+
+use mullion_api::labels;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The number of events that are kept, the last ones.
+const MOST_EVENTS: usize = 3;
+/// The waiting reasons of containers whose turn has not come: those of the pod, or of init containers before them, say more.
+const NO_TURN: [&str; 2] = ["PodInitializing", "ContainerCreating"];
+/// The states of a container.
+const WAITING: &str = "waiting";
+const RUNNING: &str = "running";
+const TERMINATED: &str = "terminated";
+
+/// What is said of a bound pod that does not run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Start {
+    /// The pod's UID, by which its events are known.
+    #[serde(skip)]
+    uid: String,
+    phase: String,
+    /// How many init containers there are, and how many of them are done; `None` for a pod without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    init_containers: Option<Progress>,
+    /// The containers that wait, and init containers that have not ended well.
+    containers: Vec<Container>,
+    /// The conditions about the pod's start that are not true.
+    conditions: Vec<Condition>,
+    /// Whether the pod requests an address as a Windows pod and has none yet.
+    #[serde(skip_serializing_if = "is_false")]
+    awaits_address: bool,
+    /// The last warnings about the pod as a whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    events: Vec<Event>,
+}
+
+/// The number of init containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct Progress {
+    done: usize,
+    all: usize,
+}
+
+/// A container that does not run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    #[serde(skip_serializing_if = "is_false")]
+    init: bool,
+    /// `waiting`, `running` or `terminated`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    /// The exit code of the last run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_exit_code: Option<i64>,
+}
+
+/// A condition of the pod that is not true.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+}
+
+/// A warning about a pod.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Event {
+    #[serde(skip)]
+    uid: String,
+    /// When it was last recorded, as RFC 3339 has it.
+    last: String,
+    reason: String,
+    message: String,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Returns the namespace and the name of the pod that an Event warns about, and the warning; `None` for other Events. Warnings about a single
+/// container are left out, because the pod's status says the same.
+pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
+    let about = &event["involvedObject"];
+    let is_of_pod = about["kind"] == "Pod" && about["fieldPath"].as_str().is_none_or(str::is_empty);
+    // A pod that is bound has been scheduled, whatever went wrong before.
+    if event["type"] != "Warning" || !is_of_pod || event["reason"] == "FailedScheduling" {
+        return None;
+    }
+    let times = [
+        &event["series"]["lastObservedTime"],
+        &event["lastTimestamp"],
+        &event["eventTime"],
+        &event["metadata"]["creationTimestamp"],
+    ];
+    let last = times.into_iter().find_map(Value::as_str);
+    let warning = Event {
+        uid: text(&about["uid"]),
+        last: last.unwrap_or_default().to_owned(),
+        reason: text(&event["reason"]),
+        message: text(&event["message"]).trim_end().to_owned(),
+    };
+    Some(((text(&about["namespace"]), text(&about["name"])), warning))
+}
+
+impl Start {
+    /// Reads the status of a pod; `None` for a pod without a node, one that runs and one that has finished.
+    pub(super) fn of(pod: &Value) -> Option<Self> {
+        let (spec, status) = (&pod["spec"], &pod["status"]);
+        let phase = text(&status["phase"]);
+        let is_bound = spec["nodeName"]
+            .as_str()
+            .is_some_and(|node| !node.is_empty());
+        if !is_bound || matches!(phase.as_str(), "Succeeded" | "Failed") {
+            return None;
+        }
+        let inits = init_containers(spec, status);
+        let apps = list(&status["containerStatuses"]).filter_map(|own| waiting(own, false));
+        let apps: Vec<_> = apps.collect();
+        if phase != "Pending" && apps.is_empty() {
+            return None;
+        }
+        // While init containers are not done, the others wait for their turn.
+        let progress = inits.as_ref().map(|(progress, _)| *progress);
+        let is_initialized = progress.is_none_or(|own| own.done == own.all);
+        let has_turn = |own: &Container| is_initialized || !NO_TURN.contains(&own.reason.as_str());
+        let containers = inits.into_iter().flat_map(|(_, containers)| containers);
+        Some(Start {
+            uid: text(&pod["metadata"]["uid"]),
+            phase,
+            init_containers: progress,
+            containers: containers
+                .chain(apps.into_iter().filter(has_turn))
+                .collect(),
+            conditions: conditions(status),
+            awaits_address: awaits_address(pod),
+            events: Vec::new(),
+        })
+    }
+
+    /// Adds the last of the warnings about the pod. Those about an earlier pod of its name do not count.
+    pub(super) fn with_events<'e>(mut self, all: impl Iterator<Item = &'e Event>) -> Self {
+        let is_own =
+            |own: &&Event| own.uid == self.uid || own.uid.is_empty() || self.uid.is_empty();
+        let mut own: Vec<&Event> = all.filter(is_own).collect();
+        own.sort_by(|a, b| b.last.cmp(&a.last));
+        let mut known = BTreeSet::new();
+        own.retain(|event| known.insert((&event.reason, without_ids(&event.message))));
+        own.truncate(MOST_EVENTS);
+        self.events = own.into_iter().cloned().collect();
+        self
+    }
+
+    /// Returns the sentence that says that the pod does not run, without a full stop.
+    pub(super) fn summary(&self) -> String {
+        match self.init_containers {
+            Some(Progress { done, all }) if done < all => {
+                let are = if done == 1 { "is" } else { "are" };
+                format!("It does not run yet: {done} of its {all} init containers {are} done")
+            }
+            _ => "It does not run".to_owned(),
+        }
+    }
+
+    /// Returns what keeps the pod from running, one line each.
+    pub(super) fn reasons(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut open: Vec<&Container> = self.containers.iter().collect();
+        while let Some(first) = open.first().copied() {
+            // Containers in the same state share a line.
+            let (alike, others): (Vec<_>, Vec<_>) =
+                open.into_iter().partition(|own| own.is_like(first));
+            all.push(described(&alike));
+            open = others;
+        }
+        if self.awaits_address {
+            all.push(format!(
+                "it has no address yet: the annotation {} is missing",
+                labels::PRIVATE_IPV4
+            ));
+        }
+        for own in &self.conditions {
+            // What is not initialized has been said by the init containers.
+            if own.kind == "Initialized" && self.init_containers.is_some() {
+                continue;
+            }
+            let why = words([&own.reason, &own.message]);
+            all.push(format!("condition {} is False{why}", own.kind));
+        }
+        for own in &self.events {
+            let why = words([&own.reason, &own.message]);
+            all.push(format!("event{why}"));
+        }
+        all
+    }
+}
+
+impl Container {
+    /// Returns whether both containers are in the same state.
+    fn is_like(&self, other: &Container) -> bool {
+        let is_same = (self.state, self.last_exit_code) == (other.state, other.last_exit_code);
+        is_same && self.reason == other.reason && self.message == other.message
+    }
+}
+
+/// Describes containers that are in the same state.
+fn described(alike: &[&Container]) -> String {
+    let Some(first) = alike.first() else {
+        return String::new();
+    };
+    let names: Vec<_> = alike.iter().map(|own| own.name.as_str()).collect();
+    let is_one = names.len() == 1;
+    let (noun, waits) = if is_one {
+        ("container", "waits")
+    } else {
+        ("containers", "wait")
+    };
+    let code = first.last_exit_code;
+    let code = code.map(|code| format!(" with exit code {code}"));
+    let (verb, before) = match (first.state, code) {
+        (WAITING, Some(code)) => (waits, format!(", having ended{code}")),
+        (WAITING, None) => (waits, String::new()),
+        (RUNNING, _) => ("runs", String::new()),
+        (_, code) => ("ended", code.unwrap_or_default()),
+    };
+    let why = words([&first.reason, &first.message]);
+    format!("{noun} {} {verb}{before}{why}", names.join(", "))
+}
+
+/// Joins what there is of a reason and a message, with a colon before each, in one line.
+fn words(all: [&String; 2]) -> String {
+    let all = all.into_iter().filter(|own| !own.is_empty());
+    let lines = all.map(|own| own.lines().collect::<Vec<_>>().join(" "));
+    lines.map(|own| format!(": {own}")).collect()
+}
+
+/// Returns a message without the quoted names in it that differ each time, such as that of a sandbox.
+fn without_ids(message: &str) -> String {
+    const SHORTEST_ID: usize = 32;
+    let is_id = |word: &&str| {
+        word.len() >= SHORTEST_ID && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let words = message.split('"').filter(|word| !is_id(word));
+    words.collect()
+}
+
+/// Returns a container that waits, from its status.
+fn waiting(status: &Value, init: bool) -> Option<Container> {
+    let waiting = &status["state"]["waiting"];
+    waiting.is_object().then(|| Container {
+        name: text(&status["name"]),
+        init,
+        state: WAITING,
+        reason: text(&waiting["reason"]),
+        message: text(&waiting["message"]),
+        last_exit_code: status["lastState"]["terminated"]["exitCode"].as_i64(),
+    })
+}
+
+/// Returns how far the init containers are, and the first of them that is not done; `None` for a pod without any. Sidecars count as done once
+/// they have started.
+fn init_containers(spec: &Value, status: &Value) -> Option<(Progress, Option<Container>)> {
+    let all = list(&spec["initContainers"]).count();
+    if all == 0 {
+        return None;
+    }
+    let is_sidecar = |name: &Value| {
+        list(&spec["initContainers"])
+            .any(|own| own["name"] == *name && own["restartPolicy"] == "Always")
+    };
+    let is_done = |own: &&Value| {
+        if is_sidecar(&own["name"]) {
+            own["started"] == true
+        } else {
+            own["state"]["terminated"]["exitCode"] == 0
+        }
+    };
+    let statuses = || list(&status["initContainerStatuses"]);
+    let done = statuses().filter(is_done).count();
+    let open = statuses().find(|own| !is_done(own)).map(|own| {
+        let ended = &own["state"]["terminated"];
+        waiting(own, true).unwrap_or_else(|| Container {
+            name: text(&own["name"]),
+            init: true,
+            state: if ended.is_object() {
+                TERMINATED
+            } else {
+                RUNNING
+            },
+            reason: text(&ended["reason"]),
+            message: text(&ended["message"]),
+            last_exit_code: ended["exitCode"]
+                .as_i64()
+                .or(own["lastState"]["terminated"]["exitCode"].as_i64()),
+        })
+    });
+    Some((Progress { done, all }, open))
+}
+
+/// Returns the conditions about a pod's start that are not true. `Ready` and `ContainersReady` only repeat what the containers say.
+fn conditions(status: &Value) -> Vec<Condition> {
+    let all = list(&status["conditions"]);
+    let wrong = all.filter(|own| {
+        let kind = own["type"].as_str().unwrap_or_default();
+        own["status"] == "False"
+            && !matches!(kind, "Ready" | "ContainersReady" | "PodResizeInProgress")
+    });
+    let read = wrong.map(|own| Condition {
+        kind: text(&own["type"]),
+        reason: text(&own["reason"]),
+        message: text(&own["message"]),
+    });
+    read.collect()
+}
+
+/// Returns whether a pod requests an address as a Windows pod and has none.
+fn awaits_address(pod: &Value) -> bool {
+    let mut containers = list(&pod["spec"]["containers"]);
+    let asks = |own: &Value| !own["resources"]["requests"][labels::PRIVATE_IPV4].is_null();
+    let has_one = pod["metadata"]["annotations"][labels::PRIVATE_IPV4].is_string();
+    !has_one && pod["spec"]["hostNetwork"] != true && containers.any(asks)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(spec: Value, status: Value) -> Value {
+        let mut pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "1"}, "spec": spec, "status": status});
+        pod["spec"]["nodeName"] = json!("n0");
+        pod
+    }
+
+    fn said(pod: &Value) -> Vec<String> {
+        let said = |start: Start| [vec![start.summary()], start.reasons()].concat();
+        Start::of(pod).map_or_else(Vec::new, said)
+    }
+
+    #[test]
+    fn containers_that_wait_say_why_and_share_a_sentence() {
+        let waits = |name: &str, reason: &str, message: &str| json!({"name": name, "state": {"waiting": {"reason": reason, "message": message}}});
+        let status = json!({"phase": "Pending", "containerStatuses": [
+            waits("a", "CreateContainerConfigError", "configmap \"c\" not found"),
+            waits("b", "ContainerCreating", ""),
+            waits("c", "ContainerCreating", ""),
+            {"name": "d", "state": {"running": {}}},
+        ], "conditions": [
+            {"type": "PodReadyToStartContainers", "status": "True"},
+            {"type": "Ready", "status": "False"},
+        ]});
+        assert_eq!(
+            said(&pod(json!({}), status)),
+            [
+                "It does not run",
+                "container a waits: CreateContainerConfigError: configmap \"c\" not found",
+                "containers b, c wait: ContainerCreating",
+            ]
+        );
+    }
+
+    #[test]
+    fn init_containers_come_first_and_say_how_far_they_are() {
+        let spec = json!({"initContainers": [
+            {"name": "proxy", "restartPolicy": "Always"}, {"name": "setup"}, {"name": "late"},
+        ]});
+        let status = |setup: Value| {
+            json!({"phase": "Pending", "initContainerStatuses": [
+                {"name": "proxy", "started": true, "state": {"running": {}}},
+                {"name": "setup", "state": setup},
+                {"name": "late", "state": {"waiting": {"reason": "PodInitializing"}}},
+            ], "containerStatuses": [{"name": "web", "state": {"waiting": {"reason": "PodInitializing"}}}]})
+        };
+        let first = "It does not run yet: 1 of its 3 init containers is done";
+        assert_eq!(
+            said(&pod(spec.clone(), status(json!({"running": {}})))),
+            [first, "container setup runs"]
+        );
+        let failed = json!({"terminated": {"exitCode": 2, "reason": "Error"}});
+        assert_eq!(
+            said(&pod(spec, status(failed))),
+            [first, "container setup ended with exit code 2: Error"]
+        );
+    }
+
+    #[test]
+    fn a_pod_that_runs_has_finished_or_has_no_node_says_nothing() {
+        let running = json!({"phase": "Running", "containerStatuses": [{"name": "a", "state": {"running": {}}}]});
+        assert_eq!(said(&pod(json!({}), running)), [""; 0]);
+        assert_eq!(said(&pod(json!({}), json!({}))), [""; 0]);
+        assert_eq!(said(&pod(json!({}), json!({"phase": "Failed"}))), [""; 0]);
+        let unbound = json!({"spec": {}, "status": {"phase": "Pending"}});
+        assert_eq!(said(&unbound), [""; 0]);
+    }
+
+    #[test]
+    fn events_about_the_pod_say_what_its_status_does_not() {
+        let event = |uid: &str, last: &str, message: &str| {
+            json!({
+                "type": "Warning", "reason": "FailedMount", "message": message, "lastTimestamp": last,
+                "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web", "uid": uid},
+            })
+        };
+        let mut of_container = event("1", "2026-01-01T00:00:09Z", "Error: ImagePullBackOff");
+        of_container["involvedObject"]["fieldPath"] = json!("spec.containers{a}");
+        assert_eq!(warning(&of_container), None);
+        let id = "0123456789abcdef0123456789abcdef";
+        let all = [
+            event("1", "2026-01-01T00:00:02Z", "no secret"),
+            event("1", "2026-01-01T00:00:03Z", "no secret"),
+            event("1", "2026-01-01T00:00:04Z", &format!("sandbox \"{id}\"")),
+            event("1", "2026-01-01T00:00:05Z", &format!("sandbox \"{id}0\"")),
+            event("2", "2026-01-01T00:00:06Z", "of an earlier pod"),
+        ];
+        let all: Vec<_> = all.iter().filter_map(warning).collect();
+        assert_eq!(all[0].0, ("shop".to_owned(), "web".to_owned()));
+        let start = Start::of(&pod(json!({}), json!({"phase": "Pending"}))).expect("it waits");
+        let start = start.with_events(all.iter().map(|(_, event)| event));
+        assert_eq!(
+            start.reasons(),
+            [
+                format!("event: FailedMount: sandbox \"{id}0\""),
+                "event: FailedMount: no secret".to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_windows_pod_without_its_address_says_so() {
+        let spec = json!({"containers": [{"name": "a", "resources": {"requests": {labels::PRIVATE_IPV4: "1"}}}]});
+        let mut pod = pod(
+            spec,
+            json!({"phase": "Pending", "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}]}),
+        );
+        let none =
+            "it has no address yet: the annotation vpc.amazonaws.com/PrivateIPv4Address is missing";
+        let sandbox = "condition PodReadyToStartContainers is False";
+        assert_eq!(said(&pod), ["It does not run", none, sandbox]);
+        pod["metadata"]["annotations"] = json!({labels::PRIVATE_IPV4: "10.0.0.9/24"});
+        assert_eq!(said(&pod), ["It does not run", sandbox]);
+    }
+}
