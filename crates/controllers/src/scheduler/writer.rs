@@ -254,16 +254,13 @@ impl Writer {
         if !reserved.volumes.is_empty() {
             volumes::pre_bind(&self.context, pod, node, &reserved.volumes).await?;
         }
-        match &mut reserved.devices {
-            Some(decided) => {
-                // The loop must see the written claim at once, even if the binding fails later.
-                let wrote = |claim: &ResourceClaim| {
-                    let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
-                };
-                let recorder = self.recorder(pod);
-                devices::pre_bind(&self.context, recorder, (pod, node), decided, wrote).await?;
-            }
-            None => {}
+        if let Some(decided) = &mut reserved.devices {
+            // The loop must see the written claim at once, even if the binding fails later.
+            let wrote = |claim: &ResourceClaim| {
+                let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
+            };
+            let recorder = self.recorder(pod);
+            devices::pre_bind(&self.context, recorder, (pod, node), decided, wrote).await?;
         }
         Ok(())
     }
