@@ -77,13 +77,13 @@ pub(in super::super) fn check(snapshot: &Snapshot) -> Result<Findings, Unknown> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unasked {
     /// It was created too early, and its controller replaces it by one with the request.
-    IsReplaced,
+    Replaced,
     /// It was created too early, and a new one would have the request.
-    IsEarly,
+    Early,
     /// It was created too early, and a new one would lack the request too.
-    IsEarlyStill,
+    EarlyAndUnmended,
     /// The webhook does not see that it is a Windows pod.
-    IsUnseen,
+    Unseen,
 }
 
 impl Unasked {
@@ -93,13 +93,13 @@ impl Unasked {
             || selector[labels::BETA_OS] == labels::OS_WINDOWS;
         let is_mended = matches!(&snapshot.dry_run, DryRun::Admitted(new) if requests_address(new));
         if !is_seen {
-            Self::IsUnseen
+            Self::Unseen
         } else if !is_mended {
-            Self::IsEarlyStill
+            Self::EarlyAndUnmended
         } else if is_replaced(pod) {
-            Self::IsReplaced
+            Self::Replaced
         } else {
-            Self::IsEarly
+            Self::Early
         }
     }
 }
@@ -108,10 +108,10 @@ impl Unasked {
 fn add_unasked(why: Unasked, pods: &[&Value], found: &mut Findings) {
     let is_one = pods.len() == 1;
     let cause = match (why, is_one) {
-        (Unasked::IsUnseen, true) => {
+        (Unasked::Unseen, true) => {
             "it does not choose Windows by its nodeSelector, the only thing that EKS's webhook reads"
         }
-        (Unasked::IsUnseen, false) => {
+        (Unasked::Unseen, false) => {
             "they do not choose Windows by their nodeSelector, the only thing that EKS's webhook reads"
         }
         (_, true) => "it was created while Windows IP management was off or the webhook was down",
@@ -129,20 +129,20 @@ fn add_unasked(why: Unasked, pods: &[&Value], found: &mut Findings) {
         titles(pods)
     ));
     match why {
-        Unasked::IsReplaced => {
+        Unasked::Replaced => {
             for pod in pods {
                 problem.with_fix(Change::delete(pod));
             }
             return;
         }
-        Unasked::IsEarly => {}
-        Unasked::IsEarlyStill | Unasked::IsUnseen => {
+        Unasked::Early => {}
+        Unasked::EarlyAndUnmended | Unasked::Unseen => {
             let template = if is_one {
                 "its template"
             } else {
                 "their templates"
             };
-            if why == Unasked::IsUnseen {
+            if why == Unasked::Unseen {
                 problem.advise(format!(
                     "add nodeSelector kubernetes.io/os: windows to {template}"
                 ));
