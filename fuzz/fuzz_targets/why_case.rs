@@ -33,7 +33,7 @@ mod why {
 
     pub(super) fn line(line: &[u8], empty: &mullion_engine::Cluster) -> Result<Vec<u8>, String> {
         let mut text = Vec::new();
-        cases::answer_to(line, empty, &mut text)?;
+        cases::answer_to(line, empty, &mut text).map_err(|error| error.to_string())?;
         Ok(text)
     }
 }
