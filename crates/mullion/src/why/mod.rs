@@ -11,6 +11,7 @@ mod buffers;
 mod case;
 mod cases;
 pub(crate) mod daemon;
+mod explainer;
 mod explanation;
 mod faults;
 mod groups;
@@ -48,7 +49,8 @@ use rustc_hash::FxHashMap;
 use serde_json::json;
 
 use crate::{cli::Output, failure::Failure, out, plan::standing, up};
-use explanation::{Explainer, Explanation};
+use explainer::Explainer;
+use explanation::Explanation;
 use placement::Placement;
 use pools::Pools;
 use state::{Keeps, State};
