@@ -3,6 +3,7 @@
 //! Admission counts the object of a write, the quota controller all objects of a namespace: both by these rules.
 
 mod extended;
+pub mod room;
 pub mod scopes;
 mod usage;
 

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::{count, report::Report};
+use super::{
+    count,
+    report::{Report, is_zero},
+};
 
 /// The lower bound for the price of new nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -12,6 +15,9 @@ pub(super) struct Bound {
     asked: usize,
     on_existing_nodes: usize,
     unplaced: usize,
+    /// How many of the pods asked about quotas refuse; the bound is for the others.
+    #[serde(skip_serializing_if = "is_zero")]
+    refused: usize,
     /// The bound in US dollars an hour; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_usd_per_hour: Option<f64>,
@@ -25,6 +31,7 @@ impl Bound {
             asked: pods.asked,
             on_existing_nodes: pods.on_existing_nodes,
             unplaced: pods.unplaced,
+            refused: pods.refused,
             bound_usd_per_hour: if needs_none {
                 Some(0.0)
             } else {
@@ -35,8 +42,8 @@ impl Bound {
 
     /// Returns the answer as text for people, without a newline at its end.
     pub(super) fn text(&self) -> String {
-        let pods = count(self.asked, "pod");
-        match (self.bound_usd_per_hour, self.unplaced) {
+        let pods = count(self.asked - self.refused, "pod");
+        let bound = match (self.bound_usd_per_hour, self.unplaced) {
             (Some(bound), _) => format!(
                 "New nodes for {pods} cost at least {bound:.3} USD an hour, however the pods are packed."
             ),
@@ -50,6 +57,11 @@ impl Bound {
             (None, 0) => format!(
                 "What new nodes for {pods} cost at least is not known: some of them share nodes that are there, or a pool buys as Karpenter does."
             ),
+        };
+        match self.refused {
+            0 => bound,
+            1 => format!("{bound} 1 more pod is refused by a quota."),
+            more => format!("{bound} {more} more pods are refused by a quota."),
         }
     }
 }

@@ -115,6 +115,7 @@ impl Comparison {
             table::places(&mut page, &self.then);
         }
         refusals::unplaced(&mut page, &self.then.unplaced);
+        refusals::refused(&mut page, &self.then.refused);
         refusals::pools(&mut page, &self.then);
         for remark in &self.then.remarks {
             page.blank();
@@ -147,6 +148,9 @@ impl Comparison {
             now.pods.unplaced,
             then.pods.unplaced,
         );
+        if now.pods.refused + then.pods.refused > 0 {
+            numbers("refused by a quota", now.pods.refused, then.pods.refused);
+        }
         let more = self.difference.usd_per_hour;
         table.row([
             "USD an hour".to_owned(),
@@ -209,18 +213,19 @@ fn placed(report: &Report) -> usize {
     report.pods.on_existing_nodes + report.pods.on_new_nodes
 }
 
+/// Returns the pods without a place, and those that quotas refuse.
 fn unplaced(report: &Report) -> BTreeSet<&str> {
-    let pods = report.unplaced.iter().flat_map(|group| &group.pods);
-    pods.map(String::as_str).collect()
+    let unplaced = report.unplaced.iter().flat_map(|group| &group.pods);
+    let refused = report.refused.iter().flat_map(|group| &group.pods);
+    unplaced.chain(refused).map(String::as_str).collect()
 }
 
 /// Returns the names of all pods of a plan.
 fn names(report: &Report) -> BTreeSet<&str> {
     let there = report.existing.values().flatten();
     let bought = report.nodes.iter().flat_map(|node| &node.pods);
-    let refused = report.unplaced.iter().flat_map(|group| &group.pods);
-    let all = there.chain(bought).chain(refused);
-    all.map(String::as_str).collect()
+    let placed = there.chain(bought).map(String::as_str);
+    placed.chain(unplaced(report)).collect()
 }
 
 fn kinds(now: &Report, then: &Report) -> Vec<Kind> {

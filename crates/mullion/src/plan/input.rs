@@ -3,19 +3,25 @@
 //! [`crate::why`] reads and admits all of them. This module then turns a workload into as many pods as it has replicas, which replace the
 //! pods it has in the cluster, and binds the pods of DaemonSets to the existing nodes.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use mullion_engine::model::PodSpec;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Value, json};
 
-use super::{options::PlanArgs, replicas};
+use super::{
+    options::PlanArgs,
+    quotas::{self, Quotas, RefusedPods},
+    refusals::some_of,
+    replicas,
+};
 use crate::{
     failure::Failure,
     up,
     why::{
         answer,
         daemon::{self, Daemon},
+        kinds,
         manifest::{self, Document},
         placement::{Placement, Switch},
         pod_owner::PodOwner,
@@ -33,17 +39,32 @@ const DEFAULT_POOLS: &str = include_str!("../up/default-pools.yaml");
 /// The cluster, and the pods that the manifests would create.
 pub(super) struct Input {
     pub(super) source: Source,
-    placement: Placement,
-    /// The pods that do not exist yet.
+    pub(super) placement: Placement,
+    /// The pods that do not exist yet, in the order in which they are created. Quotas may refuse some of them.
     pub(super) coming: Vec<PodSpec>,
+    /// The pods in `coming` as an API server would store them, by their keys. It is empty if there are no quotas.
+    pub(super) bills: FxHashMap<String, Arc<Value>>,
+    /// The existing pods that are replaced or removed, in full. It is empty if there are no quotas.
+    freed: Vec<Value>,
+    /// The pods that are created for DaemonSets on the existing nodes. It is empty if there are no quotas.
+    daemons: Vec<DaemonPod>,
     /// Remarks for the user about how the plan was made.
-    pub(super) remarks: Vec<String>,
+    remarks: Vec<String>,
     /// The keys of the pods in `coming` and of pending pods.
     pub(super) keys: FxHashSet<String>,
-    /// A model pod for each workload of the manifests that has zero replicas.
-    pub(super) idle: Vec<(PodOwner, PodSpec)>,
+    /// The workloads of the manifests that have no pods.
+    pub(super) idle: Vec<PlannedPod>,
     /// The NodePools of the what-if flags.
     pub(super) added_pools: Vec<String>,
+}
+
+/// A pod of a DaemonSet that is created, or would be if a quota had room for it.
+struct DaemonPod {
+    set: PodOwner,
+    /// `namespace/name`.
+    name: String,
+    /// The pod as an API server would store it, or why a quota refuses it.
+    outcome: Result<Arc<Value>, String>,
 }
 
 impl Input {
@@ -58,18 +79,23 @@ impl Input {
         };
         // Files are read before the cluster is asked, so that a misspelt name is reported even if there is no cluster.
         let documents = manifest::documents(&args.filename)?;
+        let documents = manifest::last_of_each(documents, args.namespace.as_deref());
+        let workloads = args.what_if.scaled(args.namespace.as_deref());
         let keeps = Keeps {
             whole: keeps_whole,
-            templates: manifest::have_buffers(&documents),
+            quotas: !args.filename.is_empty() || !workloads.is_empty(),
+            pods: manifest::have(&documents, kinds::QUOTA),
+            templates: manifest::have(&documents, kinds::BUFFER),
+            workloads,
         };
-        let empty = || Ok::<_, Failure>(State::new(rules.empty_cluster()?).keeping(keeps));
+        let empty = || Ok::<_, Failure>(State::new(rules.empty_cluster()?).keeping(keeps.clone()));
         let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {
             Some(path) => source::file(path, empty()?).await?,
             None if args.offline => source::with_local_server(empty()?).await?,
             None => {
-                let live =
-                    source::live(args.kubeconfig.clone(), args.context.clone(), &rules, keeps);
+                let (kubeconfig, context) = (args.kubeconfig.clone(), args.context.clone());
+                let live = source::live(kubeconfig, context, &rules, keeps.clone());
                 live.await.map_err(|failure| {
                     if args.filename.is_empty() {
                         failure
@@ -88,6 +114,9 @@ impl Input {
             source,
             placement: Placement::new(switch, args.images.is_some(), table),
             coming: Vec::new(),
+            bills: FxHashMap::default(),
+            freed: Vec::new(),
+            daemons: Vec::new(),
             remarks: Vec::new(),
             keys: FxHashSet::default(),
             idle: Vec::new(),
@@ -163,27 +192,98 @@ impl Input {
     }
 
     /// Replaces the pods that a workload has in the cluster by as many new pods as it has replicas.
-    fn replace(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
-        let gone = self
-            .source
-            .state
-            .take_pods(|pod| planned.owner.owns(pod) && !pod.finished);
+    pub(super) fn replace(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
+        let gone = self.remove(|pod| planned.owner.owns(pod) && !pod.finished);
         for pod in gone {
             self.keys.remove(&pod.key());
         }
+        self.idle.retain(|own| own.owner != planned.owner);
         if planned.replicas == 0 {
-            let model = (planned.owner.clone(), planned.pod.clone());
-            self.idle.push(model);
+            self.idle.push(planned.clone());
         }
         let copies = replicas::of(planned, &mut self.source.state, &mut self.keys)?;
+        if self.source.state.has(kinds::QUOTA) {
+            let bill = Arc::new(planned.admitted.clone());
+            let bills = copies.iter().map(|pod| (pod.key(), bill.clone()));
+            self.bills.extend(bills);
+        }
         self.coming.extend(copies);
         Ok(())
     }
 
+    /// Removes the pods from the cluster for which `goes` returns true; quotas get back what they use.
+    pub(super) fn remove(&mut self, goes: impl FnMut(&PodSpec) -> bool) -> Vec<PodSpec> {
+        let state = &mut self.source.state;
+        let gone = state.take_pods(goes);
+        if state.has(kinds::QUOTA) {
+            let whole = gone
+                .iter()
+                .filter_map(|pod| state.kept_object("Pod", &pod.template.namespace, &pod.name));
+            self.freed.extend(whole.cloned());
+        }
+        gone
+    }
+
+    /// Returns a pod as an API server stores it; `None` if no quota counts it.
+    pub(super) fn bill_of(&self, pod: &PodSpec) -> Option<Arc<Value>> {
+        let state = &self.source.state;
+        if !state.has(kinds::QUOTA) {
+            return None;
+        }
+        let there = || state.kept_object("Pod", &pod.template.namespace, &pod.name);
+        let coming = self.bills.get(&pod.key()).cloned();
+        coming.or_else(|| there().cloned().map(Arc::new))
+    }
+
+    /// Returns the quotas of the cluster once the pods that go are gone and the pods of the DaemonSets are there.
+    fn quotas(&self) -> Quotas {
+        let mut quotas = Quotas::of(&self.source.state);
+        for pod in &self.freed {
+            quotas.give_back(pod);
+        }
+        for pod in self
+            .daemons
+            .iter()
+            .filter_map(|own| own.outcome.as_ref().ok())
+        {
+            // The quotas had room for the pod when it was added.
+            let _ = quotas.take(pod);
+        }
+        quotas
+    }
+
+    /// Separates the pods that do not exist yet from those that quotas refuse.
+    pub(super) fn admitted(&self) -> (Cow<'_, [PodSpec]>, Vec<RefusedPods>) {
+        let (coming, mut refused) = self.quotas().admit(&self.coming, &self.bills);
+        for DaemonPod { name, outcome, .. } in &self.daemons {
+            if let Err(reason) = outcome {
+                quotas::add_refused(&mut refused, name.clone(), reason);
+            }
+        }
+        (coming, refused)
+    }
+
+    /// Returns the remarks about how the plan was made.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let mut by_field: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for own in &self.idle {
+            if let Some(field) = own.none_by {
+                by_field.entry(field).or_default().push(own.workload());
+            }
+        }
+        let idle = by_field.into_iter().map(|(field, names)| {
+            let makes = if names.len() == 1 { "makes" } else { "make" };
+            format!("{} {makes} no pods: {field}", some_of(&names))
+        });
+        self.remarks.iter().cloned().chain(idle).collect()
+    }
+
     /// Binds a DaemonSet's pods to the existing nodes that have room for them.
     fn place_daemon(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
+        self.remove(|pod| planned.owner.owns(pod));
+        self.daemons.retain(|own| own.set != planned.owner);
+        let mut quotas = self.quotas();
         let state = &mut self.source.state;
-        state.take_pods(|pod| planned.owner.owns(pod));
         if state.cluster.node_count() == 0 {
             return Ok(());
         }
@@ -191,15 +291,34 @@ impl Input {
         let asked = asked.map_err(|error| Failure::input(error).about(&planned.named))?;
         let record = answer::record(&state.cluster, &asked, str::to_owned);
         let set = Daemon::of(&record);
+        let bill = Arc::new(planned.admitted.clone());
+        let named = |node: &str| format!("{}-{node}", planned.owner.name);
+        let mut has_room = |node: &str| {
+            if quotas.is_empty() {
+                return true;
+            }
+            let outcome = quotas.take(&bill).map(|()| bill.clone());
+            let has_room = outcome.is_ok();
+            self.daemons.push(DaemonPod {
+                set: planned.owner.clone(),
+                name: format!("{}/{}", planned.owner.namespace, named(node)),
+                outcome,
+            });
+            has_room
+        };
         for node in &set.runs_on {
+            if !has_room(node) {
+                continue;
+            }
             let mut pod = daemon::on(&planned.pod, node);
-            pod.name = format!("{}-{node}", planned.owner.name);
+            pod.name = named(node);
             pod.node_name = Some(node.clone());
             let placed = state.cluster.bind(&pod, node);
             placed.map_err(|error| Failure::input(error).about(&planned.named))?;
             state.pods.push(pod);
         }
-        if let waiting @ 1.. = set.waits_on.len() {
+        let waiting = set.waits_on.iter().filter(|node| has_room(node));
+        if let waiting @ 1.. = waiting.count() {
             self.remarks.push(format!(
                 "DaemonSet {}/{} has no room on {waiting} of the {} nodes it is meant for",
                 planned.owner.namespace,
@@ -218,9 +337,10 @@ impl Input {
 pub(super) fn documents_of(
     flag: &str,
     paths: &[std::path::PathBuf],
+    namespace: Option<&str>,
     kinds: &[&str],
 ) -> Result<Vec<Document>, Failure> {
-    let documents = manifest::documents(paths)?;
+    let documents = manifest::last_of_each(manifest::documents(paths)?, namespace);
     let is_other = |document: &&Document| !matches!(&document.object["kind"], Value::String(kind) if kinds.contains(&kind.as_str()));
     match documents.iter().find(is_other) {
         None => Ok(documents),

@@ -1,8 +1,8 @@
 //! Implements `mullion plan`: which nodes would be bought for pods, which pods go where, and at what price, before anything is bought.
 //!
-//! [`input`] reads the cluster and the manifests, as `mullion why` does; [`question`] asks the engine; [`report`] turns its answer into
-//! data and [`table`] into text for people. [`whatif`] changes the question, and [`compare`] compares two plans; [`consolidate`] says which
-//! nodes should be removed. [`cases`] answers many recorded clusters at once.
+//! [`input`] reads the cluster and the manifests, as `mullion why` does, and [`quotas`] says which pods are not created; [`question`] asks
+//! the engine; [`report`] turns its answer into data and [`table`] into text for people. [`whatif`] changes the question, and [`compare`]
+//! compares two plans; [`consolidate`] says which nodes should be removed. [`cases`] answers many recorded clusters at once.
 
 mod answer;
 mod bound;
@@ -18,6 +18,7 @@ mod input;
 mod options;
 mod price;
 mod question;
+pub(crate) mod quotas;
 pub(crate) mod refusals;
 mod replicas;
 mod report;
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
         let report = plan(&mut input, &args).await?;
         let bound = Bound::of(&report);
         print(&bound, args.output, |_, _| bound.text())?;
-        return Ok(report.unplaced_pods().next().is_none());
+        return Ok(report.all_placed());
     }
     if args.consolidate {
         let changes = args.what_if.apply(&mut input, args.namespace.as_deref());
@@ -84,17 +85,21 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
         both.then
     };
     no_pools(&last, &args);
-    Ok(last.unplaced_pods().next().is_none())
+    Ok(last.all_placed())
 }
 
 /// Asks for a plan and reports on it.
 async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
+    let (coming, refused) = input.admitted();
+    let mut question = Question::of(&input.source.state, &coming).await?;
+    question.refused = refused;
+    drop(coming);
+    let remarks = input.remarks();
     let state = &mut input.source.state;
-    let mut question = Question::of(state, &input.coming).await?;
     for node in &args.remove_node {
         remove(node, &mut question, state)?;
     }
-    question.remarks.extend(input.remarks.iter().cloned());
+    question.remarks.extend(remarks);
     // The bound is computed before the search for a cheaper plan, so that search can be skipped.
     question.request.effort = args.effort.or(args.bound_only.then_some(0));
     let before = CurrentPrice::of(state.nodes(), &question);

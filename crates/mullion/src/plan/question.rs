@@ -10,7 +10,7 @@ use mullion_engine::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{count, price};
+use super::{count, price, quotas::RefusedPods};
 use crate::{
     failure::Failure,
     why::{
@@ -32,6 +32,8 @@ pub(super) struct Question {
     pub(super) coming: BTreeSet<String>,
     /// `namespace/name` of the chunks of CapacityBuffers, which is their key too.
     pub(super) chunks: BTreeSet<String>,
+    /// The pods that quotas refuse, which the engine is not asked about.
+    pub(super) refused: Vec<RefusedPods>,
     /// Remarks for the user about pods that are left out of the plan.
     pub(super) remarks: Vec<String>,
 }
@@ -107,6 +109,7 @@ impl Question {
             removed: Vec::new(),
             coming: coming.iter().map(name).collect(),
             chunks,
+            refused: Vec::new(),
             remarks,
         })
     }

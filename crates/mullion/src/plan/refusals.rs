@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{Report, UnplacedPods};
+use super::{
+    quotas::RefusedPods,
+    report::{Report, UnplacedPods},
+};
 use crate::why::page::{Page, Row};
 
 /// The number of names shown of a group.
@@ -18,14 +21,7 @@ pub(super) fn unplaced(page: &mut Page, groups: &[UnplacedPods]) {
     page.blank();
     page.title("pods without a place");
     for group in groups {
-        page.rows(
-            &[Row {
-                lead: format!("    {:>5}  ", group.pods.len()),
-                what: some_of(&group.pods),
-                aside: String::new(),
-            }],
-            0,
-        );
+        names(page, &group.pods);
         let invalid = group.invalid.iter().map(|why| ("", why.as_str()));
         let refused = group
             .pools
@@ -36,6 +32,29 @@ pub(super) fn unplaced(page: &mut Page, groups: &[UnplacedPods]) {
             reasons(page, [("", "no pool can buy a node")].into_iter(), INDENT);
         }
     }
+}
+
+/// Prints the pods that quotas refuse, and the API server's words.
+pub(super) fn refused(page: &mut Page, groups: &[RefusedPods]) {
+    if groups.is_empty() {
+        return;
+    }
+    page.blank();
+    page.title("pods that a quota refuses");
+    for group in groups {
+        names(page, &group.pods);
+        reasons(page, [("", group.reason.as_str())].into_iter(), INDENT);
+    }
+}
+
+/// Prints the number of pods in a group, and the first names.
+fn names(page: &mut Page, pods: &[String]) {
+    let row = Row {
+        lead: format!("    {:>5}  ", pods.len()),
+        what: some_of(pods),
+        aside: String::new(),
+    };
+    page.rows(&[row], 0);
 }
 
 /// Prints the pools that cannot buy anything at all, and those that were added and buy nothing.

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{
     price::{a_month, dollars},
     question::Question,
+    quotas::RefusedPods,
 };
 use crate::why::outlook::{self, PoolReason};
 
@@ -29,6 +30,9 @@ pub(super) struct Report {
     pub(super) existing: BTreeMap<String, Vec<String>>,
     /// The pods without a place, grouped by reason.
     pub(super) unplaced: Vec<UnplacedPods>,
+    /// The pods that quotas refuse, grouped by reason: they are not created, so nothing is bought for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) refused: Vec<RefusedPods>,
     /// The pools that cannot buy anything at all, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) closed_pools: Vec<PoolReason>,
@@ -64,6 +68,9 @@ pub(super) struct Pods {
     pub(super) on_existing_nodes: usize,
     pub(super) on_new_nodes: usize,
     pub(super) unplaced: usize,
+    /// How many of the pods asked about quotas refuse.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) refused: usize,
 }
 
 /// A node to buy.
@@ -144,7 +151,8 @@ pub(super) struct Price {
     pub(super) unpriced_nodes: Vec<String>,
 }
 
-fn is_zero(number: &usize) -> bool {
+/// Returns whether a number says nothing, so that it can be left out.
+pub(super) fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
@@ -153,6 +161,11 @@ impl Report {
     pub(super) fn unplaced_pods(&self) -> impl Iterator<Item = &String> {
         let pods = self.unplaced.iter().flat_map(|group| &group.pods);
         pods.filter(|pod| !self.chunks.contains(*pod))
+    }
+
+    /// Returns whether every pod gets a place. Chunks of CapacityBuffers need none.
+    pub(super) fn all_placed(&self) -> bool {
+        self.refused.is_empty() && self.unplaced_pods().next().is_none()
     }
 
     /// Returns the number of nodes to buy by pool, instance type and capacity type.
@@ -205,23 +218,26 @@ pub(super) fn of(
     for (pod, node) in &plan.existing {
         existing.entry(node.clone()).or_default().push(named(pod));
     }
-    let unplaced = refused(&plan.unplaceable, question, cluster)?;
+    let unplaced = without_place(&plan.unplaceable, question, cluster)?;
     let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
     // A bound of 0 says nothing about the price.
     let bound = plan.bound_micro_usd.filter(|bound| *bound > 0);
     let pools = question.pools.unready.iter();
+    let refused: usize = question.refused.iter().map(|group| group.pods.len()).sum();
     Ok(Report {
         pods: Pods {
-            asked: question.request.pods.len(),
+            asked: question.request.pods.len() + refused,
             chunks: question.chunks.len(),
             on_existing_nodes: plan.existing.len(),
             on_new_nodes: plan.nodes.iter().map(|node| node.pods.len()).sum(),
             unplaced: plan.unplaceable.len(),
+            refused,
         },
         nodes,
         existing,
         unplaced,
+        refused: question.refused.clone(),
         closed_pools: pools
             .map(|(pool, reason)| PoolReason {
                 pool: pool.clone(),
@@ -384,7 +400,7 @@ fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Am
 }
 
 /// Groups the pods without a place by reason; the reason with most pods comes first.
-fn refused(
+fn without_place(
     unplaceable: &[Unplaceable],
     question: &Question,
     cluster: &mut Cluster,

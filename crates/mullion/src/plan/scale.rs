@@ -5,7 +5,13 @@ use std::fmt;
 use mullion_engine::model::{PodSpec, PodVolume};
 
 use super::input::Input;
-use crate::{failure::Failure, why::pod_owner::PodOwner};
+use crate::{
+    failure::Failure,
+    why::{
+        pod_owner::PodOwner,
+        world::{self, PlannedPod},
+    },
+};
 
 /// A workload and the number of pods that it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,48 +75,81 @@ impl Scale {
             pods: pods.ok_or(ScaleError::Pods)?,
         })
     }
+
+    /// Returns the workload; `namespace` is the one that the user names.
+    pub(super) fn owner(&self, namespace: Option<&str>) -> PodOwner {
+        PodOwner {
+            kind: self.kind.to_owned(),
+            namespace: namespace.unwrap_or("default").to_owned(),
+            name: self.name.clone(),
+        }
+    }
 }
 
 /// Adds pods like those that a workload has, or removes some: first those that do not exist yet, then pending ones, then the youngest.
-/// Returns a sentence about the change.
+/// A workload without pods gets them from its template, in a manifest or in the cluster. Returns a sentence about the change.
 ///
 /// # Errors
-/// The workload has no pod that could serve as the model, or its pods have claims of their own.
-pub(super) fn apply(
+/// Nothing says what the workload's pods ask for, or its pods have claims of their own.
+pub(super) async fn apply(
     scale: &Scale,
     input: &mut Input,
     namespace: Option<&str>,
 ) -> Result<String, Failure> {
-    let owner = PodOwner {
-        kind: scale.kind.to_owned(),
-        namespace: namespace.unwrap_or("default").to_owned(),
-        name: scale.name.clone(),
-    };
+    let owner = scale.owner(namespace);
     let called = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
     let is_own = |pod: &PodSpec| owner.owns(pod) && !pod.finished && !pod.terminating;
     let state = &mut input.source.state;
     let coming = input.coming.iter().filter(|pod| is_own(pod));
     let there = state.pods.iter().filter(|pod| is_own(pod));
     let before = coming.clone().count() + there.clone().count();
-    let mut idle = input.idle.iter();
-    let idle = idle.find(|(own, _)| *own == owner).map(|(_, model)| model);
     // Pods of a manifest come first: they have the template that new pods will have, existing ones may be
     // older.
-    let Some(model) = coming.chain(there).next().or(idle).cloned() else {
-        return Err(Failure::input(format!(
-            "--scale: {called} has no pod, so nothing says what its pods ask for"
-        ))
-        .hint("-n NAME names its namespace; -f FILE brings its manifest"));
-    };
-    if scale.pods > before {
-        more(&model, scale.pods - before, &called, input)?;
-    } else {
-        fewer(before - scale.pods, is_own, input);
+    let model = coming.chain(there).next().cloned();
+    match model {
+        Some(model) if scale.pods > before => more(&model, scale.pods - before, &called, input)?,
+        Some(_) => fewer(before - scale.pods, is_own, input),
+        None => {
+            let mut planned = template_of(&owner, &called, input).await?;
+            planned.replicas = scale.pods as u64;
+            planned.none_by = None;
+            input.replace(&planned)?;
+        }
     }
     Ok(format!(
         "{called} has {} pods in place of {before}",
         scale.pods
     ))
+}
+
+/// Returns a pod of a workload that has none: as the manifest says, or the workload's object in the cluster.
+async fn template_of(
+    owner: &PodOwner,
+    called: &str,
+    input: &mut Input,
+) -> Result<PlannedPod, Failure> {
+    if let Some(planned) = input.idle.iter().find(|own| own.owner == *owner) {
+        return Ok(planned.clone());
+    }
+    let workload = input.source.workload(owner).await;
+    let workload = workload.map_err(|failure| failure.about(format!("--scale: {called}")))?;
+    let planned = match &workload {
+        Some(workload) => world::planned_for(&mut input.source, workload, &input.placement)
+            .await
+            .map_err(|failure| failure.about(format!("--scale: {called}")))?,
+        None => None,
+    };
+    planned.ok_or_else(|| {
+        let cause = if workload.is_some() {
+            "has no template"
+        } else {
+            "has no pod and is not there itself"
+        };
+        Failure::input(format!(
+            "--scale: {called} {cause}, so nothing says what its pods ask for"
+        ))
+        .hint("-n NAME names its namespace; -f FILE brings its manifest")
+    })
 }
 
 fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result<(), Failure> {
@@ -128,6 +167,7 @@ fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result
         .hint("-f FILE plans for its manifest with the replicas that you want"));
     }
     let stem = called.rsplit_once('/').map_or(called, |(_, name)| name);
+    let bill = input.bill_of(model);
     let mut number = 0;
     for _ in 0..pods {
         let mut pod = PodSpec {
@@ -143,6 +183,9 @@ fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result
             if input.keys.insert(pod.key()) {
                 break;
             }
+        }
+        if let Some(bill) = &bill {
+            input.bills.insert(pod.key(), bill.clone());
         }
         input.coming.push(pod);
     }
@@ -161,7 +204,7 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
     }
     kept.reverse();
     input.coming = kept;
-    let state = &mut input.source.state;
+    let state = &input.source.state;
     let mut there: Vec<(bool, Option<i64>, String)> = state
         .pods
         .iter()
@@ -171,7 +214,7 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
     // Pending pods come first, then the youngest.
     there.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
     there.truncate(pods);
-    state.take_pods(|pod| there.iter().any(|(.., key)| *key == pod.key()));
+    input.remove(|pod| there.iter().any(|(.., key)| *key == pod.key()));
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ pub(crate) async fn run(asked: StandingQuery) -> Result<bool, Failure> {
     // Whether a node may go depends on annotations and conditions, which an abridged state does not keep.
     let keeps = Keeps {
         whole: true,
-        templates: false,
+        ..Keeps::default()
     };
     let mut state = match &asked.state {
         Some(path) => {

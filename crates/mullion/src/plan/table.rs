@@ -8,7 +8,7 @@ use super::{
     count,
     options::PlanArgs,
     price::whole,
-    refusals::{pools, some_of, unplaced},
+    refusals::{pools, refused, some_of, unplaced},
     report::{Amount, NewNode, Pods, Price, Report},
 };
 use crate::{
@@ -35,6 +35,7 @@ pub(super) fn text(
     }
     money(&mut page, report);
     unplaced(&mut page, &report.unplaced);
+    refused(&mut page, &report.refused);
     pools(&mut page, report);
     for remark in &report.remarks {
         page.blank();
@@ -95,6 +96,13 @@ fn headline(report: &Report, ink: &Colours) -> String {
     if pods.unplaced > 0 {
         let have = if pods.unplaced == 1 { "has" } else { "have" };
         parts.push(format!("{bad}{} {have} no place{end}", pods.unplaced));
+    }
+    if pods.refused > 0 {
+        let is = if pods.refused == 1 { "is" } else { "are" };
+        parts.push(format!(
+            "{bad}{} {is} refused by a quota{end}",
+            pods.refused
+        ));
     }
     format!(
         "{bold}{without}{}{end}: {}.\n",

@@ -15,7 +15,10 @@ use super::{
     input::{Input, documents_of},
     scale::{self, Scale},
 };
-use crate::{failure::Failure, why::template::put};
+use crate::{
+    failure::Failure,
+    why::{pod_owner::PodOwner, template::put},
+};
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -85,6 +88,12 @@ pub(crate) struct WhatIf {
 }
 
 impl WhatIf {
+    /// Returns the workloads that have another number of pods.
+    pub(super) fn scaled(&self, namespace: Option<&str>) -> Vec<PodOwner> {
+        let scaled = self.scale.iter().map(|scale| scale.owner(namespace));
+        scaled.collect()
+    }
+
     /// Applies the changes to the question and describes each as a sentence. Returns an empty list if no flag was given.
     ///
     /// # Errors
@@ -98,21 +107,21 @@ impl WhatIf {
         // First, so that the flags about all pools also change those that are added here.
         self.pools(input, namespace, &mut words).await?;
         if !self.daemon.is_empty() {
-            let documents = documents_of("--daemon", &self.daemon, &["DaemonSet"])?;
+            let documents = documents_of("--daemon", &self.daemon, namespace, &["DaemonSet"])?;
             for document in &documents {
                 words.push(format!("with DaemonSet {}", name_of(&document.object)));
             }
             input.apply(documents, namespace).await?;
         }
         if !self.overlay.is_empty() {
-            let documents = documents_of("--overlay", &self.overlay, &["NodeOverlay"])?;
+            let documents = documents_of("--overlay", &self.overlay, namespace, &["NodeOverlay"])?;
             for document in &documents {
                 words.push(format!("with NodeOverlay {}", name_of(&document.object)));
             }
             input.apply(documents, namespace).await?;
         }
         for own in &self.scale {
-            words.push(scale::apply(own, input, namespace)?);
+            words.push(scale::apply(own, input, namespace).await?);
         }
         self.types(input, &mut words)?;
         self.places(input, &mut words)?;
@@ -150,7 +159,7 @@ impl WhatIf {
     ) -> Result<(), Failure> {
         if !self.add_pool.is_empty() {
             let kinds = ["NodePool", "EC2NodeClass"];
-            let documents = documents_of("--add-pool", &self.add_pool, &kinds)?;
+            let documents = documents_of("--add-pool", &self.add_pool, namespace, &kinds)?;
             for document in &documents {
                 let object = &document.object;
                 let kind = object["kind"].as_str().unwrap_or_default();

@@ -3,15 +3,18 @@
 use mullion_engine::remedy::distance;
 
 /// The kind of buffers, whose chunks are planned for as pods are.
-pub(super) const BUFFER: &str = "CapacityBuffer";
+pub(crate) const BUFFER: &str = "CapacityBuffer";
 /// The kind of the objects that cause faults in the simulated EC2.
 pub(super) const FAULT: &str = "SimulatedFault";
+/// The kind of quotas, which refuse pods.
+pub(crate) const QUOTA: &str = "ResourceQuota";
 /// The kinds that affect placing, apart from those that create pods, sorted so that an object comes after those it depends on. Each has its
 /// plural, whether it is namespaced, and whether admission of pods needs it.
-pub(super) const KINDS: [(&str, &str, bool, bool); 27] = [
+pub(super) const KINDS: [(&str, &str, bool, bool); 28] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
     ("LimitRange", "limitranges", true, true),
+    (QUOTA, "resourcequotas", true, false),
     ("ConfigMap", "configmaps", true, false),
     ("PriorityClass", "priorityclasses", false, true),
     ("RuntimeClass", "runtimeclasses", false, true),
@@ -48,14 +51,15 @@ pub(super) const KINDS: [(&str, &str, bool, bool); 27] = [
     (BUFFER, "capacitybuffers", true, false),
 ];
 /// The kinds that are taken as they are written: an API server in this process does not know them, or would keep pods away from them until
-/// a kubelet reports, or only one object of the kind counts.
-const FOREIGN: [&str; 8] = [
+/// a kubelet reports or a controller has counted, or only one object of the kind counts.
+const FOREIGN: [&str; 9] = [
     BUFFER,
     "ConfigMap",
     "EC2NodeClass",
     "Node",
     "NodeOverlay",
     "NodePool",
+    QUOTA,
     "SimulatedAccount",
     FAULT,
 ];
@@ -97,6 +101,12 @@ pub(super) fn unknown(kind: &str, meant: &str) -> String {
 /// Returns the kinds that affect placing, apart from those that create pods.
 pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(kind, ..)| *kind)
+}
+
+/// Returns whether a kind is known to have no namespace.
+pub(super) fn is_cluster_scoped(kind: &str) -> bool {
+    let mut known = KINDS.iter();
+    known.any(|(own, _, is_namespaced, _)| *own == kind && !is_namespaced)
 }
 
 /// Returns the plural of a kind whose objects are taken as they are written, and whether it is namespaced; `None` for other kinds.

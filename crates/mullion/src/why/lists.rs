@@ -52,8 +52,11 @@ pub(super) const TEMPLATES: [(&str, &str); 2] = [
     ("Deployment", "/apis/apps/v1/deployments"),
 ];
 
+/// The quotas, which are loaded only if pods may be created.
+pub(super) const QUOTAS: (&str, &str) = (kinds::QUOTA, "/api/v1/resourcequotas");
+
 /// The kinds that are skipped if the user may not list them, because roles made for older versions do not include them, and what follows.
-pub(super) const OPTIONAL: [(&str, &str); 4] = [
+pub(super) const OPTIONAL: [(&str, &str); 5] = [
     (
         "NodeOverlay",
         "NodeOverlays may not be listed, so prices and capacity are those without them",
@@ -61,6 +64,10 @@ pub(super) const OPTIONAL: [(&str, &str); 4] = [
     (
         kinds::BUFFER,
         "CapacityBuffers may not be listed, so the room that they keep is not counted",
+    ),
+    (
+        kinds::QUOTA,
+        "ResourceQuotas may not be listed, so only the first pod of each workload is held against them",
     ),
     (
         "PodTemplate",
@@ -121,7 +128,8 @@ mod tests {
             .into_iter()
             .flat_map(|line| line.split(','))
             .collect();
-        for (kind, path) in LISTS.iter().chain(&TEMPLATES).chain(&CLASSES) {
+        let lists = LISTS.iter().chain(&TEMPLATES).chain(&CLASSES);
+        for (kind, path) in lists.chain([&QUOTAS]) {
             let plural = path.rsplit('/').next().unwrap_or_default();
             assert!(kinds.contains(&plural), "{kind} is missing in {kinds:?}");
         }

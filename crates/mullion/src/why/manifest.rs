@@ -1,10 +1,14 @@
 //! Reads manifests for `mullion why -f` and `mullion check`: all their objects, each with its place in the file.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, hash_map::Entry},
+    path::{Path, PathBuf},
+};
 
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
-use super::{kinds, template::put};
+use super::{kinds, template::put, world};
 use crate::{
     failure::{Failure, file_error, first_line},
     input, out,
@@ -12,6 +16,9 @@ use crate::{
 
 /// The file extensions that are read in a directory, the same as kubectl's.
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// The number of notes about objects that are given more than once.
+const SHOWN: usize = 4;
 
 /// An object of a manifest.
 pub(crate) struct Document {
@@ -43,10 +50,65 @@ pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     Ok(found)
 }
 
-/// Returns whether any of the objects is a CapacityBuffer, whose pods may have the template of another object.
-pub(crate) fn have_buffers(documents: &[Document]) -> bool {
+/// Returns whether any of the objects is of a kind.
+pub(crate) fn have(documents: &[Document], kind: &str) -> bool {
     let mut objects = documents.iter().map(|document| &document.object);
-    objects.any(|object| object["kind"] == kinds::BUFFER)
+    objects.any(|object| object["kind"] == kind)
+}
+
+/// Returns each object once: of those with the same kind, namespace and name the last one counts, as if all were applied in turn, and a note
+/// names it. `namespace` is that of objects that name none. Objects whose names the API server makes are all different.
+pub(crate) fn last_of_each(documents: Vec<Document>, namespace: Option<&str>) -> Vec<Document> {
+    let mut kept: Vec<Document> = Vec::with_capacity(documents.len());
+    let mut known: FxHashMap<[String; 4], usize> = FxHashMap::default();
+    let mut replaced = BTreeMap::new();
+    for document in documents {
+        match identity(&document.object, namespace) {
+            Some(identity) => match known.entry(identity) {
+                // The object stays where it came first, because it is created then.
+                Entry::Occupied(there) => {
+                    replaced.insert(*there.get(), kept[*there.get()].place.clone());
+                    kept[*there.get()] = document;
+                }
+                Entry::Vacant(free) => {
+                    free.insert(kept.len());
+                    kept.push(document);
+                }
+            },
+            None => kept.push(document),
+        }
+    }
+    for (index, earlier) in replaced.iter().take(SHOWN) {
+        let Document { place, .. } = &kept[*index];
+        out::note(&if place == earlier {
+            format!("{place} is given more than once, and counts once")
+        } else {
+            format!("{place} counts in place of {earlier}, as with kubectl apply")
+        });
+    }
+    if let more @ 1.. = replaced.len().saturating_sub(SHOWN) {
+        out::note(&format!(
+            "so for {more} more objects that are given more than once"
+        ));
+    }
+    kept
+}
+
+/// Returns what only one object of a cluster can have: group, kind, namespace and name. Returns `None` if the API server is to make the name.
+fn identity(object: &Value, namespace: Option<&str>) -> Option<[String; 4]> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let name = text(&object["metadata"]["name"]);
+    if name.is_empty() {
+        return None;
+    }
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let home = if kinds::is_cluster_scoped(&kind) {
+        ""
+    } else {
+        world::home_of(object, namespace)
+    };
+    Some([group.to_owned(), kind, home.to_owned(), name])
 }
 
 /// Returns the file itself, or the manifests directly in a directory, sorted by name; subdirectories are not searched, as by kubectl.
@@ -291,6 +353,53 @@ mod tests {
             "all.yaml: document 2: items[0]: items[0] (Service c/b)",
         ];
         assert_eq!(places(text).expect("manifests"), expected);
+    }
+
+    #[test]
+    fn of_objects_with_one_name_the_last_counts_where_the_first_stood() {
+        let document = |place: &str, text: &str| Document {
+            place: place.to_owned(),
+            object: serde_saphyr::from_str(text).expect("YAML"),
+        };
+        let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a";
+        let documents = vec![
+            document("first", &format!("{pod}}}}}")),
+            document("other home", &format!("{pod}, namespace: b}}}}")),
+            document(
+                "made 1",
+                "{apiVersion: v1, kind: Pod, metadata: {generateName: a}}",
+            ),
+            document(
+                "made 2",
+                "{apiVersion: v1, kind: Pod, metadata: {generateName: a}}",
+            ),
+            document("node", "{apiVersion: v1, kind: Node, metadata: {name: a}}"),
+            document("last", &format!("{pod}, namespace: shop}}}}")),
+            document(
+                "last node",
+                "{apiVersion: v1, kind: Node, metadata: {name: a, namespace: b}}",
+            ),
+            document(
+                "job",
+                "{apiVersion: batch/v1, kind: Job, metadata: {name: a}}",
+            ),
+            document(
+                "foreign",
+                "{apiVersion: batch.example.com/v1, kind: Job, metadata: {name: a}}",
+            ),
+        ];
+        let kept = last_of_each(documents, Some("shop"));
+        let places: Vec<_> = kept.iter().map(|own| own.place.as_str()).collect();
+        let expected = [
+            "last",
+            "other home",
+            "made 1",
+            "made 2",
+            "last node",
+            "job",
+            "foreign",
+        ];
+        assert_eq!(places, expected);
     }
 
     #[test]

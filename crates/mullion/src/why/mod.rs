@@ -1,11 +1,12 @@
 //! Implements `mullion why`: where a pod goes, or why it fits nowhere and what would help. The engine answers; nothing is decided here.
 //!
 //! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
-//! yet, [`template`] says which pods it makes and [`world`] puts the rest into the state, [`pools`] says what can be bought, beside the
-//! chunks of [`buffers`] and without what [`faults`] rule out; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers
-//! many small clusters at once.
+//! yet, [`template`] says which pods it makes, [`admission`] has them admitted and [`world`] puts the rest into the state, [`pools`] says
+//! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] rule out; [`explanation`] asks the engine and [`text`]
+//! prints. [`cases`] answers many small clusters at once.
 
 mod addresses;
+mod admission;
 pub(crate) mod answer;
 mod buffers;
 mod case;
@@ -39,6 +40,7 @@ mod unready;
 mod unused;
 mod unused_notes;
 pub(crate) mod world;
+mod writes;
 
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
@@ -143,10 +145,19 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     }
     let names = names::of(&args.what, !args.filename.is_empty())?;
     // Files are read before the cluster is asked, because a CapacityBuffer in one decides what is read of the cluster.
-    let documents = manifest::documents(&args.filename);
+    let documents = manifest::documents(&args.filename)
+        .map(|documents| manifest::last_of_each(documents, args.namespace.as_deref()));
+    let has = |kind| {
+        documents
+            .as_deref()
+            .is_ok_and(|all| manifest::have(all, kind))
+    };
     let keeps = Keeps {
-        whole: false,
-        templates: documents.as_deref().is_ok_and(manifest::have_buffers),
+        templates: has(kinds::BUFFER),
+        // The API server of a running cluster holds the pods against its quotas.
+        quotas: args.state.is_some() && !args.filename.is_empty(),
+        pods: has(kinds::QUOTA),
+        ..Keeps::default()
     };
     let mut source = match &args.state {
         Some(path) => {

@@ -66,11 +66,12 @@ impl Placement {
         }
     }
 
-    /// Places a new pod as a cluster with this state would.
+    /// Places a new pod as a cluster with this state would. Returns what admission warns of: also where pods are not known to be placed, unless
+    /// the user says that they are not, because images may not run where the pod asks to go.
     ///
     /// # Errors
     /// No node can run all of the pod's images, or none of those that the pod may run on.
-    pub(super) fn place(&self, state: &State, pod: &mut Value) -> Result<(), Failure> {
+    pub(super) fn place(&self, state: &State, pod: &mut Value) -> Result<Vec<String>, Failure> {
         let namespace = pod["metadata"]["namespace"].as_str();
         let write = Write {
             user: "mullion-why",
@@ -80,7 +81,7 @@ impl Placement {
         };
         let cluster = Objects(state);
         if !is_wanted(&write, &cluster) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let placement = self.rule.place(&write, &cluster);
         let verdict = placement.verdict;
@@ -88,20 +89,20 @@ impl Placement {
             // A Linux pod without a node selector usually gets where it should, so only Windows images and warnings matter.
             let matters = placement.system == Some(System::Windows) || !verdict.warnings.is_empty();
             self.left.set(self.left.get() || matters);
-            return Ok(());
+            return Ok(match self.flag {
+                Some(_) => Vec::new(),
+                None => verdict.warnings,
+            });
         }
         if let Some(Refusal { text, .. }) = verdict.refusal {
             return Err(Failure::input(text));
-        }
-        for warning in &verdict.warnings {
-            out::note(warning);
         }
         self.placed
             .set(self.placed.get() || !verdict.changes.is_empty());
         for change in verdict.changes {
             change.apply(pod);
         }
-        Ok(())
+        Ok(verdict.warnings)
     }
 
     /// Prints once whether pods were placed by their images, if the other choice could have changed the answer.

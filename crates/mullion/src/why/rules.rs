@@ -72,7 +72,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::why::source::create;
+    use crate::why::writes::create;
 
     #[tokio::test]
     async fn what_a_cluster_says_of_its_scheduler_is_read_only_where_no_file_is_given() {

@@ -9,11 +9,10 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use http::{Method, Request};
+use http::Request;
 use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
-    core::Status,
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
 use mullion_engine::model::PodSpec;
@@ -21,12 +20,14 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     kinds,
-    lists::{ACCOUNT, CLASSES, DISCOVERED, FAULT, LISTS, OPTIONAL, TEMPLATES, VPC_CNI},
+    lists::{ACCOUNT, CLASSES, DISCOVERED, FAULT, LISTS, OPTIONAL, QUOTAS, TEMPLATES, VPC_CNI},
     object,
+    pod_owner::PodOwner,
     rules::RuleFlags,
     state::{Keeps, List, State},
-    template::put,
+    template::{self, put},
     unused_notes,
+    writes::create,
 };
 use crate::{
     failure::{Failure, file_error, first_line},
@@ -46,6 +47,56 @@ pub(crate) struct Source {
     pub(crate) client: Client,
     /// Whether the client's API server runs in this process and stores what it is given.
     pub(crate) offline: bool,
+    /// The client of the running cluster, if there is one.
+    pub(super) cluster: Option<Client>,
+    /// The client of an API server in this process, for pods that the cluster's own server refuses because of a quota.
+    pub(super) beside: Option<Client>,
+}
+
+impl Source {
+    /// Returns a workload as it is in the cluster; `None` if it is not there.
+    ///
+    /// # Errors
+    /// The API server does not say.
+    pub(crate) async fn workload(&self, owner: &PodOwner) -> Result<Option<Value>, Failure> {
+        let PodOwner {
+            kind,
+            namespace,
+            name,
+        } = owner;
+        let kept = self.state.kept_object(kind, namespace, name);
+        let found = match (kept, &self.cluster) {
+            (Some(kept), _) => Some(kept.clone()),
+            (None, Some(cluster)) => workload_of(cluster, owner).await?,
+            (None, None) => None,
+        };
+        Ok(found.map(|mut workload| {
+            // What is read of a list of objects comes without its kind.
+            put(&mut workload, "kind", json!(kind));
+            workload
+        }))
+    }
+}
+
+/// Asks a cluster for a workload.
+async fn workload_of(client: &Client, owner: &PodOwner) -> Result<Option<Value>, Failure> {
+    let Some((version, plural)) = template::workload_path(&owner.kind) else {
+        return Ok(None);
+    };
+    let (home, name) = (&owner.namespace, &owner.name);
+    let request = Request::get(format!("{version}/namespaces/{home}/{plural}/{name}"))
+        .body(Vec::new())
+        .map_err(Failure::run)?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Ok(Ok(workload)) => Ok(Some(workload)),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure::input(status.message)),
+        Ok(Err(error)) => Err(Failure::input(root(&error)).hint(IS_IT_RUNNING)),
+        Err(_) => Err(Failure::run(format!(
+            "no answer within {} s",
+            PATIENCE.as_secs()
+        ))),
+    }
 }
 
 /// The hint for a user without a cluster, for commands that need one; the next constant is for commands that can also read a file.
@@ -70,10 +121,19 @@ pub(crate) async fn live(
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
-    keeps.templates |= lists.iter().any(|(kind, list)| {
-        let items = list.as_ref().and_then(|list| list.items.as_ref());
-        *kind == kinds::BUFFER && items.is_some_and(|items| !items.is_empty())
-    });
+    let has = |lists: &[(&str, Option<List>)], wanted: &str| {
+        let mut own = lists.iter().filter(|(kind, _)| *kind == wanted);
+        own.any(|(_, list)| {
+            let items = list.as_ref().and_then(|list| list.items.as_ref());
+            items.is_some_and(|items| !items.is_empty())
+        })
+    };
+    keeps.templates |= has(&lists, kinds::BUFFER);
+    if keeps.quotas {
+        let (kind, path) = QUOTAS;
+        lists.push(list(&client, &server, kind, path).await?);
+        keeps.pods |= has(&lists, kinds::QUOTA);
+    }
     if keeps.templates {
         for (kind, path) in TEMPLATES {
             lists.push(list(&client, &server, kind, path).await?);
@@ -88,8 +148,10 @@ pub(crate) async fn live(
     }
     Ok(Source {
         state,
+        cluster: Some(client.clone()),
         client,
         offline: false,
+        beside: None,
     })
 }
 
@@ -299,6 +361,8 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
     }
     // Known before the first object is read, since buffers may come after the workloads that they name.
     state.keeps.templates |= text.contains(kinds::BUFFER);
+    // Likewise quotas and the pods that they count.
+    state.keeps.pods |= state.keeps.quotas && text.contains(kinds::QUOTA);
     for document in documents {
         let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;
         match list.items {
@@ -323,6 +387,8 @@ pub(crate) async fn with_local_server(state: State) -> Result<Source, Failure> {
         state,
         client,
         offline: true,
+        cluster: None,
+        beside: None,
     })
 }
 
@@ -396,113 +462,6 @@ pub(super) async fn make_home(
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
     create(client, &path, &object, true).await?;
     Ok(())
-}
-
-/// Creates an object and returns it as the server answers it. With `may_exist`, a conflict is no error and gives `null`.
-pub(super) async fn create(
-    client: &Client,
-    path: &str,
-    object: &Value,
-    may_exist: bool,
-) -> Result<Value, Failure> {
-    match answer(client, Method::POST, path, object).await? {
-        Err(status) if may_exist && status.code == 409 => Ok(Value::Null),
-        answer => answer.map_err(|status| Failure::input(status.message)),
-    }
-}
-
-/// Asks whether a server would create an object at a path (dry run, strict), or another one like it if its name is taken. The objects of users
-/// who may not write them are not checked.
-///
-/// # Errors
-/// The server refuses the object; the error repeats its message.
-pub(super) async fn would_create(
-    client: &Client,
-    path: &str,
-    object: &Value,
-) -> Result<(), Failure> {
-    match refusal_of(client, path, object).await? {
-        Some(status) if status.code != 403 => Err(Failure::input(status.message)),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the server's answer if it would not create the object, as [`would_create`] asks for it.
-pub(super) async fn refusal_of(
-    client: &Client,
-    path: &str,
-    object: &Value,
-) -> Result<Option<Status>, Failure> {
-    let path = format!("{path}?dryRun=All&fieldValidation=Strict");
-    let mut asked = object.clone();
-    // What a server has written, as in a manifest that kubectl printed.
-    let metadata = asked["metadata"].as_object_mut();
-    let metadata = metadata.ok_or_else(|| Failure::input("an object without metadata"))?;
-    for field in ["managedFields", "resourceVersion", "uid"] {
-        metadata.remove(field);
-    }
-    let mut answered = answer(client, Method::POST, &path, &asked).await?;
-    if answered.as_ref().is_err_and(|status| status.code == 409) {
-        let name = asked["metadata"]["name"].as_str().unwrap_or_default();
-        let prefix = json!(format!("{name}-"));
-        put(&mut asked["metadata"], "generateName", prefix);
-        put(&mut asked["metadata"], "name", Value::Null);
-        answered = answer(client, Method::POST, &path, &asked).await?;
-    }
-    Ok(answered.err())
-}
-
-/// Applies an object and returns it as the server answers it.
-pub(super) async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value, Failure> {
-    let applied = answer(client, Method::PATCH, path, object).await?;
-    applied.map_err(|status| Failure::input(status.message))
-}
-
-/// Returns whether a server does not know the path of a request, as opposed to an object in it: it serves no such kind.
-fn is_of_a_path(status: &Status) -> bool {
-    let message = status.message.trim();
-    status.code == 404
-        && (message == "404 page not found"
-            || message.starts_with("the server could not find the requested resource"))
-}
-
-/// Sends an object and returns the server's answer, which may be an error status.
-async fn answer(
-    client: &Client,
-    method: Method,
-    path: &str,
-    object: &Value,
-) -> Result<Result<Value, Status>, Failure> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let kind_of_body = match method {
-        Method::PATCH => "application/apply-patch+yaml",
-        _ => "application/json",
-    };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", kind_of_body)
-        .body(object.to_string().into_bytes())
-        .map_err(|error| Failure::run(format!("{path} is no address: {error}")))?;
-    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
-        Ok(Ok(made)) => Ok(Ok(made)),
-        Ok(Err(kube::Error::Api(mut status))) => {
-            if is_of_a_path(&status) {
-                let text = |field: &str| object[field].as_str().unwrap_or_default();
-                status.message = format!(
-                    "no matches for kind {:?} in version {:?}",
-                    text("kind"),
-                    text("apiVersion")
-                );
-            }
-            Ok(Err(*status))
-        }
-        Ok(Err(error)) => Err(Failure::run(format!("{name} was not answered: {error}"))),
-        Err(_) => Err(Failure::run(format!(
-            "{name} was not answered within {} s",
-            PATIENCE.as_secs()
-        ))),
-    }
 }
 
 #[cfg(test)]

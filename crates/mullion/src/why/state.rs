@@ -35,11 +35,12 @@ use super::{
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
     pod_facts::PodFacts,
+    pod_owner::PodOwner,
     unused::Unused,
 };
 
 /// The kinds whose objects are kept unabridged, for the modules that understand them.
-const KEPT: [&str; 13] = [
+const KEPT: [&str; 14] = [
     "DaemonSet",
     "NodePool",
     "NodeOverlay",
@@ -50,6 +51,7 @@ const KEPT: [&str; 13] = [
     "CapacityBuffer",
     "PodTemplate",
     "LimitRange",
+    "ResourceQuota",
     "ResourceClaimTemplate",
     "PriorityClass",
     "RuntimeClass",
@@ -92,12 +94,25 @@ pub(crate) struct State {
 }
 
 /// What a state keeps unabridged for callers that need it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Keeps {
     /// Nodes and pods, for their annotations and conditions.
     pub(crate) whole: bool,
+    /// ResourceQuotas, and the pods if there are any, for what quotas count of them.
+    pub(crate) quotas: bool,
+    /// Pods, because there are ResourceQuotas.
+    pub(crate) pods: bool,
     /// Deployments, StatefulSets and ReplicaSets, for the templates of CapacityBuffers. Large clusters have many of them.
     pub(crate) templates: bool,
+    /// These workloads, for their templates.
+    pub(crate) workloads: Vec<PodOwner>,
+}
+
+impl Keeps {
+    /// Returns whether one of the workloads is of a kind.
+    fn has_workload_of(&self, kind: &str) -> bool {
+        self.workloads.iter().any(|own| own.kind == kind)
+    }
 }
 
 /// An object that is not of its type.
@@ -218,7 +233,7 @@ impl State {
                     self.nodes.insert(node.name.clone(), node);
                 }
             }
-            "Pod" if self.keeps.whole => {
+            "Pod" if self.keeps.whole || self.keeps.pods => {
                 let object = whole(rest)?;
                 let pod = PodSpec::deserialize(&object).map_err(D::Error::custom)?;
                 self.add_pod(pod).map_err(refuse)?;
@@ -245,6 +260,10 @@ impl State {
                 self.keep(kind, budget);
             }
             "PodDisruptionBudget" => cluster.set_pdb(&named(rest, |own: &PdbSpec| &own.name)?),
+            kind if self.keeps.has_workload_of(kind) => {
+                self.take_workload(kind, whole(rest)?)
+                    .map_err(D::Error::custom)?;
+            }
             "Deployment" if self.keeps.templates => self.keep(kind, whole(rest)?),
             "ReplicaSet" | "StatefulSet" if self.keeps.templates => {
                 let workload = whole(rest)?;
@@ -331,6 +350,27 @@ impl State {
                 None => drop(IgnoredAny::deserialize(rest)?),
                 Some(meant) => return Err(D::Error::custom(kinds::unknown(kind, meant))),
             },
+        }
+        Ok(())
+    }
+
+    /// Adds a workload of a kind of which some are kept for their templates.
+    fn take_workload(&mut self, kind: &str, workload: Value) -> Result<(), serde_json::Error> {
+        if matches!(kind, "ReplicaSet" | "ReplicationController" | "StatefulSet") {
+            self.cluster.set_workload(&WorkloadSpec {
+                kind: kind.to_owned(),
+                ..WorkloadSpec::deserialize(&workload)?
+            });
+        }
+        let (_, namespace, name) = key_of(kind, &workload);
+        if self.keeps_pods && !self.keeps.templates {
+            self.unused.add_owner(kind, &namespace, &name);
+        }
+        let mut kept = self.keeps.workloads.iter();
+        let is_kept =
+            |own: &PodOwner| own.kind == kind && own.namespace == namespace && own.name == name;
+        if self.keeps.templates || kept.any(is_kept) {
+            self.keep(kind, workload);
         }
         Ok(())
     }
@@ -456,7 +496,7 @@ impl State {
     }
 
     /// Returns the objects of a kind that is kept unabridged as they were read.
-    pub(super) fn objects<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    pub(crate) fn objects<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
         let own = self.others.iter().filter(move |((own, ..), _)| own == kind);
         own.map(|(_, object)| object)
     }

@@ -15,7 +15,7 @@ use super::{
     manifest::Document,
     source::{self, Source},
     template::put,
-    world,
+    world, writes,
 };
 use crate::{failure::Failure, up::setup};
 
@@ -62,7 +62,7 @@ async fn check_object(
     }
     let path = format!("{}/{version}{homed}/{plural}", world::api_root(&version));
     if !source.offline {
-        match source::refusal_of(&source.client, &path, &object).await? {
+        match writes::refusal_of(&source.client, &path, &object).await? {
             // The cluster does not have the kind, or not the namespace.
             Some(status) if status.code == 404 => {}
             Some(status) if status.code != 403 => return Err(Failure::input(status.message)),
@@ -75,7 +75,7 @@ async fn check_object(
     if let Some(home) = &home {
         source::make_home(client, home, "default").await?;
     }
-    source::would_create(client, &path, &object).await
+    writes::would_create(client, &path, &object).await
 }
 
 /// An API server in this process that gets the definitions of this program as they are needed.

@@ -18,6 +18,8 @@ pub(super) struct Prospect {
     pub(super) pod_owner: PodOwner,
     /// The number of such pods at a time; 1 for a DaemonSet, whose number depends on the nodes.
     pub(super) replicas: u64,
+    /// The field because of which there are none, as in `spec.suspend is true`.
+    pub(super) none_by: Option<&'static str>,
     pub(super) pod: Value,
     /// The workload whose selector says which pods are its siblings.
     pub(super) owner: Option<Value>,
@@ -57,6 +59,17 @@ pub(super) fn workload_plural(kind: &str) -> Option<&'static str> {
     Some(plural)
 }
 
+/// Returns the path of a kind's API version and the kind's plural for workloads that can be scaled; `None` for other kinds.
+pub(super) fn workload_path(kind: &str) -> Option<(&'static str, &'static str)> {
+    let version = match kind {
+        "Deployment" | "ReplicaSet" | "StatefulSet" => "/apis/apps/v1",
+        "Job" => "/apis/batch/v1",
+        "ReplicationController" => "/api/v1",
+        _ => return None,
+    };
+    Some((version, workload_plural(kind)?))
+}
+
 /// Returns the pod that an object is or would create; `None` for objects that create no pods.
 pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
     let kind = object["kind"].as_str()?;
@@ -79,6 +92,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
             name: name.to_owned(),
         },
         replicas: replicas(kind, object),
+        none_by: None,
         pod: json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -91,6 +105,10 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
         claims: Vec::new(),
         daemon: None,
     };
+    made.none_by = none_by(kind, object, made.replicas);
+    if made.none_by.is_some() {
+        made.replicas = 0;
+    }
     let selector = &object["spec"]["selector"];
     match kind {
         "Pod" => made.describe("ownerReferences", own["ownerReferences"].clone()),
@@ -141,6 +159,25 @@ fn replicas(kind: &str, object: &Value) -> u64 {
         "Job" => of_job(spec),
         "CronJob" => of_job(&spec["jobTemplate"]["spec"]),
         _ => spec["replicas"].as_u64().unwrap_or(1),
+    }
+}
+
+/// Returns the field because of which a workload has no pods, though it may have a template.
+fn none_by(kind: &str, object: &Value, replicas: u64) -> Option<&'static str> {
+    let spec = &object["spec"];
+    let of_run = &spec["jobTemplate"]["spec"];
+    match kind {
+        "Job" if spec["suspend"] == true => Some("spec.suspend is true"),
+        "Job" if replicas == 0 && spec["completions"] == 0 => Some("spec.completions is 0"),
+        "Job" if replicas == 0 => Some("spec.parallelism is 0"),
+        "CronJob" if spec["suspend"] == true => Some("spec.suspend is true"),
+        "CronJob" if of_run["suspend"] == true => Some("spec.jobTemplate.spec.suspend is true"),
+        "CronJob" if replicas == 0 && of_run["completions"] == 0 => {
+            Some("spec.jobTemplate.spec.completions is 0")
+        }
+        "CronJob" if replicas == 0 => Some("spec.jobTemplate.spec.parallelism is 0"),
+        _ if replicas == 0 => Some("spec.replicas is 0"),
+        _ => None,
     }
 }
 
@@ -320,9 +357,45 @@ mod tests {
             "Job",
             json!({"parallelism": 5, "completions": 3, "template": template()}),
         );
-        assert_eq!(job.replicas, 3);
+        assert_eq!((job.replicas, job.none_by), (3, None));
         let service = json!({"kind": "Service", "metadata": {"name": "s"}});
         assert_eq!(prospect(&service, None), None);
+    }
+
+    #[test]
+    fn a_workload_may_say_that_it_has_no_pods() {
+        let none = |kind: &str, mut spec: Value| {
+            spec["template"] = template();
+            let made = of(kind, spec);
+            (made.replicas, made.none_by)
+        };
+        let of_run = |spec: Value| json!({"jobTemplate": {"spec": spec}});
+        for (kind, spec, why) in [
+            (
+                "Job",
+                json!({"suspend": true, "parallelism": 5}),
+                "spec.suspend is true",
+            ),
+            ("Job", json!({"parallelism": 0}), "spec.parallelism is 0"),
+            ("Job", json!({"completions": 0}), "spec.completions is 0"),
+            ("CronJob", json!({"suspend": true}), "spec.suspend is true"),
+            (
+                "CronJob",
+                of_run(json!({"suspend": true})),
+                "spec.jobTemplate.spec.suspend is true",
+            ),
+            (
+                "CronJob",
+                of_run(json!({"parallelism": 0})),
+                "spec.jobTemplate.spec.parallelism is 0",
+            ),
+            ("StatefulSet", json!({"replicas": 0}), "spec.replicas is 0"),
+        ] {
+            assert_eq!(none(kind, spec), (0, Some(why)), "{kind}");
+        }
+        // The pods that a paused Deployment has stay, and are scaled.
+        let paused = json!({"paused": true, "replicas": 2});
+        assert_eq!(none("Deployment", paused), (2, None));
     }
 
     #[test]

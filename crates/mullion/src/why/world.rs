@@ -3,11 +3,13 @@
 //! An API server says what becomes of each object: the cluster's own, which stores nothing (dry run), or one in this process. The latter is
 //! used if admission of the manifest's pods needs other objects of the manifest; it gets the cluster's classes.
 
+use kube::Client;
 use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    addresses, buffers, kinds,
+    admission::{self, Warnings},
+    buffers, kinds,
     kinds::KINDS,
     manifest::Document,
     object::fault,
@@ -17,11 +19,12 @@ use super::{
     state::State,
     strict,
     template::{self, Prospect, put},
-    unused_notes,
+    unused_notes, writes,
 };
-use crate::{failure::Failure, out};
+use crate::{failure::Failure, out, plan::quotas::Quotas};
 
 /// A pod of a manifest, as it would be created.
+#[derive(Clone)]
 pub(crate) struct PlannedPod {
     /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(crate) named: String,
@@ -32,12 +35,26 @@ pub(crate) struct PlannedPod {
     pub(crate) owner: PodOwner,
     /// The number of such pods.
     pub(crate) replicas: u64,
+    /// The field of the workload because of which there are none, as in `spec.suspend is true`.
+    pub(crate) none_by: Option<&'static str>,
     /// The pod as an API server would store it.
     pub(crate) admitted: Value,
     /// The claims that are created for this pod, as they are in the state.
     pub(crate) claims: Vec<Value>,
     /// Whether a pod of that name exists.
-    is_taken: bool,
+    pub(super) is_taken: bool,
+}
+
+impl PlannedPod {
+    /// Returns the object that creates the pod, as in `Deployment shop/web`.
+    pub(crate) fn workload(&self) -> String {
+        let PodOwner {
+            kind,
+            namespace,
+            name,
+        } = &self.owner;
+        format!("{kind} {namespace}/{name}")
+    }
 }
 
 /// The objects of a manifest: those that create pods, with the pods, and all others.
@@ -100,7 +117,22 @@ pub(super) async fn apply(
         .about(shown));
     }
     strict::check(source, &sorted.others, namespace).await?;
+    let places = sorted.prospects.iter().map(|(place, ..)| place.clone());
+    let places: Vec<String> = places.collect();
     let planned = put_in(source, sorted, namespace, placement).await?;
+    let quotas = Quotas::of(&source.state);
+    for (own, place) in planned.iter().zip(places) {
+        quotas.clone().take(&own.admitted).map_err(|why| {
+            let name = &own.pod.name;
+            Failure::input(format!("pods {name:?} is forbidden: {why}")).about(place)
+        })?;
+        if let Some(field) = own.none_by {
+            out::note(&format!(
+                "{} makes no pods: {field}; the answer is for one that it would make otherwise",
+                own.workload()
+            ));
+        }
+    }
     for own in planned
         .iter()
         .filter(|own| own.owner.kind == "Pod" && own.is_taken)
@@ -138,12 +170,17 @@ async fn put_in(
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let SortedManifest { prospects, others } = sorted;
-    // Webhooks, policies and quotas of the manifest are not in the cluster yet, so its API server cannot admit the pods with them.
+    // What the manifest brings is not in the cluster yet, so its API server cannot admit the pods with it.
     let needed = others.iter().find(|other| admits_pods(&other.object));
     if let Some(needed) = needed.filter(|_| !source.offline) {
         source.leave().await?;
+        let unasked = if source.state.keeps.quotas {
+            "webhooks and policies"
+        } else {
+            "webhooks, policies and quotas"
+        };
         out::note(&format!(
-            "the cluster's own webhooks, policies and quotas are not asked: {} would have to be there first",
+            "the cluster's own {unasked} are not asked: {} would have to be there first",
             needed.place
         ));
     }
@@ -160,9 +197,14 @@ async fn put_in(
         }
     }
     let mut planned = Vec::new();
+    let mut warnings = Warnings::default();
     for (place, prospect, object) in prospects {
-        let admitted = admit(source, prospect, placement).await;
-        let own = admitted.map_err(|failure| failure.about(&place))?;
+        let admitted = admission::admit(source, prospect, placement, &mut warnings).await;
+        let mut own = admitted.map_err(|failure| failure.about(&place))?;
+        if is_paused(&object) && !source.state.pods.iter().any(|pod| own.owner.owns(pod)) {
+            own.replicas = 0;
+            own.none_by = Some("spec.paused is true");
+        }
         let taken = check_workload(source, &object, &own.owner).await;
         taken.map_err(|failure| failure.about(&place))?;
         if own.daemon.is_some() {
@@ -172,10 +214,36 @@ async fn put_in(
         }
         planned.push(own);
     }
+    warnings.print();
     if source.offline {
         placement.say(&source.state);
     }
     Ok(planned)
+}
+
+/// Has the pod admitted that a workload of the cluster would create, which its API server has taken before. Returns `None` if the object
+/// creates no pods.
+///
+/// # Errors
+/// The API server refuses the pod; the error repeats its message.
+pub(crate) async fn planned_for(
+    source: &mut Source,
+    workload: &Value,
+    placement: &Placement,
+) -> Result<Option<PlannedPod>, Failure> {
+    let Some(prospect) = template::prospect(workload, None) else {
+        return Ok(None);
+    };
+    let mut warnings = Warnings::default();
+    let admitted = admission::admit(source, prospect, placement, &mut warnings).await?;
+    warnings.print();
+    Ok(Some(admitted))
+}
+
+/// Returns whether an object is a Deployment that makes no ReplicaSet of its template (kube-controller-manager: a paused one only scales
+/// those that it has).
+fn is_paused(object: &Value) -> bool {
+    object["kind"] == "Deployment" && object["spec"]["paused"] == true
 }
 
 /// Has an API server say whether it takes a workload as it is written: a misspelt field, or a selector of other pods, would change the answer.
@@ -189,7 +257,7 @@ async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Re
     let path = format!("{root}/{version}/namespaces/{home}/{plural}");
     let mut object = object.clone();
     put(&mut object["metadata"], "namespace", json!(home));
-    source::would_create(&source.client, &path, &object).await
+    writes::would_create(&source.client, &path, &object).await
 }
 
 /// Returns the start of the paths of an API version.
@@ -234,7 +302,7 @@ fn admits_pods(object: &Value) -> bool {
 }
 
 /// Puts an object that creates no pods into the cluster; returns the object as an API server answered it, if one was asked.
-async fn add(
+pub(super) async fn add(
     source: &mut Source,
     object: &Value,
     namespace: Option<&str>,
@@ -270,7 +338,7 @@ async fn add(
     let path = format!(
         "{root}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
     );
-    let mut made = source::apply(&source.client, &path, &object).await?;
+    let mut made = writes::apply(&source.client, &path, &object).await?;
     // The server in this process has no status of the object, so it is taken from the state.
     let status = source.state.status_of(&object).filter(|_| source.offline);
     if let Some(status) = status {
@@ -287,6 +355,10 @@ async fn add(
 fn take_as_written(state: &mut State, mut object: Value) -> Result<(), Failure> {
     if object["kind"] == "Node" {
         return state.set_node(&object).map_err(refuse);
+    }
+    if object["kind"] == kinds::QUOTA {
+        // What is used is counted in the cluster; a manifest cannot set it.
+        put(&mut object, "status", Value::Null);
     }
     if object["status"].is_null() {
         let status = match state.status_of(&object) {
@@ -315,86 +387,22 @@ fn refuse(error: serde_json::Error) -> Failure {
     Failure::input(fault(&error))
 }
 
-/// Has an API server admit a pod, and adds what its workload and the cluster create for it.
-async fn admit(
-    source: &mut Source,
-    prospect: Prospect,
-    placement: &Placement,
-) -> Result<PlannedPod, Failure> {
-    let Prospect {
-        named,
-        pod_owner,
-        replicas,
-        pod,
-        owner,
-        claims,
-        daemon,
-    } = prospect;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (home, name) = (
-        text(&pod["metadata"]["namespace"]),
-        text(&pod["metadata"]["name"]),
-    );
-    if source.offline {
-        let account = pod["spec"]["serviceAccountName"].as_str();
-        source::make_home(&source.client, &home, account.unwrap_or("default")).await?;
-    }
-    if let Some(owner) = owner {
-        take(&mut source.state, &owner)?;
-    }
-    // A server refuses a pod whose name is taken, even in a dry run, so it is asked for another pod like this one.
-    let is_taken = source.state.pod(&home, &name).is_some();
-    let mut asked = pod;
-    if is_taken && let Some(metadata) = asked["metadata"].as_object_mut() {
-        metadata.remove("name");
-        metadata.insert("generateName".to_owned(), json!(format!("{name}-")));
-    }
-    // The validation is strict, because a misspelt field would change the answer.
-    let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
-    let mut admitted = source::create(&source.client, &path, &asked, false).await?;
-    if is_taken {
-        put(&mut admitted["metadata"], "name", json!(name));
-    }
-    if source.offline {
-        placement.place(&source.state, &mut admitted)?;
-        addresses::request(&mut admitted, &source.state);
-    }
-    let templates = source.state.kept("ResourceClaimTemplate");
-    let templates: Vec<Value> = templates.map_err(Failure::input)?;
-    for claim in template::device_claims(&mut admitted, &templates) {
-        take(&mut source.state, &claim)?;
-    }
-    let claims = claims.into_iter();
-    let mut own_claims = Vec::new();
-    for claim in claims.chain(template::ephemeral_claims(&admitted)) {
-        let made = add(source, &claim, None).await?;
-        own_claims.push(made.unwrap_or(claim));
-    }
-    source.state.pod_facts.note_images(&admitted);
-    let spec: PodSpec = serde_json::from_value(admitted.clone())
-        .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
-    Ok(PlannedPod {
-        named,
-        // Without a uid the pod's key is its name, so it cannot equal the key of an existing pod.
-        pod: PodSpec {
-            uid: String::new(),
-            ..spec
-        },
-        daemon,
-        owner: pod_owner,
-        replicas,
-        admitted,
-        claims: own_claims,
-        is_taken,
-    })
-}
-
 impl Source {
     /// Replaces the cluster's API server by one in this process, which gets the classes of the cluster.
     async fn leave(&mut self) -> Result<(), Failure> {
-        source::add_classes(&self.client, &mut self.state).await?;
-        self.client = source::offline(&self.state).await?;
+        self.client = self.beside().await?;
         self.offline = true;
         Ok(())
+    }
+
+    /// Returns a client of an API server in this process that has the classes of the cluster.
+    pub(super) async fn beside(&mut self) -> Result<Client, Failure> {
+        if let Some(there) = &self.beside {
+            return Ok(there.clone());
+        }
+        source::add_classes(&self.client, &mut self.state).await?;
+        let started = source::offline(&self.state).await?;
+        self.beside = Some(started.clone());
+        Ok(started)
     }
 }

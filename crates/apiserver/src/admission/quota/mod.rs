@@ -5,12 +5,11 @@
 
 use mullion_kinds::{
     Resource,
-    podspec::totals::{self, Totals},
-    quota::{Amounts, CountedKind, scopes},
+    quota::{Amounts, CountedKind, room, scopes},
     request::Ctx,
 };
-use mullion_kube_text::{quantity::Quantity, status::Status};
-use mullion_schema::tree::{Tree, object_at};
+use mullion_kube_text::status::Status;
+use mullion_schema::tree::Tree;
 use serde_json::Value;
 
 use super::{Action, Claim, Operation, Plugin, Request};
@@ -51,7 +50,8 @@ impl Plugin for ResourceQuota {
         let counted = CountedKind::of(request.action.resource);
         let mut counting = Vec::new();
         for quota in &quotas {
-            if counts(ctx, quota, &counted, request)? {
+            let counts = room::counts(ctx.lookup, quota, &counted, request.object);
+            if counts.map_err(|why| request.forbidden(&why))? {
                 counting.push(quota);
             }
         }
@@ -98,36 +98,6 @@ fn may_change(request: &Request<'_>) -> bool {
     }
 }
 
-/// Returns whether a quota counts the object. An object that leaves out a limited resource, or a quota without a known usage, is an error.
-fn counts(
-    ctx: &Ctx<'_>,
-    quota: &Value,
-    counted: &CountedKind<'_>,
-    request: &Request<'_>,
-) -> Result<bool, Status> {
-    let status = &quota["status"];
-    let limits = status.entries("hard").map(|(name, _)| name);
-    let limited = counted.limits(ctx.lookup, limits);
-    if limited.is_empty() || !scopes::contain(quota, counted, request.object) {
-        return Ok(false);
-    }
-    let name = quota["metadata"].text("name");
-    // A pod that names no amount could use any, so a quota on that amount cannot count it (kube-apiserver: podEvaluator.Constraints).
-    if let Some(missing) = counted.missing(&limited, request.object) {
-        return Err(request.forbidden(&format!("failed quota: {name}: {missing}")));
-    }
-    let unknown = limited.iter().any(|resource| !status["used"].has(resource));
-    if unknown {
-        let mut limited = limited;
-        limited.sort_unstable();
-        return Err(request.forbidden(&format!(
-            "status unknown for quota: {name}, resources: {}",
-            limited.join(",")
-        )));
-    }
-    Ok(true)
-}
-
 /// Returns the amounts that the written object uses.
 fn usage(
     ctx: &Ctx<'_>,
@@ -163,39 +133,7 @@ fn delta(used: &Amounts, before: Option<&Amounts>) -> Amounts {
 }
 
 fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option<Claim>, Status> {
-    let status = &quota["status"];
-    let (hard, used) = (totals::list(&status["hard"]), totals::list(&status["used"]));
-    let zero = Quantity::from_integer(0);
-    let wanted: Amounts = delta
-        .iter()
-        .filter(|(name, _)| hard.contains_key(name.as_str()))
-        .map(|(name, amount)| (name.clone(), amount.clone()))
-        .collect();
-    let exceeded: Vec<&String> = wanted
-        .iter()
-        .filter(|(name, amount)| {
-            let used = used.get(name.as_str()).unwrap_or(&zero);
-            // Only resources whose usage rises are looked at, so a quota that was lowered below its usage does not block other writes.
-            used.plus(amount) > hard[name.as_str()]
-        })
-        .map(|(name, _)| name)
-        .collect();
-    let name = quota["metadata"].text("name");
-    if !exceeded.is_empty() {
-        let shown = |of: &dyn Fn(&str) -> Option<String>| -> String {
-            let parts = exceeded
-                .iter()
-                .filter_map(|name| Some(format!("{name}={}", of(name)?)));
-            parts.collect::<Vec<_>>().join(",")
-        };
-        let amount = |list: &Totals<'_>, name: &str| list.get(name).map(Quantity::to_string);
-        return Err(request.forbidden(&format!(
-            "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
-            shown(&|name| wanted.get(name).map(Quantity::to_string)),
-            shown(&|name| amount(&used, name)),
-            shown(&|name| amount(&hard, name)),
-        )));
-    }
+    let wanted = room::limited(quota, delta).map_err(|why| request.forbidden(&why))?;
     if wanted.is_empty() {
         return Ok(None);
     }
@@ -204,47 +142,9 @@ fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option
         group: "",
         plural: "resourcequotas",
         namespace: request.namespace.map(str::to_owned),
-        name: name.to_owned(),
+        name: quota["metadata"].text("name").to_owned(),
         version: quota["metadata"].text("resourceVersion").to_owned(),
-        take: Box::new(move |quota| book(quota, &wanted, Quantity::plus)),
-        give_back: Box::new(move |quota| book(quota, &returned, Quantity::minus)),
+        take: Box::new(move |quota| room::take(quota, &wanted)),
+        give_back: Box::new(move |quota| room::give_back(quota, &returned)),
     }))
-}
-
-/// Changes what a quota says is used.
-fn book(quota: &mut Value, amounts: &Amounts, change: impl Fn(&Quantity, &Quantity) -> Quantity) {
-    let Some(status) = quota.get_mut("status").and_then(Value::as_object_mut) else {
-        return;
-    };
-    let used = object_at(status, "used");
-    for (name, amount) in amounts {
-        let before = used
-            .get(name)
-            .map_or_else(|| Quantity::from_integer(0), totals::quantity);
-        used.insert(name.clone(), change(&before, amount).to_string().into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_is_taken_can_be_given_back() {
-        let mut quota = json!({"status": {"used": {"pods": "1", "requests.cpu": "500m"}}});
-        let before = quota.clone();
-        let amounts: Amounts = [("pods", "1"), ("requests.cpu", "600m")]
-            .into_iter()
-            .map(|(name, text)| (name.to_owned(), Quantity::parse(text).unwrap()))
-            .collect();
-        book(&mut quota, &amounts, Quantity::plus);
-        assert_eq!(
-            quota["status"]["used"],
-            json!({"pods": "2", "requests.cpu": "1100m"})
-        );
-        book(&mut quota, &amounts, Quantity::minus);
-        assert_eq!(quota, before);
-    }
 }

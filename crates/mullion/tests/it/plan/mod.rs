@@ -6,7 +6,9 @@ mod asked;
 mod buffers;
 mod clusters;
 mod faults;
+mod manifests;
 mod objects;
+mod quotas;
 mod rules;
 mod what_if;
 

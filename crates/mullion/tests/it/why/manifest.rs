@@ -694,3 +694,57 @@ fn images_that_no_node_runs_together_are_refused_where_the_user_says_what_they_r
     let place = "(Deployment shop/iis): ";
     assert!(said.stderr.contains(place), "{}", said.stderr);
 }
+
+#[test]
+fn a_pod_that_asks_for_a_system_on_which_its_images_may_not_run_is_warned_of_once() {
+    let on_linux = IIS.replace(
+        "spec: {containers",
+        "spec: {nodeSelector: {kubernetes.io/os: linux}, containers",
+    );
+    let both = format!(
+        "{on_linux}---{}",
+        on_linux.replace("name: iis, namespace", "name: old, namespace")
+    );
+    let state = file(&json!({"kind": "List", "items": [node_of_4("n0")]}).to_string());
+    let manifest = file(&both);
+    let warned = |args: &[&str]| {
+        let flags = ["--state", path(&state), "-f", path(&manifest)];
+        let said = why(&[&flags[..], args].concat(), String::new());
+        let lines = said.stderr.lines().map(str::to_owned);
+        lines
+            .filter(|line| line.contains("judging by"))
+            .collect::<Vec<_>>()
+    };
+    let warning = "note:  a pod of Deployment shop/iis, a pod of Deployment shop/old: judging by the names of its images, this pod asks for Linux nodes, which cannot run all of its containers: ";
+    for args in [&[][..], &["--place-by-image", "on"]] {
+        let warned = warned(args);
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert!(warned[0].starts_with(warning), "{warned:?}");
+    }
+    assert_eq!(warned(&["--place-by-image", "off"]), [""; 0]);
+}
+
+#[test]
+fn a_workload_that_makes_no_pods_is_asked_about_with_a_note() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: batch, namespace: shop}, spec: {suspend: true,
+        template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}";
+    let (text, stderr, _) = planned(&[node_of_4("n0")], job);
+    let start = "a pod of Job shop/batch goes to n0: 1 of 1 nodes fit.\n";
+    assert!(text.starts_with(start), "{text}");
+    let note = "note:  Job shop/batch makes no pods: spec.suspend is true; the answer is for one that it would make otherwise\n";
+    assert_eq!(stderr, note);
+}
+
+#[test]
+fn a_pod_that_a_quota_of_the_state_refuses_is_refused_as_by_the_api_server() {
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": "shop"},
+        "spec": {"hard": {"pods": "2"}}, "status": {"hard": {"pods": "2"}, "used": {"pods": "2"}},
+    });
+    let (_, stderr, _) = planned(&[node_of_4("n0"), quota.clone()], POD);
+    let refused = "pods \"web\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2";
+    assert_eq!(stderr, format!("error: FILE (Pod shop/web): {refused}\n"));
+    let elsewhere = POD.replace("shop", "other");
+    let (_, stderr, _) = planned(&[node_of_4("n0"), quota], &elsewhere);
+    assert_eq!(stderr, "");
+}
