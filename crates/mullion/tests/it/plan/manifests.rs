@@ -212,9 +212,11 @@ fn what_admission_of_a_running_cluster_says_of_pods_is_said_by_a_plan() {
     assert_eq!(said.code, Some(2), "{}", said.stderr);
 
     // All pods count towards a quota, not only the first of each workload.
-    cluster.apply(
-        "{apiVersion: v1, kind: ResourceQuota, metadata: {name: team}, spec: {hard: {pods: 3}}}",
-    );
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"},
+        "spec": {"hard": {"pods": "3"}},
+    });
+    cluster.apply(&quota.to_string());
     cluster.until(
         "the quota is counted",
         &["get", "quota", "team", "-o", "jsonpath={.status.used.pods}"],
