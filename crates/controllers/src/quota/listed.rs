@@ -30,12 +30,20 @@ impl Listed {
             pods: context.informers.pods.clone(),
         }
     }
+
+    fn objects(&self, plural: &str) -> &[Arc<Value>] {
+        match plural {
+            "deviceclasses" => &self.classes,
+            "resourceclaims" => &self.claims,
+            _ => &[],
+        }
+    }
 }
 
 impl Lookup for Listed {
     fn find(
         &self,
-        group: &str,
+        _group: &str,
         plural: &str,
         namespace: Option<&str>,
         name: &str,
@@ -44,15 +52,12 @@ impl Lookup for Listed {
             let pod = self.pods.get(namespace.unwrap_or_default(), name)?;
             return serde_json::to_value(&*pod).ok().map(Arc::new);
         }
-        let mut objects = self.list(group, plural, namespace).into_iter();
-        objects.find(|object| object["metadata"]["name"] == name)
+        let mut objects = self.objects(plural).iter();
+        let found = objects.find(|object| object["metadata"]["name"] == name);
+        found.map(Arc::clone)
     }
 
     fn list(&self, _group: &str, plural: &str, _namespace: Option<&str>) -> Vec<Arc<Value>> {
-        match plural {
-            "deviceclasses" => self.classes.clone(),
-            "resourceclaims" => self.claims.clone(),
-            _ => Vec::new(),
-        }
+        self.objects(plural).to_vec()
     }
 }

@@ -56,9 +56,10 @@ fn reasons_of(
             },
         );
     }
-    // Asked for all pods, so that those for which there is room take it again.
+    // Asked for all pods and with the nodes on their way, so that pods for which there is room take it again.
     let alone = cluster.plan(&PlanRequest {
         pods: question.request.pods.clone(),
+        in_flight: question.request.in_flight.clone(),
         templates: vec![pool.clone()],
         preferences: question.request.preferences,
         min_values: question.request.min_values,

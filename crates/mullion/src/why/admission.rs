@@ -21,16 +21,16 @@ use crate::{failure::Failure, out, plan::refusals::some_of};
 /// What admission warns of.
 #[derive(Default)]
 pub(super) struct Warnings {
-    /// Each warning once, with the pods that it is about, as in `a pod of Deployment shop/web`.
+    /// Each warning once, with the names of the objects that it is about, as in `a pod of Deployment shop/web`.
     found: Vec<(String, Vec<String>)>,
 }
 
 impl Warnings {
-    fn add(&mut self, named: &str, texts: Vec<String>) {
+    pub(super) fn add(&mut self, named: &str, texts: Vec<String>) {
         for text in texts {
             match self.found.iter_mut().find(|(own, _)| *own == text) {
-                Some((_, pods)) if pods.iter().any(|pod| pod == named) => {}
-                Some((_, pods)) => pods.push(named.to_owned()),
+                Some((_, names)) if names.iter().any(|name| name == named) => {}
+                Some((_, names)) => names.push(named.to_owned()),
                 None => self.found.push((text, vec![named.to_owned()])),
             }
         }
@@ -38,8 +38,8 @@ impl Warnings {
 
     /// Prints the warnings as notes.
     pub(super) fn print(&self) {
-        for (text, pods) in &self.found {
-            out::note(&format!("{}: {text}", some_of(pods)));
+        for (text, names) in &self.found {
+            out::note(&format!("{}: {text}", some_of(names)));
         }
     }
 }

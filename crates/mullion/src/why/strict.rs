@@ -11,6 +11,7 @@ use mullion_api::crds;
 use serde_json::{Value, json};
 
 use super::{
+    admission::Warnings,
     kinds,
     manifest::Document,
     source::{self, Source},
@@ -19,8 +20,8 @@ use super::{
 };
 use crate::{failure::Failure, up::setup};
 
-/// Checks the objects of these documents that are taken as they are written. Objects that the user may not create, and kinds that neither the
-/// cluster nor this program defines, are not checked.
+/// Checks the objects of these documents that are taken as they are written, and prints what the server warns of. Objects that the user may
+/// not create, and kinds that neither the cluster nor this program defines, are not checked.
 ///
 /// # Errors
 /// A server refuses an object; the error repeats its message.
@@ -30,27 +31,31 @@ pub(crate) async fn check(
     namespace: Option<&str>,
 ) -> Result<(), Failure> {
     let mut local = LocalServer::default();
+    let mut warnings = Warnings::default();
     for document in documents {
         let checked = check_object(source, &document.object, namespace, &mut local).await;
-        checked.map_err(|failure| failure.about(&document.place))?;
+        let texts = checked.map_err(|failure| failure.about(&document.place))?;
+        warnings.add(&document.place, texts);
     }
+    warnings.print();
     Ok(())
 }
 
+/// Checks an object; returns what the server warns of.
 async fn check_object(
     source: &Source,
     object: &Value,
     namespace: Option<&str>,
     local: &mut LocalServer,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]);
     let Some((plural, is_namespaced)) = kinds::taken_as_written(&kind) else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     // An object without a name is refused later, as for all kinds.
     if text(&object["metadata"]["name"]).is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let version = text(&object["apiVersion"]);
     let mut object = object.clone();
@@ -62,15 +67,16 @@ async fn check_object(
     }
     let path = format!("{}/{version}{homed}/{plural}", world::api_root(&version));
     if !source.offline {
-        match writes::refusal_of(&source.client, &path, &object).await? {
+        match writes::dry_run(&source.client, &path, &object).await? {
+            Ok(warnings) => return Ok(warnings),
             // The cluster does not have the kind, or not the namespace.
-            Some(status) if status.code == 404 => {}
-            Some(status) if status.code != 403 => return Err(Failure::input(status.message)),
-            _ => return Ok(()),
+            Err(status) if status.code == 404 => {}
+            Err(status) if status.code == 403 => return Ok(Vec::new()),
+            Err(status) => return Err(Failure::input(status.message)),
         }
     }
     let Some(client) = local.that_serves(&version, plural).await? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     if let Some(home) = &home {
         source::make_home(client, home, "default").await?;

@@ -31,8 +31,8 @@ pub(super) async fn try_create(
     answer(client, Method::POST, path, object).await
 }
 
-/// Asks whether a server would create an object at a path (dry run, strict), or another one like it if its name is taken. The objects of users
-/// who may not write them are not checked.
+/// Asks whether a server would create an object at a path (dry run, strict), or another one like it if its name is taken; returns what the
+/// server warns of. The objects of users who may not write them are not checked.
 ///
 /// # Errors
 /// The server refuses the object; the error repeats its message.
@@ -40,19 +40,20 @@ pub(super) async fn would_create(
     client: &Client,
     path: &str,
     object: &Value,
-) -> Result<(), Failure> {
-    match refusal_of(client, path, object).await? {
-        Some(status) if status.code != 403 => Err(Failure::input(status.message)),
-        _ => Ok(()),
+) -> Result<Vec<String>, Failure> {
+    match dry_run(client, path, object).await? {
+        Ok(warnings) => Ok(warnings),
+        Err(status) if status.code == 403 => Ok(Vec::new()),
+        Err(status) => Err(Failure::input(status.message)),
     }
 }
 
-/// Returns the server's answer if it would not create the object, as [`would_create`] asks for it.
-pub(super) async fn refusal_of(
+/// Asks a server as [`would_create`] does. Returns what the server warns of, or the status with which it refuses the object.
+pub(super) async fn dry_run(
     client: &Client,
     path: &str,
     object: &Value,
-) -> Result<Option<Status>, Failure> {
+) -> Result<Result<Vec<String>, Status>, Failure> {
     let path = format!("{path}?dryRun=All&fieldValidation=Strict");
     let mut asked = object.clone();
     // What a server has written, as in a manifest that kubectl printed.
@@ -69,7 +70,7 @@ pub(super) async fn refusal_of(
         put(&mut asked["metadata"], "name", Value::Null);
         answered = answer(client, Method::POST, &path, &asked).await?;
     }
-    Ok(answered.err())
+    Ok(answered.map(|answered| answered.warnings))
 }
 
 /// Applies an object and returns it as the server answers it.
