@@ -12,7 +12,8 @@ use super::{
     interpolation::{ClauseError, FormatError},
 };
 
-/// The reason why a function or an operator has no result for its operands.
+/// The reason why a function or an operator has no result for its operands. Every step of an evaluation returns one or a value, so the large
+/// variants are boxed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EvalError {
     /// No overload takes operands of these types; cel-go names the function in some cases.
@@ -59,8 +60,8 @@ pub enum EvalError {
     OutOfRange(i64),
     /// The part of a text would end before its start.
     Substring(i64, i64),
-    /// A list has no such part.
-    Slice(i64, i64, SliceError),
+    /// A list has no part with this start and end.
+    Slice(Box<(i64, i64, SliceError)>),
     /// A list cannot be flattened by a negative number of levels.
     NegativeLevel,
     /// Values of the items' type have no order.
@@ -86,11 +87,11 @@ pub enum EvalError {
     /// A format has an invalid clause.
     Clause(ClauseError),
     /// A value cannot be formatted.
-    Format(FormatError),
+    Format(Box<FormatError>),
     /// A pattern of `matches` is invalid.
-    Pattern(PatternError),
+    Pattern(Box<PatternError>),
     /// A pattern of `find` or `findAll` is invalid.
-    FindPattern(PatternError),
+    FindPattern(Box<PatternError>),
     /// There is no such time zone.
     Zone(ZoneError),
     /// The hours or minutes of an offset from UTC are not a number.
@@ -161,7 +162,8 @@ impl fmt::Display for EvalError {
             EvalError::Substring(from, to) => {
                 return write!(f, "invalid substring range. start: {from}, end: {to}");
             }
-            EvalError::Slice(from, to, why) => {
+            EvalError::Slice(part) => {
+                let (from, to, why) = **part;
                 return write!(f, "cannot slice({from}, {to}), {why}");
             }
             EvalError::NegativeLevel => "level must be non-negative",
@@ -239,3 +241,6 @@ impl From<EvalError> for Failure {
         Failure::Error(why)
     }
 }
+
+// An `Err` must not make the results of all steps larger than a value does.
+const _: () = assert!(size_of::<Failure>() <= 32);

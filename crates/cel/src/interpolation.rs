@@ -161,7 +161,7 @@ pub(super) fn filled(
                 // Charged before the text is built: a shared part is written once for each of its occurrences.
                 look_at(value, looks)?;
                 let text = written(clause, plain(value));
-                filled.push_str(&text.map_err(EvalError::Format)?);
+                filled.push_str(&text.map_err(|why| EvalError::Format(Box::new(why)))?);
             }
         }
     }

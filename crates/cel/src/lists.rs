@@ -128,7 +128,7 @@ fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, EvalError> {
         (Ok(_), Ok(_)) => SliceError::Order,
         _ => SliceError::Negative,
     };
-    Err(EvalError::Slice(from, to, why))
+    Err(EvalError::Slice(Box::new((from, to, why))))
 }
 
 fn flat(items: &[Value], depth: i64, looks: &mut VisitLimit) -> Result<Vec<Value>, EvalError> {

@@ -186,7 +186,9 @@ impl Planner<'_> {
             // run.
             ("matches" | "find" | "findAll", _, [_, Some(Value::String(pattern)), ..]) => {
                 let compiled = regexp::compile(pattern);
-                compiled.map(|_| None).map_err(EvalError::Pattern)
+                compiled
+                    .map(|_| None)
+                    .map_err(|why| EvalError::Pattern(Box::new(why)))
             }
             (name, None, [Some(_)]) if CONVERSIONS.contains(&name) => {
                 let values = values.into_iter().flatten().collect();

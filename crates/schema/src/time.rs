@@ -1,6 +1,6 @@
 //! Timestamps in the form of `metav1.Time` and `metav1.MicroTime`: any RFC 3339 time is parsed; the output is in UTC with seconds or
 //! microseconds.
-//!
+
 use jiff::{Timestamp, tz::TimeZone};
 
 /// The reason why a text is not a time, with the message of Go's `time.Parse`.

@@ -126,7 +126,7 @@ impl Run<'_> {
             | ("matches", None, [Value::String(text), Value::String(source)]) => {
                 let held = regexp::with(source, |regex| regex.is_match(text));
                 held.map(Value::Bool)
-                    .map_err(|why| EvalError::Pattern(why).into())
+                    .map_err(|why| EvalError::Pattern(Box::new(why)).into())
             }
             ("find", Some(Value::String(given)), [Value::String(source)]) => {
                 let found = regexp::with(source, |regex| {
@@ -338,7 +338,7 @@ fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
 
 /// Returns the error for an invalid pattern of `find`.
 fn illegal(why: PatternError) -> Failure {
-    EvalError::FindPattern(why).into()
+    EvalError::FindPattern(Box::new(why)).into()
 }
 
 /// Returns the size of a value in characters, with ten for each item.

@@ -35,7 +35,7 @@ pub(crate) fn check(
         };
         if let Some(refused) = refused(clause, value, &type_of) {
             let why = clause.refusal(&runtime_name(&type_of(refused)));
-            return wrong(refused.at, EvalError::Format(why).to_string());
+            return wrong(refused.at, EvalError::Format(Box::new(why)).to_string());
         }
     }
     let given = values.len();

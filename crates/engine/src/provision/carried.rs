@@ -41,7 +41,7 @@ impl Plan {
 impl Cluster {
     /// Puts the pods of a plan where it places them, and the nodes that it buys and those in flight into the cluster. Each node
     /// to buy becomes its cheapest machine, with the room that this has left, and is named by [`Plan::node_name`]. Returns the
-    /// pools of the request with what their limits and reservations have left.
+    /// pools of the request with what their limits and reservations have left. Pods that the request does not have are left out.
     ///
     /// # Errors
     /// Returns an error if a node offers a negative amount, or one of the pods has a negative request.
@@ -56,8 +56,9 @@ impl Cluster {
         }
         let specs = request.pods.iter().map(|pod| (pod.key(), pod));
         let specs: FxHashMap<String, &PodSpec> = specs.collect();
-        let spec_of = |key: &str| specs[key];
-        carry_out(plan, (0, Room::OfCheapest), spec_of, &templates, self)?;
+        let spec_of = |key: &str| specs.get(key).copied();
+        let node = (&Plan::node_name as NodeNames<'_>, Room::OfCheapest);
+        carry_out(plan, node, spec_of, &templates, self)?;
         for node in &plan.nodes {
             count(node, &mut templates);
         }
@@ -65,26 +66,30 @@ impl Cluster {
     }
 }
 
-/// Puts the pods of a plan where it places them, and the nodes that it buys into the cluster. `first` is the number of nodes
-/// that were bought before, and `spec_of` gives the pod of a key.
+/// Gives the name of a planned node by its index in the plan.
+pub(super) type NodeNames<'a> = &'a dyn Fn(usize) -> String;
+
+/// Puts the pods of a plan where it places them, and the nodes that it buys into the cluster. `spec_of` gives the pod of a key;
+/// pods for which it gives none are left out.
 pub(super) fn carry_out<'p>(
     plan: &Plan,
-    (first, room): (usize, Room),
-    spec_of: impl Fn(&str) -> &'p PodSpec,
+    (node_name, room): (NodeNames<'_>, Room),
+    spec_of: impl Fn(&str) -> Option<&'p PodSpec>,
     templates: &[NodeTemplate],
     cluster: &mut Cluster,
 ) -> Result<(), ModelError> {
     for (key, node) in &plan.existing {
-        match cluster.bind(spec_of(key), node) {
+        let Some(pod) = spec_of(key) else { continue };
+        match cluster.bind(pod, node) {
             Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
             Err(error) => return Err(error),
         }
     }
     for (index, planned) in plan.nodes.iter().enumerate() {
         let template = templates.iter().find(|own| own.pool == planned.pool);
-        let pods = planned.pods.iter().map(|key| spec_of(key).clone());
+        let pods = planned.pods.iter().filter_map(|key| spec_of(key).cloned());
         cluster.set_in_flight(&InFlightNode {
-            node: cheapest_node(Plan::node_name(first + index), planned, template, room),
+            node: cheapest_node(node_name(index), planned, template, room),
             pods: pods.collect(),
         })?;
     }

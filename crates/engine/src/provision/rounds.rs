@@ -110,9 +110,10 @@ impl Waiting {
                 (question.keys[index].as_str(), &question.request.pods[index])
             });
             let specs: FxHashMap<&str, _> = specs.collect();
-            let spec_of = |key: &str| specs[key];
-            let before = (plan.nodes.len(), Room::None);
-            carry_out(&part, before, spec_of, templates, cluster)?;
+            let spec_of = |key: &str| specs.get(key).copied();
+            // No real node has such a name, because names of nodes contain no slash.
+            let name = |index: usize| format!("round/{}", plan.nodes.len() + index);
+            carry_out(&part, (&name, Room::None), spec_of, templates, cluster)?;
             for node in &part.nodes {
                 count(node, templates);
             }

@@ -1,7 +1,8 @@
 //! Whether a quota has room for what an object uses (`apiserver/pkg/admission/plugin/resourcequota`).
 //!
-//! What a quota allows and what is used of it is in its status. The functions return the causes that kube-apiserver puts behind
-//! `pods "web" is forbidden: `.
+//! What a quota allows and what is used of it is in its status.
+
+use std::fmt;
 
 use mullion_kube_text::quantity::Quantity;
 use mullion_schema::tree::{Tree, object_at};
@@ -13,6 +14,59 @@ use crate::{
     request::Lookup,
 };
 
+/// The reason why a quota refuses an object, with the text that kube-apiserver puts behind `pods "web" is forbidden: `.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaError {
+    /// The object leaves out a limited resource.
+    Missing {
+        /// The quota's name.
+        quota: String,
+        /// What is missing and where, as in `must specify limits.cpu for: web`.
+        missing: String,
+    },
+    /// Nobody has computed yet what is used of limited resources.
+    Unknown {
+        /// The quota's name.
+        quota: String,
+        /// The names of the limited resources, with commas between.
+        resources: String,
+    },
+    /// The quota has less left than the object uses. The texts have all resources of which it has too little, as in `pods=1,requests.cpu=2`.
+    Exceeded {
+        /// The quota's name.
+        quota: String,
+        /// What the object uses.
+        requested: String,
+        /// What is used.
+        used: String,
+        /// What may be used.
+        limited: String,
+    },
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QuotaError::Missing { quota, missing } => write!(f, "failed quota: {quota}: {missing}"),
+            QuotaError::Unknown { quota, resources } => write!(
+                f,
+                "status unknown for quota: {quota}, resources: {resources}"
+            ),
+            QuotaError::Exceeded {
+                quota,
+                requested,
+                used,
+                limited,
+            } => write!(
+                f,
+                "exceeded quota: {quota}, requested: {requested}, used: {used}, limited: {limited}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for QuotaError {}
+
 /// Returns whether a quota counts the object.
 ///
 /// # Errors
@@ -22,25 +76,28 @@ pub fn counts(
     quota: &Value,
     counted: &CountedKind<'_>,
     object: &Value,
-) -> Result<bool, String> {
+) -> Result<bool, QuotaError> {
     let status = &quota["status"];
     let limits = status.entries("hard").map(|(name, _)| name);
     let mut limited = counted.limits(lookup, limits);
     if limited.is_empty() || !scopes::contain(quota, counted, object) {
         return Ok(false);
     }
-    let name = quota["metadata"].text("name");
+    let name = || quota["metadata"].text("name").to_owned();
     // A pod that names no amount could use any, so a quota on that amount cannot count it (kube-apiserver: podEvaluator.Constraints).
     if let Some(missing) = counted.missing(&limited, object) {
-        return Err(format!("failed quota: {name}: {missing}"));
+        return Err(QuotaError::Missing {
+            quota: name(),
+            missing,
+        });
     }
     let unknown = limited.iter().any(|resource| !status["used"].has(resource));
     if unknown {
         limited.sort_unstable();
-        return Err(format!(
-            "status unknown for quota: {name}, resources: {}",
-            limited.join(",")
-        ));
+        return Err(QuotaError::Unknown {
+            quota: name(),
+            resources: limited.join(","),
+        });
     }
     Ok(true)
 }
@@ -49,7 +106,7 @@ pub fn counts(
 ///
 /// # Errors
 /// The quota has less left than one of them.
-pub fn limited(quota: &Value, amounts: &Amounts) -> Result<Amounts, String> {
+pub fn limited(quota: &Value, amounts: &Amounts) -> Result<Amounts, QuotaError> {
     let status = &quota["status"];
     let (hard, used) = (totals::list(&status["hard"]), totals::list(&status["used"]));
     let zero = Quantity::from_integer(0);
@@ -77,13 +134,12 @@ pub fn limited(quota: &Value, amounts: &Amounts) -> Result<Amounts, String> {
         parts.collect::<Vec<_>>().join(",")
     };
     let amount = |list: &Totals<'_>, name: &str| list.get(name).map(Quantity::to_string);
-    Err(format!(
-        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
-        quota["metadata"].text("name"),
-        shown(&|name| wanted.get(name).map(Quantity::to_string)),
-        shown(&|name| amount(&used, name)),
-        shown(&|name| amount(&hard, name)),
-    ))
+    Err(QuotaError::Exceeded {
+        quota: quota["metadata"].text("name").to_owned(),
+        requested: shown(&|name| wanted.get(name).map(Quantity::to_string)),
+        used: shown(&|name| amount(&used, name)),
+        limited: shown(&|name| amount(&hard, name)),
+    })
 }
 
 /// Adds amounts to what is used of a quota.
@@ -147,8 +203,9 @@ mod tests {
         let one = ("pods", "1");
         let fits = limited(&quota, &amounts(&[one, ("memory", "1Gi")]));
         assert_eq!(fits, Ok(amounts(&[one])));
+        let refused = limited(&quota, &amounts(&[one, ("requests.cpu", "600m")]));
         assert_eq!(
-            limited(&quota, &amounts(&[one, ("requests.cpu", "600m")])),
+            refused.map_err(|why| why.to_string()),
             Err("exceeded quota: team, requested: requests.cpu=600m, used: requests.cpu=500m, limited: requests.cpu=1".to_owned())
         );
     }

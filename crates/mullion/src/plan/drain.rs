@@ -138,7 +138,7 @@ fn held(pod: &Pod, budgets: &Budgets, now: Timestamp) -> Option<HeldPod> {
                 )
             });
             format!(
-                "several PodDisruptionBudgets select it, of which the eviction API takes one: {}",
+                "several PodDisruptionBudgets select it, so the eviction API refuses it: {}",
                 named.collect::<Vec<_>>().join(", ")
             )
         }

@@ -83,7 +83,7 @@ impl Input {
         let workloads = args.what_if.scaled(args.namespace.as_deref());
         let keeps = Keeps {
             whole: keeps_whole,
-            quotas: !args.filename.is_empty() || !workloads.is_empty(),
+            quotas: !args.filename.is_empty() || args.what_if.makes_pods(),
             pods: manifest::have(&documents, kinds::QUOTA),
             templates: manifest::have(&documents, kinds::BUFFER),
             workloads,
@@ -297,7 +297,10 @@ impl Input {
             if quotas.is_empty() {
                 return true;
             }
-            let outcome = quotas.take(&bill).map(|()| bill.clone());
+            let outcome = quotas.take(&bill);
+            let outcome = outcome
+                .map(|()| bill.clone())
+                .map_err(|why| why.to_string());
             let has_room = outcome.is_ok();
             self.daemons.push(DaemonPod {
                 set: planned.owner.clone(),

@@ -8,7 +8,11 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use mullion_engine::model::PodSpec;
 use mullion_kinds::{
-    quota::{Amounts, CountedKind, room, scopes},
+    quota::{
+        Amounts, CountedKind,
+        room::{self, QuotaError},
+        scopes,
+    },
     request::Lookup,
 };
 use mullion_kube_text::quantity::Quantity;
@@ -109,27 +113,35 @@ impl Quotas {
     ///
     /// # Errors
     /// A quota has no room for the pod, in kube-apiserver's words; nothing is counted then.
-    pub(crate) fn take(&mut self, pod: &Value) -> Result<(), String> {
-        if !self.by_namespace.contains_key(&namespace(pod)) {
-            return Ok(());
-        }
-        let amounts = self.amounts(pod);
-        let Some(quotas) = self.by_namespace.get_mut(&namespace(pod)) else {
-            return Ok(());
-        };
-        let mut counting = Vec::new();
-        for quota in quotas {
-            if room::counts(&NoObjects, quota, &pods(), pod)? {
-                counting.push(quota);
-            }
-        }
+    pub(crate) fn take(&mut self, pod: &Value) -> Result<(), QuotaError> {
         // All quotas are asked before any of them counts the pod.
-        let taken = counting.iter().map(|quota| room::limited(quota, &amounts));
-        let taken: Vec<Amounts> = taken.collect::<Result<_, _>>()?;
-        for (quota, amounts) in counting.into_iter().zip(&taken) {
+        let taken = self.asked(pod)?;
+        let quotas = self.by_namespace.get_mut(&namespace(pod));
+        for (quota, amounts) in quotas.into_iter().flatten().zip(&taken) {
             room::take(quota, amounts);
         }
         Ok(())
+    }
+
+    /// Returns what each quota of a new pod's namespace would count of the pod.
+    ///
+    /// # Errors
+    /// A quota has no room for the pod, in kube-apiserver's words.
+    pub(crate) fn asked(&self, pod: &Value) -> Result<Vec<Amounts>, QuotaError> {
+        let Some(quotas) = self.by_namespace.get(&namespace(pod)) else {
+            return Ok(Vec::new());
+        };
+        let mut counting = Vec::with_capacity(quotas.len());
+        for quota in quotas {
+            counting.push(room::counts(&NoObjects, quota, &pods(), pod)?);
+        }
+        let amounts = self.amounts(pod);
+        let asked = quotas.iter().zip(counting);
+        let asked = asked.map(|(quota, counts)| match counts.then_some(quota) {
+            Some(quota) => room::limited(quota, &amounts),
+            None => Ok(Amounts::new()),
+        });
+        asked.collect()
     }
 
     /// Gives back what an existing pod uses.
@@ -167,7 +179,7 @@ impl Quotas {
             };
             let reason = match last.take().filter(|(same, _)| Arc::ptr_eq(same, bill)) {
                 Some((_, reason)) => Some(reason),
-                None => self.take(bill).err(),
+                None => self.take(bill).err().map(|why| why.to_string()),
             };
             match &reason {
                 None => admitted.push(pod.clone()),
@@ -181,7 +193,8 @@ impl Quotas {
 
 /// Adds a pod to those that are refused for the same reason.
 pub(super) fn add_refused(refused: &mut Vec<RefusedPods>, pod: String, reason: &str) {
-    match refused.iter_mut().find(|group| group.reason == reason) {
+    // Pods of one workload follow each other.
+    match refused.iter_mut().rfind(|group| group.reason == reason) {
         Some(group) => group.pods.push(pod),
         None => refused.push(RefusedPods {
             pods: vec![pod],
@@ -220,6 +233,10 @@ mod tests {
         Quotas::of(&state)
     }
 
+    fn taken(quotas: &mut Quotas, pod: &Value) -> Result<(), String> {
+        quotas.take(pod).map_err(|why| why.to_string())
+    }
+
     fn quota(hard: Value, status: Value) -> Value {
         json!({
             "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": "shop"},
@@ -240,7 +257,10 @@ mod tests {
         let mut quotas = quotas(&[quota(json!({"requests.cpu": "3", "pods": "9"}), used)]);
         assert_eq!(quotas.take(&pod("a", "1500m")), Ok(()));
         let refused = "exceeded quota: team, requested: requests.cpu=1500m, used: requests.cpu=2500m, limited: requests.cpu=3";
-        assert_eq!(quotas.take(&pod("b", "1500m")), Err(refused.to_owned()));
+        assert_eq!(
+            taken(&mut quotas, &pod("b", "1500m")),
+            Err(refused.to_owned())
+        );
         assert_eq!(quotas.take(&pod("c", "500m")), Ok(()));
         quotas.give_back(&pod("a", "1500m"));
         assert_eq!(quotas.take(&pod("b", "1500m")), Ok(()));
@@ -258,13 +278,13 @@ mod tests {
         let mut quotas = quotas(&objects);
         assert_eq!(quotas.take(&pod("b", "1")), Ok(()));
         let refused = "exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2";
-        assert_eq!(quotas.take(&pod("c", "1")), Err(refused.to_owned()));
+        assert_eq!(taken(&mut quotas, &pod("c", "1")), Err(refused.to_owned()));
     }
 
     #[test]
     fn a_pod_that_leaves_out_what_is_limited_is_refused() {
         let mut quotas = quotas(&[quota(json!({"limits.cpu": "2"}), json!(null))]);
         let refused = "failed quota: team: must specify limits.cpu for: c";
-        assert_eq!(quotas.take(&pod("a", "1")), Err(refused.to_owned()));
+        assert_eq!(taken(&mut quotas, &pod("a", "1")), Err(refused.to_owned()));
     }
 }

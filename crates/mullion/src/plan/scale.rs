@@ -3,6 +3,7 @@
 use std::fmt;
 
 use mullion_engine::model::{PodSpec, PodVolume};
+use rustc_hash::FxHashSet;
 
 use super::input::Input;
 use crate::{
@@ -214,7 +215,8 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
     // Pending pods come first, then the youngest.
     there.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
     there.truncate(pods);
-    input.remove(|pod| there.iter().any(|(.., key)| *key == pod.key()));
+    let there: FxHashSet<String> = there.into_iter().map(|(.., key)| key).collect();
+    input.remove(|pod| there.contains(&pod.key()));
 }
 
 #[cfg(test)]

@@ -88,6 +88,11 @@ pub(crate) struct WhatIf {
 }
 
 impl WhatIf {
+    /// Returns whether a flag makes new pods.
+    pub(super) fn makes_pods(&self) -> bool {
+        !self.scale.is_empty() || !self.daemon.is_empty()
+    }
+
     /// Returns the workloads that have another number of pods.
     pub(super) fn scaled(&self, namespace: Option<&str>) -> Vec<PodOwner> {
         let scaled = self.scale.iter().map(|scale| scale.owner(namespace));

@@ -192,6 +192,7 @@ impl<'a> Explainer<'a> {
                     self.cluster.remove_pod(victim)?;
                 }
                 self.cluster.nominate(pod, &node)?;
+                self.outlook.forget(&key);
                 self.made_room.push(explanation.pod.clone());
                 // The earlier answers were about the cluster without this pod.
                 self.known.clear();

@@ -144,7 +144,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
     let names = names::of(&args.what, !args.filename.is_empty())?;
-    // Files are read before the cluster is asked, because a CapacityBuffer in one decides what is read of the cluster.
+    // Files are read before the cluster is asked, because CapacityBuffers and ResourceQuotas in them decide what is read of the cluster.
     let documents = manifest::documents(&args.filename)
         .map(|documents| manifest::last_of_each(documents, args.namespace.as_deref()));
     let has = |kind| {

@@ -53,6 +53,14 @@ impl Outlook {
         self.refusals.contains_key(key)
     }
 
+    /// Forgets the place of a pod that has made room elsewhere by preemption.
+    pub(super) fn forget(&mut self, key: &str) {
+        self.plan.existing.retain(|(own, _)| own != key);
+        for node in &mut self.plan.nodes {
+            node.pods.retain(|own| own != key);
+        }
+    }
+
     /// Puts the planned pods and nodes into the cluster. Returns the pools with what their limits have left.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ pub(super) struct Start {
     #[serde(skip)]
     uid: String,
     phase: String,
+    /// Whether a container runs that is not an init container.
+    #[serde(skip)]
+    some_run: bool,
     /// How many init containers there are, and how many of them are done; `None` for a pod without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     init_containers: Option<Progress>,
@@ -149,6 +152,8 @@ impl Start {
         Some(Start {
             uid: text(&pod["metadata"]["uid"]),
             phase,
+            some_run: list(&status["containerStatuses"])
+                .any(|own| own["state"][RUNNING].is_object()),
             init_containers: progress,
             containers: containers
                 .chain(apps.into_iter().filter(has_turn))
@@ -172,12 +177,15 @@ impl Start {
         self
     }
 
-    /// Returns the sentence that says that the pod does not run, without a full stop.
+    /// Returns the sentence that says that the pod, or a part of it, does not run, without a full stop.
     pub(super) fn summary(&self) -> String {
         match self.init_containers {
             Some(Progress { done, all }) if done < all => {
                 let are = if done == 1 { "is" } else { "are" };
                 format!("It does not run yet: {done} of its {all} init containers {are} done")
+            }
+            _ if self.phase == "Running" && self.some_run => {
+                "Not all of its containers run".to_owned()
             }
             _ => "It does not run".to_owned(),
         }
@@ -379,6 +387,18 @@ mod tests {
                 "containers b, c wait: ContainerCreating",
             ]
         );
+    }
+
+    #[test]
+    fn a_pod_of_which_a_part_runs_is_not_said_not_to_run() {
+        let back_off = json!({"name": "b", "state": {"waiting": {"reason": "CrashLoopBackOff"}}});
+        let a = |state: &str| json!({"name": "a", "state": {state: {}}});
+        let of = |a: Value| json!({"phase": "Running", "containerStatuses": [a, back_off]});
+        let waits = "container b waits: CrashLoopBackOff";
+        let some = said(&pod(json!({}), of(a("running"))));
+        assert_eq!(some, ["Not all of its containers run", waits]);
+        let none = said(&pod(json!({}), of(a("terminated"))));
+        assert_eq!(none, ["It does not run", waits]);
     }
 
     #[test]

@@ -542,7 +542,10 @@ impl State {
 
     /// Returns whether there is an object of a kind that is kept unabridged.
     pub(crate) fn has(&self, kind: &str) -> bool {
-        self.others.keys().any(|(own, ..)| own == kind)
+        // Objects of one kind follow each other.
+        let first = (kind.to_owned(), String::new(), String::new());
+        let found = self.others.range(first..).next();
+        found.is_some_and(|((own, ..), _)| own == kind)
     }
 
     /// Returns the pod with this namespace and name.

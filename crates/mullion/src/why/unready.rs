@@ -62,8 +62,12 @@ fn of_class(class: &EC2NodeClass) -> Option<String> {
     let failed = |own: &&&Condition| own.status == "False" && own.reason != WAITS;
     let failed: Vec<_> = wrong.iter().filter(failed).copied().collect();
     let said = if failed.is_empty() { wrong } else { failed };
-    let mut all: Vec<&str> = said.into_iter().map(message).collect();
-    all.dedup();
+    let mut all: Vec<&str> = Vec::new();
+    for message in said.into_iter().map(message) {
+        if !all.contains(&message) {
+            all.push(message);
+        }
+    }
     (!all.is_empty()).then(|| {
         format!(
             "EC2NodeClass {} is not ready: {}",

@@ -122,7 +122,7 @@ pub(super) async fn apply(
     let planned = put_in(source, sorted, namespace, placement).await?;
     let quotas = Quotas::of(&source.state);
     for (own, place) in planned.iter().zip(places) {
-        quotas.clone().take(&own.admitted).map_err(|why| {
+        quotas.asked(&own.admitted).map_err(|why| {
             let name = &own.pod.name;
             Failure::input(format!("pods {name:?} is forbidden: {why}")).about(place)
         })?;
@@ -196,10 +196,27 @@ async fn put_in(
             added.map_err(|failure| failure.about(&other.place))?;
         }
     }
-    let mut planned = Vec::new();
     let mut warnings = Warnings::default();
+    let planned = admit_all(source, prospects, placement, &mut warnings).await;
+    // Also where a later object is refused.
+    warnings.print();
+    let planned = planned?;
+    if source.offline {
+        placement.say(&source.state);
+    }
+    Ok(planned)
+}
+
+/// Has the pods of a manifest admitted, and the workloads checked that create them.
+async fn admit_all(
+    source: &mut Source,
+    prospects: Vec<(String, Prospect, Value)>,
+    placement: &Placement,
+    warnings: &mut Warnings,
+) -> Result<Vec<PlannedPod>, Failure> {
+    let mut planned = Vec::new();
     for (place, prospect, object) in prospects {
-        let admitted = admission::admit(source, prospect, placement, &mut warnings).await;
+        let admitted = admission::admit(source, prospect, placement, warnings).await;
         let mut own = admitted.map_err(|failure| failure.about(&place))?;
         if is_paused(&object) && !source.state.pods.iter().any(|pod| own.owner.owns(pod)) {
             own.replicas = 0;
@@ -213,10 +230,6 @@ async fn put_in(
             keep_template(&mut source.state, object, &own)?;
         }
         planned.push(own);
-    }
-    warnings.print();
-    if source.offline {
-        placement.say(&source.state);
     }
     Ok(planned)
 }
@@ -235,9 +248,9 @@ pub(crate) async fn planned_for(
         return Ok(None);
     };
     let mut warnings = Warnings::default();
-    let admitted = admission::admit(source, prospect, placement, &mut warnings).await?;
+    let admitted = admission::admit(source, prospect, placement, &mut warnings).await;
     warnings.print();
-    Ok(Some(admitted))
+    admitted.map(Some)
 }
 
 /// Returns whether an object is a Deployment that makes no ReplicaSet of its template (kube-controller-manager: a paused one only scales

@@ -51,7 +51,7 @@ impl Plugin for ResourceQuota {
         let mut counting = Vec::new();
         for quota in &quotas {
             let counts = room::counts(ctx.lookup, quota, &counted, request.object);
-            if counts.map_err(|why| request.forbidden(&why))? {
+            if counts.map_err(|why| request.forbidden(&why.to_string()))? {
                 counting.push(quota);
             }
         }
@@ -133,7 +133,8 @@ fn delta(used: &Amounts, before: Option<&Amounts>) -> Amounts {
 }
 
 fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option<Claim>, Status> {
-    let wanted = room::limited(quota, delta).map_err(|why| request.forbidden(&why))?;
+    let wanted = room::limited(quota, delta);
+    let wanted = wanted.map_err(|why| request.forbidden(&why.to_string()))?;
     if wanted.is_empty() {
         return Ok(None);
     }

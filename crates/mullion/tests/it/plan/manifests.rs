@@ -177,6 +177,13 @@ fn a_workload_of_a_saved_cluster_without_pods_is_scaled_by_its_template() {
 #[test]
 fn what_admission_of_a_running_cluster_says_of_pods_is_said_by_a_plan() {
     let cluster = Cluster::start(&["--speed", "max"]);
+    // Pending pods of the cluster's own would be planned for, too.
+    let phases = "jsonpath={.items[*].status.phase}";
+    cluster.until(
+        "the provisioner's pod runs",
+        &["get", "pods", "-A", "-o", phases],
+        |phases| phases == "Running",
+    );
     let kubeconfig = cluster.kubeconfig();
     let kubeconfig = kubeconfig.to_str().expect("a UTF-8 path");
     let asked = |args: &[&str], manifest: &[Value]| {

@@ -226,3 +226,36 @@ fn a_pod_that_does_not_say_what_a_quota_limits_is_refused() {
         "failed quota: team: must specify limits.cpu for: c"
     );
 }
+
+#[test]
+fn a_daemon_set_of_a_flag_gets_back_what_its_pods_use_of_a_quota() {
+    let mut agent = deployment("agent", 1, "100m");
+    agent["kind"] = json!("DaemonSet");
+    agent["spec"]
+        .as_object_mut()
+        .expect("a spec")
+        .remove("replicas");
+    let mut own = pod_of_web("agent-1");
+    own["metadata"]["labels"] = json!({"app": "agent"});
+    own["metadata"]["ownerReferences"][0] = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "agent", "controller": true,
+    });
+    let full = |used: &str| quota(json!({"pods": used}), Some(json!({"pods": used})));
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), agent.to_string()).expect("a writable file");
+    let path = file.path().to_str().expect("UTF-8");
+    let asked = |state: &[Value]| {
+        let state_file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(state_file.path(), list(state)).expect("a writable file");
+        let state = state_file.path().to_str().expect("UTF-8");
+        plan(&["--state", state, "--daemon", path, "-o", "json"], "")
+    };
+    let said = asked(&[node("n1"), full("1"), own]);
+    assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    // Without a pod that goes, there is no room for the new one.
+    let said = asked(&[node("n1"), full("0")]);
+    assert_eq!(said.code, Some(1), "{}{}", said.stdout, said.stderr);
+    let refused = &json_of(&said)["then"]["refused"][0]["reason"];
+    let reason = "exceeded quota: team, requested: pods=1, used: pods=0, limited: pods=0";
+    assert_eq!(refused, reason, "{}", said.stdout);
+}
