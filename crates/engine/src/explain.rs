@@ -12,6 +12,7 @@ use crate::amounts::{at_least, at_most};
 use crate::cluster::Cluster;
 use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
+use crate::model::Quantity;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
 use crate::reason::{Conflict, LabelMismatch, Reason, Tally, Veto};
@@ -340,6 +341,16 @@ impl Cluster {
                 "no instance type meets the pool's requirements".to_owned()
             }
             PoolReason::Incompatible { reason, .. } => self.reason_detail(*reason),
+            PoolReason::LimitReached {
+                resource,
+                remaining,
+            } if remaining.is_negative() => format!(
+                "limit exceeded by {} {resource}",
+                change::format_quantity(
+                    resource,
+                    Quantity::default().saturating_sub(*remaining)
+                )
+            ),
             PoolReason::LimitReached {
                 resource,
                 remaining,

@@ -360,6 +360,26 @@ impl Change {
     }
 }
 
+impl Change {
+    /// Returns the change with what these pools' limits have left already taken off the amount by which a limit must be raised.
+    /// A limit that is exceeded has less than nothing left.
+    pub(super) fn beyond_what_is_left(self, pools: &[NodeTemplate]) -> Change {
+        match self {
+            Change::RaiseLimit {
+                pool,
+                resource,
+                by: Some(by),
+            } => {
+                let template = pools.iter().find(|template| template.pool == pool);
+                let left = template.and_then(|found| found.limits_remaining.get(&resource));
+                let by = Some(by.saturating_sub(left.copied().unwrap_or_default()));
+                Change::RaiseLimit { pool, resource, by }
+            }
+            other => other,
+        }
+    }
+}
+
 /// Returns the cost of demanding another value: low if the present one looks misspelt, and lower the fewer letters differ.
 /// Zones, Windows builds and hosts are never taken for misspellings, because those that differ by a letter are different
 /// things.

@@ -212,7 +212,10 @@ impl Cluster {
                     } => facts.prefixes.of_machine(today, pool, instance_type),
                 };
                 let changes = changes.into_iter();
-                let changes = changes.map(|change| change.with_addresses(on.clone()));
+                let changes = changes.map(|change| {
+                    let change = change.beyond_what_is_left(today);
+                    change.with_addresses(on.clone())
+                });
                 TrialResult::Placed(place, changes.collect())
             }
             refused => refused,

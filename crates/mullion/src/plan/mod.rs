@@ -126,6 +126,13 @@ fn remove(node: &str, question: &mut Question, state: &State) -> Result<(), Fail
             failure.hint(format!("there are {}", refusals::some_of(&nodes)))
         });
     }
+    if question.goes(node) {
+        let remark = format!("{node} is going already");
+        if !question.remarks.contains(&remark) {
+            question.remarks.push(remark);
+        }
+        return Ok(());
+    }
     let held = Objects::of(state, Timestamp::now())?.held_by(node);
     question.remove(node, state);
     question

@@ -114,8 +114,16 @@ impl Question {
         })
     }
 
-    /// Removes a node for this plan: its pods need other places.
+    /// Returns whether a node goes, now or in this plan, so that its pods are planned for already.
+    pub(super) fn goes(&self, node: &str) -> bool {
+        self.pools.leaving.iter().any(|own| own == node)
+    }
+
+    /// Removes a node for this plan: its pods need other places. A node that goes already stays among those that go.
     pub(super) fn remove(&mut self, node: &str, state: &State) {
+        if self.goes(node) {
+            return;
+        }
         let on_it = |pod: &&PodSpec| pod.node_name.as_deref() == Some(node) && moves(pod);
         for pod in state.pods.iter().filter(on_it) {
             self.names.insert(pod.key(), name(pod));

@@ -67,7 +67,12 @@ impl Scale {
             Some((kind, name, pods))
         });
         let (kind, name, pods) = parts.ok_or(ScaleError::Form)?;
-        let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
+        // kubectl takes `Deployment.apps` as well.
+        let named = kind.split('.').next().unwrap_or_default();
+        let named = named.to_ascii_lowercase();
+        let known = KINDS
+            .iter()
+            .find(|(_, names)| names.contains(&named.as_str()));
         let (kind, _) = known.ok_or_else(|| ScaleError::Kind(kind.to_owned()))?;
         let pods = pods.parse().ok().filter(|pods| *pods <= MOST_PODS);
         Ok(Scale {
@@ -234,6 +239,9 @@ mod tests {
                 pods: 200
             }
         );
+        for text in ["Deployment/web=200", "deployments.apps/web=200"] {
+            assert_eq!(Scale::parse(text), Ok(scale.clone()));
+        }
         for (text, why) in [
             ("web=3", "it must be KIND/NAME=N, as in deployment/web=200"),
             (

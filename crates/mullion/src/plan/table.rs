@@ -400,7 +400,15 @@ fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
     if let Some(pod) = first.filter(|_| !args.offline) {
         page.blank();
         let is_coming = report.coming.contains(pod);
-        page.dimmed(&format!("What would help: {}", why(pod, is_coming, args)));
+        let of_one = if is_coming {
+            " (for one pod of each workload, whatever becomes of the others)"
+        } else {
+            ""
+        };
+        page.dimmed(&format!(
+            "What would help: {}{of_one}",
+            why(pod, is_coming, args)
+        ));
     }
 }
 

@@ -3,7 +3,7 @@
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
     images::{ImageTable, Runs},
-    model::{PodSpec, PodTemplate},
+    model::{PodSpec, PodTemplate, label},
     remedy::{ChangedPlace, Facts, Remedy},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -174,6 +174,7 @@ impl<'a> Explainer<'a> {
                 explanation.costs = self.costs(&pod.template)?;
             }
             explanation.pools = self.pool_reasons(&key);
+            explanation.broken_pools = self.broken_pools(&pod.template);
         }
         // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs. A pod that makes
         // room by preemption needs none.
@@ -386,6 +387,16 @@ impl<'a> Explainer<'a> {
         let costs = costs(self.cluster, self.pools, bought.cloned().collect())?;
         self.costs.insert(template.clone(), costs.clone());
         Ok(costs)
+    }
+
+    /// Returns the pools that might buy a node for the pod if they were ready.
+    fn broken_pools(&self, pod: &PodTemplate) -> Vec<String> {
+        let selector = |key: &str| pod.node_selector.get(key).map(String::as_str);
+        let named = pod.os.as_deref().or_else(|| selector(label::OS));
+        let is_for_windows = named == Some("windows") || selector(label::WINDOWS_BUILD).is_some();
+        let broken = self.pools.broken.iter();
+        let own = broken.filter(|(_, is_windows)| *is_windows == is_for_windows);
+        own.map(|(pool, _)| self.pools.owner(pool)).collect()
     }
 
     fn pool_reasons(&self, key: &str) -> Vec<PoolReason> {

@@ -78,6 +78,9 @@ pub(super) struct Explanation {
     pub(super) costs: Option<Costs>,
     /// For each pool, why it buys no node.
     pub(super) pools: Vec<PoolReason>,
+    /// The pools that are not ready and might buy a node for the pod if they were, as in `NodePool linux`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) broken_pools: Vec<String>,
     /// The sets of changes that would place the pod, smallest first.
     pub(super) changes: Vec<ChangeSet>,
     /// The pod's scheduling gates, which hold it back on purpose and are easily overlooked.
@@ -131,6 +134,7 @@ impl Explanation {
             buys: None,
             costs: None,
             pools: Vec::new(),
+            broken_pools: Vec::new(),
             changes: Vec::new(),
             gates: Vec::new(),
         }
@@ -160,8 +164,8 @@ impl Explanation {
                 == (&other.images, &other.wrong_system, &other.wrong_values)
             && (&self.no_address, &self.awaits, &self.buys, &self.costs)
                 == (&other.no_address, &other.awaits, &other.buys, &other.costs)
-            && (&self.pools, &self.changes, &self.gates)
-                == (&other.pools, &other.changes, &other.gates)
+            && (&self.pools, &self.broken_pools) == (&other.pools, &other.broken_pools)
+            && (&self.changes, &self.gates) == (&other.changes, &other.gates)
     }
 
     /// Returns whether the pod has a place, will get one without any change by the user, or does not need one any more.

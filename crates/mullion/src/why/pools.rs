@@ -56,6 +56,9 @@ pub(crate) struct Pools {
     pub(crate) origins: BTreeMap<String, String>,
     /// The pools that buy nothing, each with the reason.
     pub(crate) unready: Vec<(String, String)>,
+    /// Those of them that something outside their own requirements keeps from buying, such as their class, and whether their nodes would be
+    /// Windows nodes.
+    pub(super) broken: Vec<(String, bool)>,
     /// The pending pods, which share the nodes that are bought.
     pub(crate) waiting: Vec<PodSpec>,
     /// The chunks of CapacityBuffers, which are planned like pending pods.
@@ -80,6 +83,15 @@ pub(crate) struct Pools {
     pub(crate) settings: provisioner::Settings,
     /// The namespace and name of each Windows pod that has an address.
     pub(crate) addressed: BTreeSet<(String, String)>,
+}
+
+/// Returns whether a pool's requirements ask for Windows nodes.
+fn is_windows(pool: &NodePool) -> bool {
+    let mut requirements = pool.spec.template.spec.requirements.iter();
+    requirements.any(|own| {
+        matches!(own.key.as_str(), labels::OS | labels::BETA_OS if own.values.iter().any(|value| value == labels::OS_WINDOWS))
+            || own.key == labels::WINDOWS_BUILD
+    })
 }
 
 /// An instance type that a pool's requirements allow, but that the pool does not buy.
@@ -208,6 +220,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         let market = match market {
             Ok(market) => market,
             Err(why) => {
+                found.broken.push((name.clone(), is_windows(pool)));
                 found.unready.push((name, why));
                 continue;
             }

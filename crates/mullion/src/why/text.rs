@@ -82,7 +82,7 @@ pub(super) fn text(
     pools(&mut page, explanation);
     let served = explanation.unserved.is_none();
     if served && !explanation.is_placed() || !explanation.changes.is_empty() {
-        changes(&mut page, explanation);
+        changes(&mut page, explanation, !like_it.is_empty());
     }
     if let Some(message) = &explanation.event {
         page.blank();
@@ -383,9 +383,24 @@ fn pools(page: &mut Page, explanation: &Explanation) {
     page.rows(&rows.collect::<Vec<_>>(), 0);
 }
 
-fn changes(page: &mut Page, explanation: &Explanation) {
+/// Prints the changes that would place the pod. `is_one_of_many` is whether other pods have the same explanation.
+fn changes(page: &mut Page, explanation: &Explanation, is_one_of_many: bool) {
     page.blank();
     let sets: &[ChangeSet] = &explanation.changes;
+    let broken = &explanation.broken_pools;
+    if !broken.is_empty() && !explanation.is_placed() {
+        let (are, may) = match broken.len() {
+            1 => ("is", "it may buy a node for the pod once that is mended"),
+            _ => ("are", "they may buy nodes for the pod once that is mended"),
+        };
+        page.paragraph(&format!(
+            "{} {are} not ready for the reason above: {may}.",
+            some_of(broken)
+        ));
+        if sets.is_empty() {
+            return;
+        }
+    }
     if sets.is_empty() {
         return page.paragraph(&match (&explanation.prerequisite, explanation.wrong_system) {
             (Some(needed), _) => format!("No change to the pod places it: {needed}."),
@@ -402,6 +417,8 @@ fn changes(page: &mut Page, explanation: &Explanation) {
     let title = if explanation.is_placed() {
         // For a pod that has a place, nothing else can need a change.
         "Its image does not start on that Windows build. Smallest change that helps:"
+    } else if is_one_of_many {
+        "Smallest change that places the first of them, which may not be enough for all:"
     } else {
         "Smallest change that places it:"
     };
