@@ -400,13 +400,14 @@ fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
     if let Some(pod) = first.filter(|_| !args.offline) {
         page.blank();
         let is_coming = report.coming.contains(pod);
-        let of_one = if is_coming {
-            " (for one pod of each workload, whatever becomes of the others)"
+        // `mullion why -f` asks about one pod of each workload, which may have a place although others have none.
+        let whom = if is_coming {
+            " one pod of each workload"
         } else {
             ""
         };
         page.dimmed(&format!(
-            "What would help: {}{of_one}",
+            "What would help{whom}: {}",
             why(pod, is_coming, args)
         ));
     }

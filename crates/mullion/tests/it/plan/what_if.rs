@@ -141,6 +141,20 @@ fn a_node_that_goes_has_its_pods_planned_for() {
     );
     assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
     insta::assert_snapshot!(said.stdout);
+    // A node that is named twice goes once.
+    let node = ["--remove-node", "ip-10-0-1-22"];
+    let asked = |nodes: &[&str]| {
+        let flags = ["--state", CLUSTER, "-o", "json"];
+        json_of(&plan(&[&flags[..], nodes].concat(), ""))
+    };
+    let (mut once, mut twice) = (asked(&node), asked(&[node, node].concat()));
+    let notes = twice["remarks"].take();
+    assert!(
+        notes.to_string().contains("ip-10-0-1-22 is going already"),
+        "{notes}"
+    );
+    once["remarks"].take();
+    assert_eq!(once, twice);
 }
 
 #[test]

@@ -371,3 +371,25 @@ fn what_planned_nodes_take_of_a_limit_is_not_there_for_a_changed_pod() {
     let (text, _, _) = said_of("web-1", json!(items));
     insta::assert_snapshot!(text);
 }
+
+#[test]
+fn a_pool_that_is_not_ready_is_named_to_pods_that_it_might_buy_for() {
+    let mut items = items();
+    for pool in &mut items[3..] {
+        pool["status"]["conditions"][0]["status"] = json!("False");
+    }
+    let large = json!({"requests": {"cpu": "3"}});
+    items.push(pod("linux", large.clone()));
+    let mut windows = pod("windows", large);
+    windows["spec"]["os"] = json!({"name": "windows"});
+    items.push(windows);
+    for name in ["linux", "windows"] {
+        let (text, code, data) = said_of(name, json!(items));
+        assert_eq!(code, Some(1), "{text}");
+        assert_eq!(data["brokenPools"], json!([format!("NodePool {name}")]));
+        let said = format!(
+            "NodePool {name} is not ready for the reason above: it may buy a node for the pod once that is mended."
+        );
+        assert!(text.replace('\n', " ").contains(&said), "{text}");
+    }
+}
