@@ -33,6 +33,13 @@ const BLOCKS: usize = 4;
 /// The longest line, in bytes.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
+/// Returns the text of an error about a line that is read as JSON. The line is one of a file, so the parser's own line number, which is
+/// always 1, is left out.
+pub(crate) fn syntax_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.replace(" at line 1 column ", " at column ")
+}
+
 /// The value with which a worker panicked.
 type Panic = Box<dyn Any + Send>;
 

@@ -28,13 +28,44 @@ impl CapacityPattern {
             .as_deref()
             .is_none_or(|name| name == option.instance_type)
             && self.zone.as_deref().is_none_or(|zone| zone == option.zone)
-            && match self.capacity_type {
-                Some(capacity_type) => capacity_type == option.capacity_type,
-                // Reserved capacity is kept free when a type is sold out, but it is lost with its zone.
-                None => {
-                    option.capacity_type != CapacityType::Reserved || self.instance_type.is_none()
-                }
-            }
+            && self.includes(option.capacity_type)
+    }
+
+    /// Returns whether the pattern matches offerings of a capacity type.
+    fn includes(&self, capacity_type: CapacityType) -> bool {
+        match self.capacity_type {
+            Some(named) => named == capacity_type,
+            // Reserved capacity is kept free when a type is sold out, but it is lost with its zone.
+            None => capacity_type != CapacityType::Reserved || self.instance_type.is_none(),
+        }
+    }
+
+    /// Returns the capacity types of which the pattern matches offerings.
+    fn capacity_types(&self) -> impl Iterator<Item = CapacityType> {
+        const ALL: [CapacityType; 3] = [
+            CapacityType::OnDemand,
+            CapacityType::Spot,
+            CapacityType::Reserved,
+        ];
+        ALL.into_iter().filter(|own| self.includes(*own))
+    }
+
+    /// Returns whether some offering matches both patterns.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let agree = |one: &Option<String>, other: &Option<String>| {
+            one.is_none() || other.is_none() || one == other
+        };
+        agree(&self.instance_type, &other.instance_type)
+            && agree(&self.zone, &other.zone)
+            && self.capacity_types().any(|own| other.includes(own))
+    }
+
+    /// Returns whether the pattern matches every offering that `other` matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        let covers = |one: &Option<String>, other: &Option<String>| one.is_none() || one == other;
+        covers(&self.instance_type, &other.instance_type)
+            && covers(&self.zone, &other.zone)
+            && other.capacity_types().all(|own| self.includes(own))
     }
 }
 

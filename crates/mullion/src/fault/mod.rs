@@ -279,8 +279,12 @@ impl Faults {
         // The node is looked up first: it may go once its fault has ended.
         let ended = self.located(known).await;
         let mut others = Vec::new();
-        for own in all.iter().filter(|own| own.name_any() != known.name_any()) {
-            others.push(self.located(own).await);
+        for fault in all.iter().filter(|own| own.name_any() != known.name_any()) {
+            // Only of an outage it matters where other instances have crashed.
+            others.push(match kind {
+                FaultKind::ZoneOutage => self.located(fault).await,
+                _ => Located { fault, zone: None },
+            });
         }
         let (api, name) = (self.api(), known.name_any());
         match api.delete(&name, &DeleteParams::default()).await {

@@ -1,7 +1,7 @@
 //! Finds what is still refused or stopped after a fault has ended, because other faults that are in force overlap with it.
 
 use mullion_api::fault::{FaultKind, IN_FORCE, SimulatedFault};
-use mullion_cloud::{CapacityType, sim::CapacityPattern};
+use mullion_cloud::sim::CapacityPattern;
 
 /// A fault in force that overlaps with one that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Located<'_> {
             }
             _ => {
                 let (own, ended) = (self.refused()?, ended.refused()?);
-                overlap(&own, &ended).then(|| covers(&own, &ended))
+                own.overlaps(&ended).then(|| own.covers(&ended))
             }
         }
     }
@@ -77,40 +77,6 @@ pub(super) fn remaining(ended: &Located<'_>, others: &[Located<'_>]) -> Vec<Rema
         })
     });
     kept.collect()
-}
-
-/// Returns whether some offering matches both patterns.
-fn overlap(one: &CapacityPattern, other: &CapacityPattern) -> bool {
-    let agree = |one: &Option<String>, other: &Option<String>| {
-        one.is_none() || other.is_none() || one == other
-    };
-    let types = capacity_types(other);
-    agree(&one.instance_type, &other.instance_type)
-        && agree(&one.zone, &other.zone)
-        && capacity_types(one).any(|kind| types.clone().any(|own| own == kind))
-}
-
-/// Returns whether every offering that `other` matches is matched by `one` too.
-fn covers(one: &CapacityPattern, other: &CapacityPattern) -> bool {
-    let covers = |one: &Option<String>, other: &Option<String>| one.is_none() || one == other;
-    let mut types = capacity_types(other);
-    covers(&one.instance_type, &other.instance_type)
-        && covers(&one.zone, &other.zone)
-        && types.all(|kind| capacity_types(one).any(|own| own == kind))
-}
-
-/// Returns the capacity types that a pattern matches. Reserved capacity stays when an instance type is sold out.
-fn capacity_types(pattern: &CapacityPattern) -> impl Iterator<Item = CapacityType> + Clone {
-    const ALL: [CapacityType; 3] = [
-        CapacityType::OnDemand,
-        CapacityType::Spot,
-        CapacityType::Reserved,
-    ];
-    let (named, names_type) = (pattern.capacity_type, pattern.instance_type.is_some());
-    ALL.into_iter().filter(move |kind| match named {
-        Some(named) => named == *kind,
-        None => *kind != CapacityType::Reserved || !names_type,
-    })
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ use mullion_engine::{
 };
 use serde::Deserialize;
 
-use crate::failure::{Failure, file_error};
+use crate::{
+    failure::{Failure, file_error},
+    lines,
+};
 
 /// The prefix of label keys that only the cloud provider sets. If an instance type lacks such a label, the label does not exist for its
 /// nodes; any other label it lacks may still be chosen by the NodePool.
@@ -112,11 +115,7 @@ pub(super) enum CaseError {
 impl fmt::Display for CaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // A case is one line of a file, so the parser's own line number would mislead.
-            CaseError::Form(error) => {
-                let error = error.to_string();
-                f.write_str(&error.replace(" at line 1 column ", " at column "))
-            }
+            CaseError::Form(error) => f.write_str(&lines::syntax_error(error)),
             CaseError::Price { name, usd } => write!(
                 f,
                 "{name} costs {usd}, which is no price in US dollars an hour"

@@ -35,11 +35,7 @@ pub(super) enum CaseError {
 impl fmt::Display for CaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The reader sees a line of the file and not a text with lines, so the parser's line number is left out.
-            CaseError::Form(error) => {
-                let error = error.to_string();
-                f.write_str(&error.replace(" at line 1 column ", " at column "))
-            }
+            CaseError::Form(error) => f.write_str(&lines::syntax_error(error)),
             CaseError::Object(why) => f.write_str(why),
             CaseError::Answer(error) => write!(f, "{error}"),
             CaseError::Model(error) => write!(f, "{error}"),

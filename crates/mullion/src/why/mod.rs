@@ -31,7 +31,7 @@ pub(crate) mod pod_owner;
 pub(crate) mod pools;
 pub(crate) mod rules;
 pub(crate) mod source;
-mod start;
+pub(crate) mod start;
 pub(crate) mod state;
 pub(crate) mod strict;
 pub(crate) mod template;

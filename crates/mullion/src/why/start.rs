@@ -344,10 +344,23 @@ fn conditions(status: &Value) -> Vec<Condition> {
 
 /// Returns whether a pod requests an address as a Windows pod and has none.
 fn awaits_address(pod: &Value) -> bool {
-    let mut containers = list(&pod["spec"]["containers"]);
+    has_network(pod) && requests_address(pod) && address(pod).is_none()
+}
+
+/// Returns the annotation that gives a Windows pod its address.
+pub(crate) fn address(pod: &Value) -> Option<&str> {
+    pod["metadata"]["annotations"][labels::PRIVATE_IPV4].as_str()
+}
+
+/// Returns whether a container of a pod requests an address, as EKS's webhook has Windows pods do.
+pub(crate) fn requests_address(pod: &Value) -> bool {
     let asks = |own: &Value| !own["resources"]["requests"][labels::PRIVATE_IPV4].is_null();
-    let has_one = pod["metadata"]["annotations"][labels::PRIVATE_IPV4].is_string();
-    !has_one && pod["spec"]["hostNetwork"] != true && containers.any(asks)
+    list(&pod["spec"]["containers"]).any(asks)
+}
+
+/// Returns whether a pod has a network of its own, so that it needs an address.
+pub(crate) fn has_network(pod: &Value) -> bool {
+    pod["spec"]["hostNetwork"] != true
 }
 
 #[cfg(test)]

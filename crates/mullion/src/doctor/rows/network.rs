@@ -12,10 +12,11 @@ use super::{
         snapshot::{Snapshot, Unknown, name_of, namespace_of},
     },
     instance_type, is_windows, list, nodes,
-    pods::{self, annotation, windows_pods},
+    pods::{self, windows_pods},
     selects,
     switches::settings,
 };
+use crate::why::start::address;
 
 /// Checks DOC12: the cluster has IPv4 addresses.
 pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Findings, Unknown> {
@@ -245,7 +246,7 @@ pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknow
         // subnet.
         let wanted = if is_on { "/32" } else { "/" };
         let is_other = |pod: &&&Value| {
-            annotation(pod).is_some_and(|text| {
+            address(pod).is_some_and(|text| {
                 let is_prefix = text.ends_with("/32");
                 is_prefix != (wanted == "/32")
             })

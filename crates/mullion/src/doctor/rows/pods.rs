@@ -22,6 +22,7 @@ use super::{
     nodes::has_settled,
     switches::settings,
 };
+use crate::why::start::{address, requests_address};
 
 /// How long a pod may be without an address, and how old facts from EC2 may be.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,20 +71,6 @@ pub(super) fn on_node<'a>(snapshot: &'a Snapshot, node: &str) -> Result<Vec<&'a 
 }
 
 /// Returns the address that the controller gave a pod, with its prefix length.
-pub(super) fn annotation(pod: &Value) -> Option<&str> {
-    pod["metadata"]["annotations"][labels::PRIVATE_IPV4].as_str()
-}
-
-/// Returns whether a pod requests an address.
-pub(super) fn requests_address(pod: &Value) -> bool {
-    list(&pod["spec"]["containers"])
-        .any(|own| own["resources"]["requests"][labels::PRIVATE_IPV4].is_string())
-}
-
-pub(super) fn needs_address(pod: &Value) -> bool {
-    pod["spec"]["hostNetwork"] != true
-}
-
 /// Returns whether a controller replaces a pod that is deleted.
 pub(super) fn is_replaced(pod: &Value) -> bool {
     const REPLACED: [&str; 4] = [
@@ -180,7 +167,7 @@ pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Findings, Unkno
     let pods = windows_pods(snapshot)?;
     let addressed: Vec<_> = pods
         .iter()
-        .filter_map(|pod| Some((*pod, annotation(pod)?)))
+        .filter_map(|pod| Some((*pod, address(pod)?)))
         .collect();
     let mut found = Findings::state(format!(
         "{} of Windows pods, each once",
@@ -318,7 +305,7 @@ pub(in super::super) fn what_the_controller_knows(
             .filter(|own| own.is_object());
         let Some(ipv4) = ipv4 else {
             let own = on_node(snapshot, name)?;
-            let used = own.iter().filter(|pod| annotation(pod).is_some()).count();
+            let used = own.iter().filter(|pod| address(pod).is_some()).count();
             parts.push(format!("{name}: {used} used"));
             continue;
         };
@@ -339,9 +326,7 @@ pub(in super::super) fn what_the_controller_knows(
             };
             let events = windows_pods(snapshot)?;
             let pods = events.into_iter().filter(|pod| {
-                pod["spec"]["nodeName"] == name
-                    && annotation(pod).is_none()
-                    && requests_address(pod)
+                pod["spec"]["nodeName"] == name && address(pod).is_none() && requests_address(pod)
             });
             found
                 .warn(format!(

@@ -12,15 +12,14 @@ use super::{
         report::{counted, few},
         snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
     },
-    pods::{
-        annotation, is_replaced, is_settled, needs_address, requests_address, title, windows_pods,
-    },
+    pods::{is_replaced, is_settled, title, windows_pods},
 };
+use crate::why::start::{address, has_network, requests_address};
 
 /// Checks DOC05: every Windows pod has an address, or waits for a good reason.
 pub(in super::super) fn check(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let pods = windows_pods(snapshot)?;
-    let pods: Vec<_> = pods.into_iter().filter(|pod| needs_address(pod)).collect();
+    let pods: Vec<_> = pods.into_iter().filter(|pod| has_network(pod)).collect();
     if pods.is_empty() {
         return Ok(Findings::not_needed("there is no Windows pod"));
     }
@@ -33,7 +32,7 @@ pub(in super::super) fn check(snapshot: &Snapshot) -> Result<Findings, Unknown> 
     // Without the permission to list Events, only the controller's message is missing below.
     let events = snapshot.all("Event");
     for pod in &pods {
-        if annotation(pod).is_some() {
+        if address(pod).is_some() {
             continue;
         }
         if !requests_address(pod) {
