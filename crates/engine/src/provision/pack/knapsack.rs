@@ -136,10 +136,16 @@ impl Knapsack {
         own.clear();
         own.extend(self.choices.iter().map(Choice::step));
         let mut beyond = 0.0;
-        // Summed from the end, because `beyond` is about a step and all later ones.
+        let mut rates = [0.0_f64; ROWS];
+        // From the end, because `beyond` and `rates` are about a step and all later ones.
         for step in own.iter_mut().rev() {
             beyond += step.excess * f64::from(step.most);
             step.beyond = beyond;
+            for (rate, request) in rates.iter_mut().zip(step.request) {
+                // Infinite for a pod that requests nothing of the resource: then it limits nothing.
+                *rate = rate.max(step.value / request as f64);
+            }
+            step.rates = rates;
         }
         let is_exact = self.search.all(&own, (room, left), enough, most_nodes);
         *steps(self) = own;
@@ -302,6 +308,7 @@ impl Choice {
             beyond: 0.0,
             density: self.density().min(1.0),
             most: self.most,
+            rates: [0.0; ROWS],
         }
     }
 }

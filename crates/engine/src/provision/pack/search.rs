@@ -31,6 +31,8 @@ pub(super) struct Step<const ROWS: usize> {
     pub(super) density: f64,
     /// The maximum number that fits or is wanted.
     pub(super) most: u32,
+    /// The most that pods of this step and later ones are worth for a unit of each resource.
+    pub(super) rates: [f64; ROWS],
 }
 
 /// A machine with some pods on it, of which the last is of the step at `place`.
@@ -57,6 +59,14 @@ impl<const ROWS: usize> Step<ROWS> {
         node.value + beyond + node.left * self.density
     }
 
+    /// Returns whether no filling with more of this step and later ones can be worth more than `best`, because one
+    /// resource alone does not allow it.
+    fn is_full(&self, node: &Node<ROWS>, best: f64) -> bool {
+        let missing = best - node.value;
+        let mut rooms = node.room.iter().zip(self.rates);
+        rooms.any(|(room, rate)| *room as f64 * rate <= missing)
+    }
+
     /// Returns what is left of a room when a pod of this step takes its part.
     fn rest(&self, room: &[i64; ROWS]) -> [i64; ROWS] {
         std::array::from_fn(|row| room[row] - self.request[row])
@@ -64,7 +74,9 @@ impl<const ROWS: usize> Step<ROWS> {
 
     /// Returns whether a room holds a pod of this step.
     fn fits(&self, room: &[i64; ROWS]) -> bool {
-        (0..ROWS).all(|row| self.request[row] <= room[row])
+        // The sign of the differences together, which takes no branch for each resource.
+        let rest = (0..ROWS).fold(0, |rest, row| rest | (room[row] - self.request[row]));
+        rest >= 0
     }
 }
 
@@ -112,6 +124,12 @@ impl Search {
         if self.nodes > self.most_nodes {
             return self.is_done(steps, &node, node.place, node.there);
         }
+        if steps
+            .get(node.place)
+            .is_some_and(|step| step.is_full(&node, self.best))
+        {
+            return true;
+        }
         let own = self.open.len();
         let end = self.open_for(steps, first, &node);
         let mut is_complete = true;
@@ -157,9 +175,11 @@ impl Search {
         node: &Node<ROWS>,
     ) -> usize {
         let own = self.open.len();
-        let mut stop = own;
-        for at in first..own {
-            let place = self.open[at];
+        self.open.resize(own + own - first, 0);
+        let (parents, open) = self.open.split_at_mut(own);
+        let parents = &parents[first..];
+        let (mut end, mut looked) = (0, 0);
+        for place in parents.iter().copied() {
             let step = &steps[place as usize];
             let count = if place as usize == node.place {
                 node.there
@@ -168,24 +188,23 @@ impl Search {
             };
             // Steps are sorted by density, so if this one cannot beat the best any more, no later one can.
             if step.most_from(node, count) <= self.best {
-                stop = at;
                 break;
             }
-            if count < step.most && step.fits(&node.room) {
-                self.open.push(place);
-            }
+            looked += 1;
+            // Whether a pod has room is hard to foresee for the processor, so the place is written in any case.
+            open[end] = place;
+            end += usize::from((count < step.most) & step.fits(&node.room));
         }
-        let end = self.open.len();
+        let mut len = end;
         // Most nodes are full and have none below them.
-        if end > own {
-            for at in stop..own {
-                let place = self.open[at];
-                if steps[place as usize].fits(&node.room) {
-                    self.open.push(place);
-                }
+        if end > 0 {
+            for place in parents[looked..].iter().copied() {
+                open[len] = place;
+                len += usize::from(steps[place as usize].fits(&node.room));
             }
         }
-        end
+        self.open.truncate(own + len);
+        own + end
     }
 
     /// Returns whether no filling of a node with more of the step at `place` or later ones can beat the best. `count` is

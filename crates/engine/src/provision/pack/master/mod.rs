@@ -9,30 +9,26 @@
 //! The second one has whole pods only, begins with the values of the first one and with its fillings, rounded, and
 //! its patterns are what is bought.
 
-use super::fill::{ALIKE, Filler, Weights};
+mod whole;
+
+use super::fill::{ALIKE, Filler};
 use super::knapsack::Knapsack;
 use super::rounding::pods;
 use super::simplex::{Column, EPSILON, Simplex};
-use super::{DIMENSIONS, Offer, Problem};
+use super::{Offer, Problem};
 
-/// The maximum numbers of rounds of looking for fillings: with fractions of pods, and with whole ones.
+/// The maximum number of rounds of looking for fillings with fractions of pods.
 const ROUNDS: usize = 400;
-const WHOLE_ROUNDS: usize = 60;
 /// The maximum number of steps of the simplex in a round.
 const STEPS: usize = 200;
 /// The relative error that sums may have.
 const ROUNDING: f64 = 1e-10;
-/// The relative distance from the bound at which the price of a program counts as solved: with fractions of pods, and
-/// with whole ones.
+/// The relative distance from the bound at which the price of the program with fractions of pods counts as solved.
 const NEAR: f64 = 0.0003;
-const WHOLE_NEAR: f64 = 0.004;
-/// The program with whole pods ends when `PATIENCE` rounds lowered its price by less than `LITTLE`.
-const PATIENCE: usize = 5;
-const LITTLE: f64 = 0.0005;
 /// The share of the best known values in those at which fillings are looked for; the rest are the program's own,
 /// which jump about while fillings are missing.
 const STEADY: f64 = 0.7;
-/// The number of fillings of whole pods that are looked at for one machine.
+/// The number of fillings of whole pods that are looked at for one machine to find the best one.
 const NODES: usize = 1000;
 /// An offer whose pods were worth less than `PROMISING` of its price is looked at in one of `SELDOM` rounds.
 const PROMISING: f64 = 0.95;
@@ -297,126 +293,6 @@ impl<'a> Program<'a> {
         }
         (most, added)
     }
-
-    /// Solves the program with whole pods. Returns the patterns that it buys, and how often.
-    fn integral_patterns(&mut self, best: &[f64], filler: &mut Filler<'_>) -> Vec<(Pattern, f64)> {
-        let problem = self.problem;
-        let mut simplex = Simplex::new(problem.items.len());
-        let mut patterns: Vec<Pattern> = Vec::new();
-        let mut known = std::mem::take(&mut self.patterns).into_iter().flatten();
-        for (item, own) in problem.items.iter().enumerate() {
-            // The first columns are the items' own machines in the order of items, so they are taken off in the same
-            // order.
-            let first = self.alone[item].and_then(|_| known.next());
-            let holds = first.as_ref().map(|first| holds(first, problem));
-            simplex.start(item, holds, f64::from(own.demand));
-            patterns.extend(first);
-        }
-        for pattern in known {
-            simplex.add(column_of(&pattern, problem));
-            patterns.push(pattern);
-        }
-        let demand = demand_of(problem);
-        for pattern in self.rounded(best, &demand, filler) {
-            simplex.add(column_of(&pattern, problem));
-            patterns.push(pattern);
-        }
-        let mixes = mixes(filler.shortage);
-        let least = self.worth(best);
-        let mut prices: Vec<f64> = Vec::new();
-        for round in 0..WHOLE_ROUNDS {
-            simplex.optimise(STEPS);
-            let price = simplex.price();
-            let before = round.checked_sub(PATIENCE).map(|before| prices[before]);
-            let is_slow = before.is_some_and(|before| price > before * (1.0 - LITTLE));
-            if is_slow || price <= least * (1.0 + WHOLE_NEAR) {
-                break;
-            }
-            prices.push(price);
-            let duals = simplex.duals();
-            let mixed = mixed(best, &duals);
-            let mut found = self.fillings(&mixed, &demand, &mixes, filler);
-            let gains = |pattern: &Pattern| {
-                let column = column_of(pattern, problem);
-                column.worth(&duals) > column.cost * (1.0 + LEAST_GAIN)
-            };
-            found.retain(gains);
-            // What the steadied values do not find, the program's own may.
-            if found.is_empty() {
-                found = self.fillings(&duals, &demand, &mixes, filler);
-                found.retain(gains);
-            }
-            if found.is_empty() {
-                break;
-            }
-            for pattern in found {
-                simplex.add(column_of(&pattern, problem));
-                patterns.push(pattern);
-            }
-        }
-        let bought = simplex.bought().into_iter();
-        bought
-            .map(|(column, times)| (patterns[column].clone(), times))
-            .collect()
-    }
-
-    /// Returns the first program's fillings without their fractions of pods, topped up with whole ones.
-    fn rounded(
-        &self,
-        values: &[f64],
-        demand: &[(usize, u32)],
-        filler: &mut Filler<'_>,
-    ) -> Vec<Pattern> {
-        let mut found = Vec::new();
-        for (column, index) in self.simplex.columns().iter().zip(&self.offers) {
-            let entries = column.entries.iter();
-            // The small addition undoes rounding: 2.9999999 pods are three.
-            let whole = entries.map(|(item, count)| (*item as usize, (count + 1e-6) as u32));
-            let mut pods: Vec<(usize, u32)> = whole.filter(|pod| pod.1 > 0).collect();
-            let offer = &self.problem.offers[*index];
-            if filler.top_up(offer, &pods, demand, values) {
-                pods = std::mem::take(&mut filler.taken);
-            }
-            if is_allowed(self.problem, offer, &pods) {
-                found.push(Pattern {
-                    offer: *index,
-                    pods,
-                });
-            }
-        }
-        found
-    }
-
-    /// Returns good fillings with whole pods of the offers that are nearly worth their price: a greedy one and one by
-    /// branch and bound.
-    fn fillings(
-        &mut self,
-        values: &[f64],
-        demand: &[(usize, u32)],
-        mixes: &[Weights],
-        filler: &mut Filler<'_>,
-    ) -> Vec<Pattern> {
-        let problem = self.problem;
-        let mut found = Vec::new();
-        for (index, market) in self.markets.iter().enumerate() {
-            if market.choices.is_empty() || market.last < PROMISING {
-                continue;
-            }
-            let offer = &problem.offers[index];
-            let pods = best_filling(offer, demand, values, mixes, filler);
-            found.push(Pattern { offer: index, pods });
-            let pods = (&market.choices[..], values);
-            let enough = PROMISING * offer.price as f64;
-            let most = self.knapsack.most(problem, offer, pods, enough, NODES);
-            if is_allowed(problem, offer, &most.pods) {
-                found.push(Pattern {
-                    offer: index,
-                    pods: most.pods,
-                });
-            }
-        }
-        found
-    }
 }
 
 /// The relative gain below which a filling does not enter the program.
@@ -458,50 +334,6 @@ fn column_of(pattern: &Pattern, problem: &Problem) -> Column {
 fn holds(pattern: &Pattern, problem: &Problem) -> (f64, f64) {
     let price = problem.offers[pattern.offer].price as f64;
     (price, f64::from(pattern.pods[0].1))
-}
-
-/// Fills a machine by the best of these weights, then exchanges pods on it.
-fn best_filling(
-    offer: &Offer,
-    demand: &[(usize, u32)],
-    values: &[f64],
-    mixes: &[Weights],
-    filler: &mut Filler<'_>,
-) -> Vec<(usize, u32)> {
-    let mut best: Option<(f64, &Weights)> = None;
-    let mut pods = Vec::new();
-    for weights in mixes {
-        let value = filler.fill(offer, demand, values, weights);
-        if best.is_none_or(|best| value > best.0) {
-            best = Some((value, weights));
-            pods.clone_from(&filler.taken);
-        }
-    }
-    filler.taken = pods;
-    if let Some((value, weights)) = best {
-        filler.exchange(offer, demand, (values, weights), value);
-    }
-    std::mem::take(&mut filler.taken)
-}
-
-/// The weights of cpu and memory in the size of a pod that are tried, beside those of the other resources.
-const MIXES: [(f64, f64); 6] = [
-    (1.0, 0.0),
-    (1.0, 0.1),
-    (1.0, 0.3),
-    (0.3, 1.0),
-    (0.1, 1.0),
-    (0.0, 1.0),
-];
-
-/// Returns the weights by which a machine is filled, each of which puts other pods first.
-fn mixes(shortage: Weights) -> Vec<Weights> {
-    let mixed = MIXES.iter().map(|(cpu, memory)| {
-        let mut weights = [0.05; DIMENSIONS];
-        (weights[0], weights[1]) = (*cpu, *memory);
-        weights
-    });
-    [ALIKE, shortage].into_iter().chain(mixed).collect()
 }
 
 /// Returns the cheapest way to place a pod of an item on a machine with nothing else on it.
