@@ -299,9 +299,13 @@ impl Cluster {
                 key,
                 skew,
                 max_skew,
+                fewest,
             } => {
+                let fewest = fewest.map_or(String::new(), |domain| {
+                    format!(", and {} has the fewest pods", self.text(domain))
+                });
                 format!(
-                    "{}: the skew would be {skew}, at most {max_skew} is allowed",
+                    "{}: the skew would be {skew}, at most {max_skew} is allowed{fewest}",
                     self.text(key)
                 )
             }

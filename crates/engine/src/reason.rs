@@ -287,6 +287,9 @@ pub enum Reason {
         skew: i64,
         /// The constraint's `maxSkew`.
         max_skew: i64,
+        /// A domain with the fewest pods that count, which no pod can join. Only plans look for it; `None` where several
+        /// hosts are the domains, or where there are fewer domains than `minDomains`.
+        fewest: Option<Symbol>,
     },
     /// The node lacks the topology key of a spread constraint.
     SpreadKeyMissing {
@@ -402,6 +405,7 @@ impl Reason {
                 key,
                 skew: 0,
                 max_skew,
+                fewest: None,
             },
             other => other,
         }

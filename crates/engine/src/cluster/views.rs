@@ -123,6 +123,18 @@ impl Cluster {
         view.expect("prepared before")
     }
 
+    /// Returns a domain with the fewest pods that count for a prepared class's spread constraint with this key; `None` if
+    /// the domains are hosts, or if there are fewer of them than `minDomains`.
+    pub(crate) fn emptiest_domain(&self, id: PodClassId, key: Symbol) -> Option<Symbol> {
+        let view = self.view(id);
+        let mut counts = view.hard.iter().chain(&view.soft);
+        let counts = counts.find(|counts| counts.rule.key == key && key != Symbol::HOSTNAME)?;
+        let is_emptiest = |domain: &Symbol| counts.pods_at(*domain) == counts.fewest();
+        // By name, because the domains have no order of their own.
+        let domains = counts.all_places().filter(is_emptiest);
+        domains.min_by_key(|domain| self.text(*domain))
+    }
+
     /// Gives a class the view of classes with the same viewpoint, or a new one.
     fn find_view(&mut self, id: PodClassId) {
         let defaults = self.objects.default_spread(

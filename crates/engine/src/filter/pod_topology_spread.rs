@@ -36,6 +36,7 @@ fn too_uneven(counts: &SpreadCounts, node: &Node) -> Option<Reason> {
         key,
         skew,
         max_skew,
+        fewest: None,
     })
 }
 

@@ -10,6 +10,7 @@ use super::{PoolReason, PoolRefusal, PreferencePolicy, units};
 use crate::class::PodClassId;
 use crate::intern::Symbol;
 use crate::model::ResourceMap;
+use crate::reason::Reason;
 use crate::resources::Amounts;
 
 impl Solver<'_> {
@@ -233,7 +234,14 @@ impl Solver<'_> {
         };
         let mut refusals = Vec::with_capacity(self.catalogs.len());
         for index in 0..self.catalogs.len() {
-            if let Err(reason) = self.try_open(index, pod, &topology) {
+            if let Err(mut reason) = self.try_open(index, pod, &topology) {
+                if let PoolReason::Topology {
+                    reason: Reason::Spread { key, fewest, .. },
+                    ..
+                } = &mut reason
+                {
+                    *fewest = self.cluster.emptiest_domain(pod.class, *key);
+                }
                 refusals.push(PoolRefusal {
                     pool: self.catalogs[index].pool.clone(),
                     reason,

@@ -351,6 +351,7 @@ impl Choice<'_> {
                         key,
                         skew,
                         max_skew,
+                        fewest: None,
                     },
                 ));
             }
