@@ -36,7 +36,7 @@ pub(crate) mod state;
 pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
-mod unready;
+pub(crate) mod unready;
 mod unused;
 mod unused_notes;
 pub(crate) mod world;
