@@ -201,7 +201,9 @@ impl NodeStanding {
         }
         match self.taints.as_slice() {
             [] => {}
-            [one] => page.paragraph(&format!("Taint {one} keeps pods off that do not tolerate it.")),
+            [one] => page.paragraph(&format!(
+                "Taint {one} keeps pods off that do not tolerate it."
+            )),
             several => page.paragraph(&format!(
                 "Taints keep pods off that do not tolerate all of them: {}.",
                 several.join(", ")
