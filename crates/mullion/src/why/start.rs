@@ -1,4 +1,5 @@
-//! Says why a pod that is bound to a node does not run: what its status says of its containers and conditions, and what its events say.
+//! Says why a pod that is bound to a node does not run or is not ready: what its status says of its containers and conditions, and what its
+//! events say.
 //!
 //! Kubelets write the reasons of single containers into the status, those of volumes and of the sandbox into events only.
 
@@ -17,7 +18,14 @@ const WAITING: &str = "waiting";
 const RUNNING: &str = "running";
 const TERMINATED: &str = "terminated";
 
-/// What is said of a bound pod that does not run.
+/// The reasons of failed pods that their kubelet refused because the node is of another operating system or has other labels than they ask for.
+const OF_ANOTHER_NODE: [&str; 3] = [
+    "NodeAffinity",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+];
+
+/// What is said of a bound pod that does not run, is not ready, or has failed as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Start {
@@ -31,8 +39,17 @@ pub(super) struct Start {
     /// How many init containers there are, and how many of them are done; `None` for a pod without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     init_containers: Option<Progress>,
+    /// Why the pod as a whole has failed, as its kubelet refused or evicted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<Condition>,
     /// The containers that wait, and init containers that have not ended well.
     containers: Vec<Container>,
+    /// The containers that run and are not ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unready: Vec<Unready>,
+    /// The readiness gates whose condition is not true.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gates: Vec<Gate>,
     /// The conditions about the pod's start that are not true.
     conditions: Vec<Condition>,
     /// Whether the pod requests an address as a Windows pod and has none yet.
@@ -66,6 +83,29 @@ struct Container {
     /// The exit code of the last run.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_exit_code: Option<i64>,
+}
+
+/// A container that runs and is not ready.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Unready {
+    name: String,
+    /// The probe that has not succeeded, as in `readiness probe (HTTP GET /healthz on port 8080)`; `None` if the container has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<String>,
+}
+
+/// A readiness gate of the pod that keeps it from being ready.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Gate {
+    condition_type: String,
+    /// The status of the condition; `None` if nobody has set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
 }
 
 /// A condition of the pod that is not true.
@@ -103,10 +143,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Returns the namespace and the name of the pod that an Event warns about, and the warning; `None` for other Events. Warnings about a single
-/// container are left out, because the pod's status says the same.
+/// container are left out, because the pod's status says the same, but for those about probes.
 pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
     let about = &event["involvedObject"];
-    let is_of_pod = about["kind"] == "Pod" && about["fieldPath"].as_str().is_none_or(str::is_empty);
+    let of_whole = about["fieldPath"].as_str().is_none_or(str::is_empty);
+    let is_of_pod = about["kind"] == "Pod" && (of_whole || event["reason"] == "Unhealthy");
     // A pod that is bound has been scheduled, whatever went wrong before.
     if event["type"] != "Warning" || !is_of_pod || event["reason"] == "FailedScheduling" {
         return None;
@@ -128,21 +169,50 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
 }
 
 impl Start {
-    /// Reads the status of a pod; `None` for a pod without a node, one that runs and one that has finished.
+    /// Reads the status of a pod; `None` for a pod without a node, one that is ready and one that has finished by itself.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         let (spec, status) = (&pod["spec"], &pod["status"]);
         let phase = text(&status["phase"]);
         let is_bound = spec["nodeName"]
             .as_str()
             .is_some_and(|node| !node.is_empty());
-        if !is_bound || matches!(phase.as_str(), "Succeeded" | "Failed") {
+        if !is_bound || phase == "Succeeded" {
             return None;
+        }
+        if phase == "Failed" {
+            // Where containers have failed, the pod has no reason of its own.
+            let reason = text(&status["reason"]);
+            return (!reason.is_empty()).then(|| Start {
+                uid: text(&pod["metadata"]["uid"]),
+                phase,
+                failed: Some(Condition {
+                    kind: "Failed".to_owned(),
+                    reason,
+                    message: text(&status["message"]),
+                }),
+                ..Start::default()
+            });
         }
         let inits = init_containers(spec, status);
         let apps = list(&status["containerStatuses"]).filter_map(|own| waiting(own, false));
         let apps: Vec<_> = apps.collect();
-        if phase != "Pending" && apps.is_empty() {
+        let readiness = (phase == "Running" && pod["metadata"]["deletionTimestamp"].is_null())
+            .then(|| Readiness::of(spec, status))
+            .unwrap_or_default();
+        if phase != "Pending" && apps.is_empty() && readiness.is_ready() {
             return None;
+        }
+        let Readiness {
+            unready,
+            gates,
+            ready,
+        } = readiness;
+        let is_gate = |own: &Condition| gates.iter().any(|gate| gate.condition_type == own.kind);
+        let mut conditions = conditions(status);
+        conditions.retain(|own| !is_gate(own));
+        // The summary is said where nothing else says more.
+        if apps.is_empty() && unready.is_empty() && gates.is_empty() {
+            conditions.extend(ready);
         }
         // While init containers are not done, the others wait for their turn.
         let progress = inits.as_ref().map(|(progress, _)| *progress);
@@ -158,7 +228,10 @@ impl Start {
             containers: containers
                 .chain(apps.into_iter().filter(has_turn))
                 .collect(),
-            conditions: conditions(status),
+            conditions,
+            unready,
+            gates,
+            failed: None,
             awaits_address: awaits_address(pod),
             events: Vec::new(),
         })
@@ -179,10 +252,17 @@ impl Start {
 
     /// Returns the sentence that says that the pod, or a part of it, does not run, without a full stop.
     pub(super) fn summary(&self) -> String {
+        if let Some(failed) = &self.failed {
+            let why = words([&failed.reason, &failed.message]);
+            return format!("It has failed and is not started again{why}");
+        }
         match self.init_containers {
             Some(Progress { done, all }) if done < all => {
                 let are = if done == 1 { "is" } else { "are" };
                 format!("It does not run yet: {done} of its {all} init containers {are} done")
+            }
+            _ if self.phase == "Running" && self.containers.is_empty() => {
+                "It runs and is not ready".to_owned()
             }
             _ if self.phase == "Running" && self.some_run => {
                 "Not all of its containers run".to_owned()
@@ -201,6 +281,23 @@ impl Start {
                 open.into_iter().partition(|own| own.is_like(first));
             all.push(described(&alike));
             open = others;
+        }
+        for own in &self.unready {
+            let name = &own.name;
+            all.push(match &own.probe {
+                Some(probe) => {
+                    format!("container {name} runs and is not ready: its {probe} has not succeeded")
+                }
+                None => format!("container {name} runs and is not ready"),
+            });
+        }
+        for own in &self.gates {
+            let gate = &own.condition_type;
+            let why = words([&own.reason, &own.message]);
+            all.push(match &own.status {
+                Some(status) => format!("readiness gate {gate}: its condition is {status}{why}"),
+                None => format!("readiness gate {gate}: nobody has set its condition"),
+            });
         }
         if self.awaits_address {
             all.push(format!(
@@ -222,6 +319,122 @@ impl Start {
         }
         all
     }
+
+    /// Returns what the user can do, as a sentence without a full stop; `None` where the reasons say it.
+    pub(super) fn advice(&self) -> Option<&'static str> {
+        if let Some(failed) = &self.failed {
+            let is_of_another = OF_ANOTHER_NODE.contains(&failed.reason.as_str());
+            return is_of_another.then_some(
+                "Its node is none that it asks for: remove spec.nodeName, or name the node's operating system in the node selector (kubernetes.io/os) and in spec.os.name, and create it anew",
+            );
+        }
+        if !self.unready.is_empty() {
+            Some(
+                "Services send it no traffic until it is ready: `kubectl describe pod` shows what its probes are answered, `kubectl logs` what its containers say",
+            )
+        } else if !self.gates.is_empty() {
+            Some(
+                "Services send it no traffic until it is ready: see that the controller of the readiness gate runs, which sets the condition in the pod's status",
+            )
+        } else {
+            None
+        }
+    }
+}
+
+/// How far a running pod is from being ready.
+#[derive(Default)]
+struct Readiness {
+    unready: Vec<Unready>,
+    gates: Vec<Gate>,
+    /// The condition Ready, if it is False.
+    ready: Option<Condition>,
+}
+
+impl Readiness {
+    fn of(spec: &Value, status: &Value) -> Self {
+        let mut unready = Vec::new();
+        for (specs, statuses) in [
+            ("initContainers", "initContainerStatuses"),
+            ("containers", "containerStatuses"),
+        ] {
+            for own in list(&status[statuses]) {
+                let is_unready = own["state"][RUNNING].is_object() && own["ready"] == false;
+                let spec = list(&spec[specs]).find(|spec| spec["name"] == own["name"]);
+                // Of init containers, sidecars alone are asked whether they are ready.
+                let counts = specs == "containers"
+                    || spec.is_some_and(|spec| spec["restartPolicy"] == "Always");
+                if is_unready && counts {
+                    unready.push(Unready {
+                        name: text(&own["name"]),
+                        probe: spec.and_then(|spec| open_probe(spec, own)),
+                    });
+                }
+            }
+        }
+        let condition = |kind: &Value| list(&status["conditions"]).find(|own| own["type"] == *kind);
+        let gates = list(&spec["readinessGates"]).filter_map(|gate| {
+            let kind = &gate["conditionType"];
+            let condition = condition(kind);
+            let is_true = condition.is_some_and(|own| own["status"] == "True");
+            (!is_true).then(|| Gate {
+                condition_type: text(kind),
+                status: condition.map(|own| text(&own["status"])),
+                reason: condition.map_or_else(String::new, |own| text(&own["reason"])),
+                message: condition.map_or_else(String::new, |own| text(&own["message"])),
+            })
+        });
+        let ready = condition(&Value::from("Ready")).filter(|own| own["status"] == "False");
+        Readiness {
+            unready,
+            gates: gates.collect(),
+            ready: ready.map(|own| Condition {
+                kind: "Ready".to_owned(),
+                reason: text(&own["reason"]),
+                message: text(&own["message"]),
+            }),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.unready.is_empty() && self.gates.is_empty() && self.ready.is_none()
+    }
+}
+
+/// Returns the probe that keeps a running container from being ready.
+fn open_probe(spec: &Value, status: &Value) -> Option<String> {
+    // Until the startup probe has succeeded, no other probe is tried.
+    let is_starting = spec["startupProbe"].is_object() && status["started"] == false;
+    let (name, probe) = if is_starting {
+        ("startup", &spec["startupProbe"])
+    } else {
+        ("readiness", &spec["readinessProbe"])
+    };
+    let port = |port: &Value| match port {
+        Value::String(name) => name.clone(),
+        other => other.to_string(),
+    };
+    let command = |command: &Value| {
+        let words = list(command).filter_map(Value::as_str);
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let asks = match probe {
+        Value::Object(own) if own.contains_key("httpGet") => {
+            let get = &probe["httpGet"];
+            let path = get["path"].as_str().unwrap_or("/");
+            format!("HTTP GET {path} on port {}", port(&get["port"]))
+        }
+        Value::Object(own) if own.contains_key("tcpSocket") => {
+            format!("TCP port {}", port(&probe["tcpSocket"]["port"]))
+        }
+        Value::Object(own) if own.contains_key("grpc") => {
+            format!("gRPC on port {}", port(&probe["grpc"]["port"]))
+        }
+        Value::Object(own) if own.contains_key("exec") => command(&probe["exec"]["command"]),
+        Value::Object(_) => return Some(format!("{name} probe")),
+        _ => return None,
+    };
+    Some(format!("{name} probe ({asks})"))
 }
 
 impl Container {
@@ -446,6 +659,56 @@ mod tests {
         assert_eq!(said(&pod(json!({}), json!({"phase": "Failed"}))), [""; 0]);
         let unbound = json!({"spec": {}, "status": {"phase": "Pending"}});
         assert_eq!(said(&unbound), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_that_runs_and_is_not_ready_names_its_probes_and_gates() {
+        let spec = json!({
+            "readinessGates": [{"conditionType": "a.example/one"}, {"conditionType": "a.example/two"}],
+            "containers": [
+                {"name": "a", "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}}},
+                {"name": "b", "readinessProbe": {"tcpSocket": {"port": "web"}}, "startupProbe": {"exec": {"command": ["up", "-q"]}}},
+                {"name": "c"}, {"name": "d"},
+            ],
+        });
+        let runs = |name: &str, ready: bool| json!({"name": name, "ready": ready, "started": name != "b", "state": {"running": {}}});
+        let status = json!({"phase": "Running", "conditions": [
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+            {"type": "ContainersReady", "status": "False"},
+            {"type": "a.example/two", "status": "False", "message": "no target"},
+        ], "containerStatuses": [runs("a", false), runs("b", false), runs("c", true), runs("d", false)]});
+        assert_eq!(
+            said(&pod(spec, status)),
+            [
+                "It runs and is not ready",
+                "container a runs and is not ready: its readiness probe (HTTP GET /healthz on port 8080) has not succeeded",
+                "container b runs and is not ready: its startup probe (up -q) has not succeeded",
+                "container d runs and is not ready",
+                "readiness gate a.example/one: nobody has set its condition",
+                "readiness gate a.example/two: its condition is False: no target",
+            ]
+        );
+        let lost = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]});
+        assert_eq!(
+            said(&pod(json!({}), lost)),
+            [
+                "It runs and is not ready",
+                "condition Ready is False: NodeLost"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pod_that_its_kubelet_refused_says_so() {
+        let status = json!({"phase": "Failed", "reason": "PodOSSelectorNodeLabelDoesNotMatch", "message": "Failed to admit pod"});
+        let refused = pod(json!({"os": {"name": "windows"}}), status);
+        let why = "It has failed and is not started again: PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod";
+        assert_eq!(said(&refused), [why]);
+        let advice = Start::of(&refused).and_then(|start| start.advice());
+        assert!(
+            advice.is_some_and(|own| own.starts_with("Its node is none that it asks for")),
+            "{advice:?}"
+        );
     }
 
     #[test]
