@@ -170,9 +170,11 @@ mod tests {
         for (name, fields) in STRUCTS.iter() {
             for (field, kind) in fields {
                 let item = kind.trim_start_matches(['[', ']', '{', '}']);
-                let is_plain =
-                    ["string", "int", "number", "bool", "any", "taints"].contains(&item);
-                assert!(is_plain || STRUCTS.contains_key(item), "{name}.{field} {kind}");
+                let is_plain = ["string", "int", "number", "bool", "any", "taints"].contains(&item);
+                assert!(
+                    is_plain || STRUCTS.contains_key(item),
+                    "{name}.{field} {kind}"
+                );
             }
         }
     }

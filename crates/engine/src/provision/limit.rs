@@ -211,7 +211,10 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         let machines = [machine(2, true), machine(8, true)];
-        assert_eq!(reached(&[("cpu", -4), ("nodes", 0)], &machines), ["cpu", "nodes"]);
+        assert_eq!(
+            reached(&[("cpu", -4), ("nodes", 0)], &machines),
+            ["cpu", "nodes"]
+        );
         // The large machine alone exceeds the limit of CPUs.
         assert_eq!(reached(&[("cpu", 4), ("nodes", 0)], &machines), ["nodes"]);
         assert_eq!(reached(&[("cpu", 4), ("nodes", 1)], &machines), [""; 0]);

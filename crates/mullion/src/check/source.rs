@@ -119,14 +119,15 @@ impl Text {
     }
 }
 
-/// Returns whether a document is meant as a Kubernetes object: the document has a kind and an apiVersion, or one of them, or metadata with a
-/// name. Without an apiVersion, what kustomize reads is not.
+/// Returns whether a document is meant as a Kubernetes object. Other programs have files with a kind or an apiVersion alone, but without metadata
+/// and spec.
 fn is_meant_as_object(object: &Object) -> bool {
+    let has = |field: &str| object.value[field].is_object();
     match (object.kind(), object.api_version()) {
         ("", "") => object.value["metadata"]["name"].is_string(),
-        // Files of kustomize may leave their apiVersion out; the metadata of a chart has no kind.
-        ("Kustomization" | "Component", "") | ("", "v2") => false,
-        ("", _) => object.value["metadata"].is_object(),
+        // Files of kustomize may leave their apiVersion out.
+        ("Kustomization" | "Component", "") => false,
+        ("", _) | (_, "") => has("metadata") || has("spec"),
         _ => true,
     }
 }

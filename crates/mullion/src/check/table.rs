@@ -603,7 +603,7 @@ pub(super) static GROUPS: [Group; 8] = [
                 Error,
                 Words,
                 "an object without a kind or an apiVersion",
-                "`kubectl apply` refuses the object, as neither its fields nor the place where it is stored are known without them. Documents that are no objects (no kind, no apiVersion and no name in `metadata`) and files of kustomize are passed over.",
+                "`kubectl apply` refuses the object, as neither its fields nor the place where it is stored are known without them. Documents with neither `metadata` nor `spec`, which are for other programs, and files of kustomize are passed over.",
                 "https://kubernetes.io/docs/concepts/overview/working-with-objects/#required-fields",
             ),
         ],

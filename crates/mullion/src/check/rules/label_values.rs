@@ -16,12 +16,7 @@ use crate::check::{
 };
 
 const OS_LABELS: [&str; 2] = [labels::OS, labels::BETA_OS];
-const LABELS: [&str; 4] = [
-    labels::OS,
-    labels::BETA_OS,
-    labels::ARCH,
-    labels::BETA_ARCH,
-];
+const LABELS: [&str; 4] = [labels::OS, labels::BETA_OS, labels::ARCH, labels::BETA_ARCH];
 /// The architectures for which Kubernetes is released, and those for which others build it (Go's names).
 const ARCHITECTURES: [&str; 10] = [
     "amd64", "arm64", "arm", "386", "ppc64le", "s390x", "riscv64", "loong64", "mips64le", "ppc64",
@@ -57,7 +52,13 @@ pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
             (false, _) => LabelEffect::OthersCount,
         };
         let at = path.key("matchExpressions");
-        expressions(&at, &value["matchExpressions"], otherwise, pod.object, found);
+        expressions(
+            &at,
+            &value["matchExpressions"],
+            otherwise,
+            pod.object,
+            found,
+        );
     }
     // The scheduler does not read this field, and the API server knows two values.
     if let Some(name) = pod.spec["os"]["name"].as_str()

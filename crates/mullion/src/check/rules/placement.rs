@@ -37,21 +37,24 @@ pub(super) struct AffinityTerm<'a> {
 /// Returns the terms of a pod's node affinity, required ones first.
 pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
     let affinity = &pod.spec["affinity"]["nodeAffinity"];
-    let required =
-        &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"];
     let at = pod.at(&REQUIRED);
-    let required = list(required).enumerate().map(|(index, value)| AffinityTerm {
-        path: at.index(index),
-        value,
-        is_preferred: false,
-    });
+    let required = list(required)
+        .enumerate()
+        .map(|(index, value)| AffinityTerm {
+            path: at.index(index),
+            value,
+            is_preferred: false,
+        });
     let at = pod.at(&PREFERRED);
-    let preferred = list(preferred).enumerate().map(|(index, term)| AffinityTerm {
-        path: at.index(index).key("preference"),
-        value: &term["preference"],
-        is_preferred: true,
-    });
+    let preferred = list(preferred)
+        .enumerate()
+        .map(|(index, term)| AffinityTerm {
+            path: at.index(index).key("preference"),
+            value: &term["preference"],
+            is_preferred: true,
+        });
     required.chain(preferred).collect()
 }
 

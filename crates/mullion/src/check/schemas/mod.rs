@@ -425,7 +425,10 @@ mod tests {
         let [(path, expected, why)] = found.as_slice() else {
             panic!("{found:?}");
         };
-        assert_eq!((path.as_str(), *expected), ("spec.replicas", "a whole number"));
+        assert_eq!(
+            (path.as_str(), *expected),
+            ("spec.replicas", "a whole number")
+        );
         assert!(
             why.starts_with("json: cannot unmarshal string into Go struct field"),
             "{why}"

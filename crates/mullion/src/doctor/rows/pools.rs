@@ -203,7 +203,8 @@ fn class_of(pool: &Value) -> &str {
 /// Returns whether nothing but its class keeps a pool from being ready.
 fn has_class_alone(pool: &Value) -> bool {
     let mut conditions = list(&pool["status"]["conditions"]);
-    !conditions.any(|own| own["type"] == condition::VALIDATION_SUCCEEDED && own["status"] == "False")
+    !conditions
+        .any(|own| own["type"] == condition::VALIDATION_SUCCEEDED && own["status"] == "False")
 }
 
 /// Returns whether a pool buys Windows nodes: by its requirements, or by the images of its class.
