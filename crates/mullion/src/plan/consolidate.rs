@@ -1,9 +1,9 @@
 //! Answers `mullion plan --consolidate`: which nodes should be removed, what each move saves and disturbs, and why the other nodes stay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use mullion_controllers::disruption::{candidate::LEAVING, consolidation};
+use mullion_controllers::disruption::consolidation;
 use mullion_engine::{
     Unschedulable,
     disrupt::{Consolidation, Move, Moves},
@@ -119,8 +119,7 @@ pub(super) async fn ask(
         closed,
         stays,
     } = objects.find(&question.pools.markets, &hosts);
-    let marked = stays.iter().filter(|(_, why)| why == LEAVING);
-    let marked: BTreeSet<&String> = marked.map(|(node, _)| node).collect();
+    let marked = objects.leaving();
     let goes = |node: &String| marked.contains(node) || question.goes(node);
     let leaving = state
         .nodes()

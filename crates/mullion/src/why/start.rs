@@ -196,9 +196,12 @@ impl Start {
         let inits = init_containers(spec, status);
         let apps = list(&status["containerStatuses"]).filter_map(|own| waiting(own, false));
         let apps: Vec<_> = apps.collect();
-        let readiness = (phase == "Running" && pod["metadata"]["deletionTimestamp"].is_null())
-            .then(|| Readiness::of(spec, status))
-            .unwrap_or_default();
+        let is_leaving = !pod["metadata"]["deletionTimestamp"].is_null();
+        let readiness = if phase == "Running" && !is_leaving {
+            Readiness::of(spec, status)
+        } else {
+            Readiness::default()
+        };
         if phase != "Pending" && apps.is_empty() && readiness.is_ready() {
             return None;
         }
