@@ -29,6 +29,7 @@ pub(crate) mod placement;
 mod pod_facts;
 pub(crate) mod pod_owner;
 pub(crate) mod pools;
+mod readiness;
 pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod start;

@@ -9,13 +9,15 @@ use mullion_api::labels;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::readiness::{Gate, Readiness, Unready};
+
 /// The number of events that are kept, the last ones.
 const MOST_EVENTS: usize = 3;
 /// The waiting reasons of containers whose turn has not come: those of the pod, or of init containers before them, say more.
 const NO_TURN: [&str; 2] = ["PodInitializing", "ContainerCreating"];
 /// The states of a container.
 const WAITING: &str = "waiting";
-const RUNNING: &str = "running";
+pub(super) const RUNNING: &str = "running";
 const TERMINATED: &str = "terminated";
 
 /// The reasons of failed pods that their kubelet refused because the node is of another operating system or has other labels than they ask for.
@@ -85,38 +87,15 @@ struct Container {
     last_exit_code: Option<i64>,
 }
 
-/// A container that runs and is not ready.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Unready {
-    name: String,
-    /// The probe that has not succeeded, as in `readiness probe (HTTP GET /healthz on port 8080)`; `None` if the container has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    probe: Option<String>,
-}
-
-/// A readiness gate of the pod that keeps it from being ready.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Gate {
-    condition_type: String,
-    /// The status of the condition; `None` if nobody has set it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
-}
-
 /// A condition of the pod that is not true.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Condition {
+pub(super) struct Condition {
     #[serde(rename = "type")]
-    kind: String,
+    pub(super) kind: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
+    pub(super) reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
+    pub(super) message: String,
 }
 
 /// A warning about a pod.
@@ -134,11 +113,13 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn text(value: &Value) -> String {
+/// Returns a text, which is empty if the value is none.
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+/// Returns the items of a list; none if the value is no list.
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
@@ -285,23 +266,8 @@ impl Start {
             all.push(described(&alike));
             open = others;
         }
-        for own in &self.unready {
-            let name = &own.name;
-            all.push(match &own.probe {
-                Some(probe) => {
-                    format!("container {name} runs and is not ready: its {probe} has not succeeded")
-                }
-                None => format!("container {name} runs and is not ready"),
-            });
-        }
-        for own in &self.gates {
-            let gate = &own.condition_type;
-            let why = words([&own.reason, &own.message]);
-            all.push(match &own.status {
-                Some(status) => format!("readiness gate {gate}: its condition is {status}{why}"),
-                None => format!("readiness gate {gate}: nobody has set its condition"),
-            });
-        }
+        all.extend(self.unready.iter().map(Unready::sentence));
+        all.extend(self.gates.iter().map(Gate::sentence));
         if self.awaits_address {
             all.push(format!(
                 "it has no address yet: the annotation {} is missing",
@@ -345,101 +311,6 @@ impl Start {
     }
 }
 
-/// How far a running pod is from being ready.
-#[derive(Default)]
-struct Readiness {
-    unready: Vec<Unready>,
-    gates: Vec<Gate>,
-    /// The condition Ready, if it is False.
-    ready: Option<Condition>,
-}
-
-impl Readiness {
-    fn of(spec: &Value, status: &Value) -> Self {
-        let mut unready = Vec::new();
-        for (specs, statuses) in [
-            ("initContainers", "initContainerStatuses"),
-            ("containers", "containerStatuses"),
-        ] {
-            for own in list(&status[statuses]) {
-                let is_unready = own["state"][RUNNING].is_object() && own["ready"] == false;
-                let spec = list(&spec[specs]).find(|spec| spec["name"] == own["name"]);
-                // Of init containers, sidecars alone are asked whether they are ready.
-                let counts = specs == "containers"
-                    || spec.is_some_and(|spec| spec["restartPolicy"] == "Always");
-                if is_unready && counts {
-                    unready.push(Unready {
-                        name: text(&own["name"]),
-                        probe: spec.and_then(|spec| open_probe(spec, own)),
-                    });
-                }
-            }
-        }
-        let condition = |kind: &Value| list(&status["conditions"]).find(|own| own["type"] == *kind);
-        let gates = list(&spec["readinessGates"]).filter_map(|gate| {
-            let kind = &gate["conditionType"];
-            let condition = condition(kind);
-            let is_true = condition.is_some_and(|own| own["status"] == "True");
-            (!is_true).then(|| Gate {
-                condition_type: text(kind),
-                status: condition.map(|own| text(&own["status"])),
-                reason: condition.map_or_else(String::new, |own| text(&own["reason"])),
-                message: condition.map_or_else(String::new, |own| text(&own["message"])),
-            })
-        });
-        let ready = condition(&Value::from("Ready")).filter(|own| own["status"] == "False");
-        Readiness {
-            unready,
-            gates: gates.collect(),
-            ready: ready.map(|own| Condition {
-                kind: "Ready".to_owned(),
-                reason: text(&own["reason"]),
-                message: text(&own["message"]),
-            }),
-        }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.unready.is_empty() && self.gates.is_empty() && self.ready.is_none()
-    }
-}
-
-/// Returns the probe that keeps a running container from being ready.
-fn open_probe(spec: &Value, status: &Value) -> Option<String> {
-    // Until the startup probe has succeeded, no other probe is tried.
-    let is_starting = spec["startupProbe"].is_object() && status["started"] == false;
-    let (name, probe) = if is_starting {
-        ("startup", &spec["startupProbe"])
-    } else {
-        ("readiness", &spec["readinessProbe"])
-    };
-    let port = |port: &Value| match port {
-        Value::String(name) => name.clone(),
-        other => other.to_string(),
-    };
-    let command = |command: &Value| {
-        let words = list(command).filter_map(Value::as_str);
-        words.collect::<Vec<_>>().join(" ")
-    };
-    let asks = match probe {
-        Value::Object(own) if own.contains_key("httpGet") => {
-            let get = &probe["httpGet"];
-            let path = get["path"].as_str().unwrap_or("/");
-            format!("HTTP GET {path} on port {}", port(&get["port"]))
-        }
-        Value::Object(own) if own.contains_key("tcpSocket") => {
-            format!("TCP port {}", port(&probe["tcpSocket"]["port"]))
-        }
-        Value::Object(own) if own.contains_key("grpc") => {
-            format!("gRPC on port {}", port(&probe["grpc"]["port"]))
-        }
-        Value::Object(own) if own.contains_key("exec") => command(&probe["exec"]["command"]),
-        Value::Object(_) => return Some(format!("{name} probe")),
-        _ => return None,
-    };
-    Some(format!("{name} probe ({asks})"))
-}
-
 impl Container {
     /// Returns whether both containers are in the same state.
     fn is_like(&self, other: &Container) -> bool {
@@ -473,7 +344,7 @@ fn described(alike: &[&Container]) -> String {
 }
 
 /// Joins what there is of a reason and a message, with a colon before each, in one line.
-fn words(all: [&String; 2]) -> String {
+pub(super) fn words(all: [&String; 2]) -> String {
     let all = all.into_iter().filter(|own| !own.is_empty());
     let lines = all.map(|own| own.lines().collect::<Vec<_>>().join(" "));
     lines.map(|own| format!(": {own}")).collect()
