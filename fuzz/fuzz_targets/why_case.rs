@@ -27,6 +27,7 @@ mod why {
     mod object;
     mod pod_facts;
     mod pod_owner;
+    mod readiness;
     mod start;
     mod state;
     mod unused;

@@ -5,6 +5,9 @@ use std::{
     io,
 };
 
+/// The exit code of wrong input.
+const REFUSED: u8 = 2;
+
 /// A failure that ends the program.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -19,7 +22,7 @@ impl Failure {
         Failure {
             message: message.to_string(),
             hint: None,
-            code: 2,
+            code: REFUSED,
         }
     }
 
@@ -53,6 +56,53 @@ impl Failure {
     /// Returns the process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
+    }
+}
+
+/// Refusals of several objects, which are reported together.
+#[derive(Default)]
+pub(crate) struct Refusals(Vec<Failure>);
+
+impl Refusals {
+    /// Notes the failure of one object; returns the result of the others.
+    ///
+    /// # Errors
+    /// The failure is no refusal: the work failed, and so it would for other objects.
+    pub(crate) fn note<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if failure.code == REFUSED => {
+                self.0.push(failure);
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Returns the failure of all objects.
+    ///
+    /// # Errors
+    /// An object was refused.
+    pub(crate) fn result(self) -> Result<(), Failure> {
+        let count = self.0.len();
+        let mut all = self.0.into_iter();
+        let Some(first) = all.next() else {
+            return Ok(());
+        };
+        if count == 1 {
+            return Err(first);
+        }
+        let mut hint = first.hint;
+        let mut message = format!("{count} objects are refused\n  {}", first.message);
+        for failure in all {
+            message += &format!("\n  {}", failure.message);
+            hint = hint.or(failure.hint);
+        }
+        Err(Failure {
+            message,
+            hint,
+            code: REFUSED,
+        })
     }
 }
 

@@ -50,7 +50,7 @@ pub struct NodeGroup {
     pub max_pods: Option<u32>,
 }
 
-const USED: &[&str] = &[
+pub(super) const USED: &[&str] = &[
     "name",
     "amiFamily",
     "instanceType",
@@ -69,7 +69,7 @@ const USED: &[&str] = &[
 ];
 
 /// Fields of eksctl without an effect here.
-const UNUSED: &[&str] = &[
+pub(super) const UNUSED: &[&str] = &[
     "additionalEncryptedVolume",
     "additionalVolumes",
     "ami",

@@ -3,6 +3,7 @@
 //! Invariant: a [`Cluster`] is valid. Unknown or invalid fields are refused with their path, the allowed values and, if there is one, the
 //! remedy. Fields of eksctl that a simulation does not need are accepted and listed once in [`Cluster::ignored`].
 
+pub mod fields;
 mod group;
 mod reader;
 mod taints;

@@ -296,18 +296,18 @@ impl<'a> Field<'a> {
 
 fn unknown_field(path: String, name: &str, used: &[&str], unused: &[&str]) -> ConfigError {
     let error = ConfigError::new(path, "unknown field");
-    let near = used
-        .iter()
-        .chain(unused)
-        .map(|known| (distance(name, known), *known))
-        .min();
-    match near {
-        // One typo, and one more for every four letters; names further away are a coincidence.
-        Some((steps, known)) if steps <= 1 + name.len() / 4 => {
-            error.hint(format!("did you mean {known}?"))
-        }
-        _ => error.hint(format!("fields that count here: {}", used.join(", "))),
+    match near_field(name, used.iter().chain(unused).copied()) {
+        Some(known) => error.hint(format!("did you mean {known}?")),
+        None => error.hint(format!("fields that count here: {}", used.join(", "))),
     }
+}
+
+/// Returns the field that may have been meant by a name that no field has.
+pub(super) fn near_field<'k>(name: &str, fields: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let near = fields.map(|known| (distance(name, known), known)).min();
+    // One typo, and one more for every four letters; names further away are a coincidence.
+    let near = near.filter(|(steps, _)| *steps <= 1 + name.len() / 4);
+    near.map(|(_, known)| known)
 }
 
 /// Returns the edit distance, ignoring case.

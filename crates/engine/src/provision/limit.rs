@@ -36,10 +36,15 @@ impl Limits {
 
     /// Returns the first limit that one machine of this capacity would exceed.
     pub(super) fn broken_by(&self, capacity: &ResourceMap) -> Option<PoolReason> {
+        self.all_broken_by(capacity).next()
+    }
+
+    /// Returns the limits that one machine of this capacity would exceed.
+    fn all_broken_by(&self, capacity: &ResourceMap) -> impl Iterator<Item = PoolReason> {
         let broken = self
             .remaining
             .iter()
-            .find(|(name, left)| amount(capacity, name) > **left);
+            .filter(|(name, left)| amount(capacity, name) > **left);
         broken.map(|(name, left)| PoolReason::LimitReached {
             resource: name.clone(),
             remaining: *left,
@@ -112,18 +117,34 @@ impl Limits {
 }
 
 impl NodeTemplate {
-    /// Returns the limit that every machine would exceed which the pool could otherwise buy now; `None` if it can buy one.
-    pub fn limit_reached(&self) -> Option<PoolReason> {
+    /// Returns the limits because of which the pool buys none of the machines that it could otherwise buy now: those that every machine would
+    /// exceed, or else those that one would. Returns nothing if the pool can buy a machine.
+    pub fn limits_reached(&self) -> Vec<PoolReason> {
         let limits = Limits::new(&self.limits_remaining);
         let is_sold = |machine: &&Arc<InstanceType>| {
             let mut offerings = machine.offerings.iter();
             offerings.any(|offering| offering.available)
         };
-        let mut reached = None;
+        let mut machines = 0;
+        let mut counts: BTreeMap<String, (usize, PoolReason)> = BTreeMap::new();
         for machine in self.instance_types.iter().filter(is_sold) {
-            reached = Some(limits.broken_by(&machine.capacity)?);
+            machines += 1;
+            let mut is_within = true;
+            for limit in limits.all_broken_by(&machine.capacity) {
+                is_within = false;
+                if let PoolReason::LimitReached { resource, .. } = &limit {
+                    counts.entry(resource.clone()).or_insert((0, limit)).0 += 1;
+                }
+            }
+            if is_within {
+                return Vec::new();
+            }
         }
-        reached
+        let (of_all, of_some): (Vec<_>, Vec<_>) = counts
+            .into_values()
+            .partition(|(count, _)| *count == machines);
+        let reached = if of_all.is_empty() { of_some } else { of_all };
+        reached.into_iter().map(|(_, limit)| limit).collect()
     }
 }
 
@@ -159,7 +180,7 @@ mod tests {
                 instance_types: machines.to_vec(),
                 ..NodeTemplate::default()
             };
-            template.limit_reached().is_some()
+            !template.limits_reached().is_empty()
         };
         let (small, large) = (machine(2, true), machine(8, true));
         assert!(!reached("cpu", 2, &[large.clone(), small.clone()]));
@@ -170,5 +191,32 @@ mod tests {
         assert!(reached("nodes", 0, &machines));
         assert!(!reached("nodes", 1, &machines));
         assert!(!reached("cpu", 0, &[]));
+    }
+
+    #[test]
+    fn all_limits_are_named_that_every_machine_would_exceed() {
+        let reached = |left: &[(&str, i64)], machines: &[Arc<InstanceType>]| {
+            let left = left.iter();
+            let left = left.map(|(name, left)| ((*name).to_owned(), Quantity::from_units(*left)));
+            let template = NodeTemplate {
+                limits_remaining: left.collect(),
+                instance_types: machines.to_vec(),
+                ..NodeTemplate::default()
+            };
+            let reached = template.limits_reached().into_iter();
+            let names = reached.map(|limit| match limit {
+                PoolReason::LimitReached { resource, .. } => resource,
+                other => panic!("{other:?}"),
+            });
+            names.collect::<Vec<_>>()
+        };
+        let machines = [machine(2, true), machine(8, true)];
+        assert_eq!(
+            reached(&[("cpu", -4), ("nodes", 0)], &machines),
+            ["cpu", "nodes"]
+        );
+        // The large machine alone exceeds the limit of CPUs.
+        assert_eq!(reached(&[("cpu", 4), ("nodes", 0)], &machines), ["nodes"]);
+        assert_eq!(reached(&[("cpu", 4), ("nodes", 1)], &machines), [""; 0]);
     }
 }

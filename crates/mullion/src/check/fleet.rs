@@ -268,7 +268,7 @@ fn karpenter(
 }
 
 /// Returns the values that the requirements allow for a label (operator `In`).
-pub(super) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
+pub(crate) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
     let found =
         list(&spec["requirements"]).find(|own| own["key"] == key && own["operator"] == "In")?;
     Some(
@@ -280,7 +280,7 @@ pub(super) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
 }
 
 /// Returns the AMI family of an EC2NodeClass: from its field, or from the alias of its images.
-pub(super) fn family_of(class: &Value) -> Option<AmiFamily> {
+pub(crate) fn family_of(class: &Value) -> Option<AmiFamily> {
     let by_alias = || {
         list(&class["spec"]["amiSelectorTerms"])
             .find_map(|term| AmiFamily::from_alias(term["alias"].as_str()?))
@@ -291,7 +291,7 @@ pub(super) fn family_of(class: &Value) -> Option<AmiFamily> {
         .or_else(by_alias)
 }
 
-pub(super) fn system_of(family: AmiFamily) -> System {
+pub(crate) fn system_of(family: AmiFamily) -> System {
     match family.os() {
         Os::Linux => System::Linux,
         Os::Windows => System::Windows,

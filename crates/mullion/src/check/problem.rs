@@ -3,7 +3,7 @@
 use mullion_engine::images::System;
 use std::fmt;
 
-use super::subject::Container;
+use super::{schemas::Refusal, subject::Container};
 
 /// An image, as sentences name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,21 @@ pub(super) fn joined(words: impl Iterator<Item = String>, last: &str) -> String 
         [one] => one.clone(),
         [first @ .., end] => format!("{} {last} {end}", first.join(", ")),
     }
+}
+
+/// What a label value leads to that no node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelEffect {
+    /// Required: the pod stays Pending.
+    Pending,
+    /// Preferred: the preference counts for nothing.
+    NotPreferred,
+    /// Excluded: nothing is excluded.
+    NotExcluded,
+    /// One of several values: the others count alone.
+    OthersCount,
+    /// Required by a NodePool: nothing is bought.
+    NothingBought,
 }
 
 /// A problem that a rule found.
@@ -360,12 +375,32 @@ pub(super) enum Problem {
         name: String,
         /// The field that may have been meant.
         near: Option<String>,
+        /// Whether eksctl reads the file; otherwise an API server reads the object.
+        is_of_eksctl: bool,
     },
     Misfit {
         kind: String,
         version: String,
-        /// The API server's words.
-        why: String,
+        /// The value, as in `the text "3"`.
+        value: String,
+        /// What the field takes, if it is known.
+        expected: Option<&'static str>,
+        refusal: Refusal,
+    },
+    Nameless {
+        /// The field that lacks: `kind` or `apiVersion`.
+        lacks: &'static str,
+        /// The API version in which the kind is.
+        near: Option<&'static str>,
+    },
+    LabelValue {
+        key: &'static str,
+        value: String,
+        /// What the value leads to.
+        effect: LabelEffect,
+    },
+    OsName {
+        value: String,
     },
     NoSuchKind {
         kind: String,

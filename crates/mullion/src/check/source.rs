@@ -78,13 +78,12 @@ impl Text {
         })
     }
 
-    /// Returns the objects of the text. Documents without kind and apiVersion are not Kubernetes objects and are skipped.
+    /// Returns the objects of the text. Documents that are not meant as Kubernetes objects are skipped.
     ///
     /// # Errors
     /// The text is not YAML.
     pub(super) fn objects(&self, number: usize) -> Result<Vec<Object>, Failure> {
         let (_, found) = manifest::objects(&self.content, &self.name)?;
-        let has = |object: &Object| !object.kind().is_empty() && !object.api_version().is_empty();
         let objects = found.into_iter().map(|found| Object {
             value: found.object,
             text: number,
@@ -97,7 +96,7 @@ impl Text {
                     .collect(),
             ),
         });
-        Ok(objects.filter(has).collect())
+        Ok(objects.filter(is_meant_as_object).collect())
     }
 
     /// Returns the position in the text of a path in an object.
@@ -117,6 +116,19 @@ impl Text {
                 .lines()
                 .find_map(|line| line.trim().strip_prefix("path: "))
         })
+    }
+}
+
+/// Returns whether a document is meant as a Kubernetes object. Other programs have files with a kind or an apiVersion alone, but without metadata
+/// and spec.
+fn is_meant_as_object(object: &Object) -> bool {
+    let has = |field: &str| object.value[field].is_object();
+    match (object.kind(), object.api_version()) {
+        ("", "") => object.value["metadata"]["name"].is_string(),
+        // Files of kustomize may leave their apiVersion out.
+        ("Kustomization" | "Component", "") => false,
+        ("", _) | (_, "") => has("metadata") || has("spec"),
+        _ => true,
     }
 }
 

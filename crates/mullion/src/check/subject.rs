@@ -74,7 +74,10 @@ impl Object {
 
     /// Returns the object's name for messages: `deployment/shop`, with its namespace if it has one.
     pub(super) fn title(&self) -> String {
-        let kind = self.kind().to_lowercase();
+        let kind = match self.kind() {
+            "" => "object".to_owned(),
+            kind => kind.to_lowercase(),
+        };
         match self.text_at("/metadata/namespace") {
             "" => format!("{kind}/{}", self.name()),
             home => format!("{kind}/{home}/{}", self.name()),

@@ -203,6 +203,14 @@ pub(super) static GROUPS: [Group; 8] = [
                 "Without `nodeTaintsPolicy: Honor`, nodes with taints that the pod does not tolerate count as empty domains, and the pod may wait for them for ever.",
                 "https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/",
             ),
+            rule_of(
+                "MUL013",
+                Error,
+                Safe,
+                "an operating system or architecture that no node has",
+                "Values of labels are case-sensitive: the kubelet writes `linux` or `windows` into kubernetes.io/os and Go's name of the architecture, such as `amd64` or `arm64`, into kubernetes.io/arch. `Windows` or `x86_64` in a node selector, node affinity, a RuntimeClass or the requirements of a NodePool fits no node.",
+                "https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-os",
+            ),
         ],
     },
     Group {
@@ -579,7 +587,7 @@ pub(super) static GROUPS: [Group; 8] = [
                 Error,
                 Words,
                 "a field that its kind does not have, or a value of another type",
-                "`kubectl apply` refuses the object; a client that does not ask for validation has the field dropped without a word. Kinds are those of Kubernetes 1.36, Karpenter and Mullion, and those of CustomResourceDefinitions among the checked files. Nothing is said of objects of a cluster.",
+                "`kubectl apply` refuses the object; a client that does not ask for validation has the field dropped without a word. Kinds are those of Kubernetes 1.36, Karpenter and Mullion, those of CustomResourceDefinitions among the checked files, and eksctl's ClusterConfig, which eksctl refuses. Nothing is said of objects of a cluster.",
                 "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation",
             ),
             rule_of(
@@ -589,6 +597,14 @@ pub(super) static GROUPS: [Group; 8] = [
                 "a kind that its API version does not have",
                 "`kubectl apply` finds no such kind in this group and version of Kubernetes. Kinds of other groups that are not known are not checked, and a note names each.",
                 "https://kubernetes.io/docs/reference/using-api/deprecation-guide/",
+            ),
+            rule_of(
+                "MUL082",
+                Error,
+                Words,
+                "an object without a kind or an apiVersion",
+                "`kubectl apply` refuses the object, as neither its fields nor the place where it is stored are known without them. Documents with neither `metadata` nor `spec`, which are for other programs, and files of kustomize are passed over.",
+                "https://kubernetes.io/docs/concepts/overview/working-with-objects/#required-fields",
             ),
         ],
     },

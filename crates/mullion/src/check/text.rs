@@ -5,7 +5,8 @@ use mullion_engine::images::System;
 use super::{
     fleet::OLD_BACKENDS,
     path::{Path, Step},
-    problem::{Image, Problem, joined},
+    problem::{Image, LabelEffect, Problem, joined},
+    schemas::Refusal,
     yaml::edit::Edit,
 };
 
@@ -125,7 +126,12 @@ impl Problem {
             OldKarpenter { provisioner: false } => "AWSNodeTemplate is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
 
             UnknownField { name, .. } => format!("unknown field {name:?}"),
-            Misfit { kind, version, why } => format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"),
+            Misfit { kind, version, refusal: Refusal::Decoding(why), .. } => format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"),
+            Misfit { refusal: Refusal::Validation(why), .. } => why.clone(),
+            Misfit { value, expected, refusal: Refusal::Eksctl, .. } => format!("{at} is {value} and takes {}: eksctl refuses the file", expected.unwrap_or("another type")),
+            Nameless { lacks, .. } => format!("the object has no {lacks}: kubectl apply refuses it, and its fields are not checked"),
+            LabelValue { key, value, effect } => format!("no node has {key}: {value}, {}", label_effect(*effect)),
+            OsName { value } => format!("spec.os.name is {value:?}, and the API server takes linux and windows alone"),
             NoSuchKind { kind, version, .. } => format!("no matches for kind {kind:?} in version {version:?}"),
         }
     }
@@ -179,8 +185,17 @@ impl Problem {
             NotNumber { .. } | NegativeTarget { .. } => "a whole number from 0 on",
             TargetsContradict => "remove warm-prefix-target or the others",
             UnknownField { near: Some(near), .. } => return Some(format!("the nearest field is {near}")),
+            UnknownField { near: None, is_of_eksctl: true, .. } => "remove it: eksctl refuses the file",
             UnknownField { near: None, .. } => "remove it: kubectl apply refuses it, and a client that does not ask for validation has it dropped",
-            Misfit { .. } => "give the field a value of its type",
+            Misfit { expected: Some("a text"), value, .. } if !value.contains(' ') => "the field takes a text: put the value into quotes",
+            Misfit { expected: Some(expected), value, .. } => return Some(format!("the field takes {expected} and is {value}")),
+            Misfit { expected: None, .. } => "give the field a value of its type",
+            Nameless { lacks: "kind", .. } => "name the kind, such as kind: Deployment",
+            Nameless { near: Some(near), .. } => return Some(format!("apiVersion: {near}")),
+            Nameless { near: None, .. } => "kubectl api-resources lists the API versions of the kinds that a cluster has",
+            LabelValue { key, .. } if key.ends_with("/os") => "take linux or windows: label values are case-sensitive",
+            LabelValue { .. } => "take amd64 or arm64: label values are case-sensitive",
+            OsName { .. } => "take linux or windows",
             NoSuchKind { near: Some(near), .. } => return Some(near.clone()),
             NoSuchKind { near: None, .. } => "kubectl api-resources lists the kinds and versions that a cluster has",
             OldKarpenter { provisioner: true } => "karpenter.sh/v1 NodePool: spec.requirements, taints and labels go below spec.template, ttlSecondsAfterEmpty becomes disruption.consolidateAfter, providerRef becomes nodeClassRef",
@@ -267,6 +282,16 @@ fn no_tag(image: &Image, is_named: bool, is_missing: bool, builds: &str) -> Stri
         format!("{image} {tag}, which does not say a Windows build")
     } else {
         format!("{image} {tag}: it is for build {builds} today and may be for another one tomorrow")
+    }
+}
+
+fn label_effect(effect: LabelEffect) -> &'static str {
+    match effect {
+        LabelEffect::Pending => "so the pod stays Pending",
+        LabelEffect::NotPreferred => "so the preference counts for nothing",
+        LabelEffect::NotExcluded => "so nothing is excluded",
+        LabelEffect::OthersCount => "so the other values count alone",
+        LabelEffect::NothingBought => "so the pool buys nothing",
     }
 }
 

@@ -122,14 +122,24 @@ impl Objects {
 
     /// Returns what keeps pods on a node that is being emptied, or that would be.
     pub(super) fn drain(&self, node: &str) -> Drain {
-        let claim = self.claims.iter();
-        let mut claim = claim.filter(|claim| claim.node_name() == Some(node));
-        let claim = claim.next();
+        let claim = self.claim_of(node);
         let is_leaving = self
             .nodes
             .get(node)
             .is_some_and(|node| is_leaving(claim, node));
         Drain::of(self.on(node), &self.budgets, claim, is_leaving, self.now)
+    }
+
+    /// Returns the nodes that are being removed already.
+    pub(super) fn leaving(&self) -> BTreeSet<&String> {
+        let nodes = self.nodes.iter();
+        let leaving = nodes.filter(|(name, node)| is_leaving(self.claim_of(name), node));
+        leaving.map(|(name, _)| name).collect()
+    }
+
+    fn claim_of(&self, node: &str) -> Option<&NodeClaim> {
+        let mut claims = self.claims.iter();
+        claims.find(|claim| claim.node_name() == Some(node))
     }
 
     /// Checks every node and returns the candidates, the terms of the pools, and the nodes that stay with their reasons.
@@ -151,9 +161,12 @@ impl Objects {
                 found.closed.push(name.clone());
             }
             let Some(pool) = pool else {
-                found
-                    .stays
-                    .push((name, "its NodePool is not there".to_owned()));
+                let why = if is_leaving(Some(claim), node) {
+                    LEAVING
+                } else {
+                    "its NodePool is not there"
+                };
+                found.stays.push((name, why.to_owned()));
                 continue;
             };
             let market = markets.of_claim(claim);

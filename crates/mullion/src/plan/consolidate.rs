@@ -39,6 +39,9 @@ pub(super) struct Answer {
     what_if: Vec<String>,
     /// The number of nodes in the cluster.
     nodes: usize,
+    /// The nodes among them that are being removed already, which no price counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leaving_nodes: Vec<String>,
     before_usd_per_hour: f64,
     after_usd_per_hour: f64,
     /// A lower bound for the price of the nodes that the pods of all candidates need.
@@ -107,7 +110,6 @@ pub(super) async fn ask(
     now: Timestamp,
 ) -> Result<Answer, Failure> {
     let question = Question::of(state, &[]).await?;
-    let before = CurrentPrice::of(state.nodes(), &question);
     let hosts = question.hosts_of_chunks(&mut state.cluster);
     let hosts = hosts.map_err(Failure::input)?;
     let objects = Objects::of(state, now)?;
@@ -117,6 +119,15 @@ pub(super) async fn ask(
         closed,
         stays,
     } = objects.find(&question.pools.markets, &hosts);
+    let marked = objects.leaving();
+    let goes = |node: &String| marked.contains(node) || question.goes(node);
+    let leaving = state
+        .nodes()
+        .map(|node| &node.name)
+        .filter(|node| goes(node));
+    let leaving_nodes: Vec<String> = leaving.cloned().collect();
+    let staying_nodes = state.nodes().filter(|node| !goes(&node.name));
+    let before = CurrentPrice::of(staying_nodes, &question);
     let asked = Consolidation {
         candidates,
         pools: terms,
@@ -143,6 +154,7 @@ pub(super) async fn ask(
     Ok(Answer {
         what_if,
         nodes: state.cluster.node_count(),
+        leaving_nodes,
         before_usd_per_hour: dollars(before.micro_usd()),
         after_usd_per_hour: dollars(before.micro_usd().saturating_sub(saving)),
         bound_usd_per_hour: dollars(moves.bound_micro_usd),
@@ -351,9 +363,22 @@ impl Answer {
         } = ink;
         let (before, after) = (self.before_usd_per_hour, self.after_usd_per_hour);
         let going: usize = self.moves.iter().map(|made| made.nodes.len()).sum();
-        let nodes = count(self.nodes, "node");
+        let mut nodes = count(self.nodes, "node");
+        let mut none = "none can go";
+        match self.leaving_nodes.len() {
+            0 => {}
+            leaving => {
+                let verbs = if leaving == 1 {
+                    "goes already and is"
+                } else {
+                    "go already and are"
+                };
+                nodes += &format!(" ({leaving} {verbs} not counted in the price)");
+                none = "none of the others can go";
+            }
+        }
         if going == 0 {
-            return format!("{bold}{nodes}, {before:.3} USD an hour{end}: none can go.\n");
+            return format!("{bold}{nodes}, {before:.3} USD an hour{end}: {none}.\n");
         }
         let bought: usize = self.moves.iter().map(|made| made.replacements.len()).sum();
         let instead = match bought {
@@ -450,6 +475,7 @@ mod tests {
         let answer = Answer {
             what_if: Vec::new(),
             nodes: 4,
+            leaving_nodes: Vec::new(),
             before_usd_per_hour: 0.4,
             after_usd_per_hour: 0.1,
             bound_usd_per_hour: 0.0,

@@ -16,7 +16,7 @@ use super::{
     replicas,
 };
 use crate::{
-    failure::Failure,
+    failure::{Failure, Refusals},
     up,
     why::{
         answer,
@@ -56,6 +56,8 @@ pub(super) struct Input {
     pub(super) idle: Vec<PlannedPod>,
     /// The NodePools of the what-if flags.
     pub(super) added_pools: Vec<String>,
+    /// The Jobs of the manifests, as they are written.
+    pub(super) jobs: Vec<(PodOwner, Value)>,
 }
 
 /// A pod of a DaemonSet that is created, or would be if a quota had room for it.
@@ -121,6 +123,7 @@ impl Input {
             keys: FxHashSet::default(),
             idle: Vec::new(),
             added_pools: Vec::new(),
+            jobs: Vec::new(),
         };
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;
@@ -138,9 +141,20 @@ impl Input {
         documents: Vec<Document>,
         namespace: Option<&str>,
     ) -> Result<(), Failure> {
-        strict::check(&self.source, &documents, namespace).await?;
-        let planned =
-            world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
+        let mut refusals = Refusals::default();
+        let documents = strict::check(&self.source, documents, namespace, &mut refusals).await?;
+        let objects = documents.iter().map(|document| &document.object);
+        let jobs = objects.filter(|object| object["kind"] == "Job");
+        let jobs = jobs.map(|job| (world::owner_of(job, namespace), job.clone()));
+        self.jobs.extend(jobs);
+        let planned = world::apply_all(
+            &mut self.source,
+            documents,
+            namespace,
+            &self.placement,
+            refusals,
+        )
+        .await?;
         // DaemonSets come first, because their pods take room on the nodes before other pods are placed.
         for own in planned.iter().filter(|own| own.daemon.is_some()) {
             self.place_daemon(own)?;
@@ -186,9 +200,15 @@ impl Input {
                 }),
             });
         }
-        world::apply_all(&mut self.source, documents, namespace, &self.placement)
-            .await
-            .map(drop)
+        world::apply_all(
+            &mut self.source,
+            documents,
+            namespace,
+            &self.placement,
+            Refusals::default(),
+        )
+        .await
+        .map(drop)
     }
 
     /// Replaces the pods that a workload has in the cluster by as many new pods as it has replicas.

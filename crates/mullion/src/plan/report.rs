@@ -149,6 +149,9 @@ pub(super) struct Price {
     /// Existing nodes whose price is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unpriced_nodes: Vec<String>,
+    /// The nodes that are being removed already, which no price counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) leaving_nodes: Vec<String>,
 }
 
 /// Returns whether a number says nothing, so that it can be left out.
@@ -255,6 +258,7 @@ pub(super) fn of(
             bound_usd_per_hour: bound.map(dollars),
             gap_percent: bound.map(|bound| gap(price, bound)),
             unpriced_nodes: before.unpriced.clone(),
+            leaving_nodes: before.leaving.clone(),
         },
         removed: question.removed.clone(),
         remarks: question
@@ -304,6 +308,8 @@ pub(super) struct CurrentPrice {
     /// The part of the price that belongs to nodes which the plan removes.
     removed_micro_usd: u64,
     unpriced: Vec<String>,
+    /// The nodes that are being removed already.
+    leaving: Vec<String>,
 }
 
 impl CurrentPrice {
@@ -318,6 +324,7 @@ impl CurrentPrice {
             let is_removed = question.removed.contains(&node.name);
             // Nodes that are being removed anyway do not count, but those that only the plan removes do.
             if leaving.contains(&node.name) && !is_removed {
+                before.leaving.push(node.name.clone());
                 continue;
             }
             match question.price_of(node) {

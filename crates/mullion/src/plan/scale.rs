@@ -4,8 +4,9 @@ use std::fmt;
 
 use mullion_engine::model::{PodSpec, PodVolume};
 use rustc_hash::FxHashSet;
+use serde_json::Value;
 
-use super::input::Input;
+use super::{count, input::Input};
 use crate::{
     failure::Failure,
     why::{
@@ -105,27 +106,87 @@ pub(super) async fn apply(
     let owner = scale.owner(namespace);
     let called = format!("{} {}/{}", owner.kind, owner.namespace, owner.name);
     let is_own = |pod: &PodSpec| owner.owns(pod) && !pod.finished && !pod.terminating;
-    let state = &mut input.source.state;
+    let of_manifests = input.coming.iter().filter(|pod| is_own(pod)).count();
+    let existing = input.source.state.pods.iter();
+    let before = of_manifests + existing.filter(|pod| is_own(pod)).count();
+    let bound = job_bound(&owner, before, input).await;
+    let bound = bound.filter(|bound| bound.pods < scale.pods);
+    let pods = bound.as_ref().map_or(scale.pods, |bound| bound.pods);
+    let state = &input.source.state;
     let coming = input.coming.iter().filter(|pod| is_own(pod));
     let there = state.pods.iter().filter(|pod| is_own(pod));
-    let before = coming.clone().count() + there.clone().count();
     // Pods of a manifest come first: they have the template that new pods will have, existing ones may be
     // older.
     let model = coming.chain(there).next().cloned();
     match model {
-        Some(model) if scale.pods > before => more(&model, scale.pods - before, &called, input)?,
-        Some(_) => fewer(before - scale.pods, is_own, input),
+        Some(model) if pods > before => more(&model, pods - before, &called, input)?,
+        Some(_) => fewer(before - pods, is_own, input),
         None => {
             let mut planned = template_of(&owner, &called, input).await?;
-            planned.replicas = scale.pods as u64;
+            planned.replicas = pods as u64;
             planned.none_by = None;
             input.replace(&planned)?;
         }
     }
-    Ok(format!(
-        "{called} has {} pods in place of {before}",
-        scale.pods
-    ))
+    let change = format!("{called} has {pods} pods in place of {before}");
+    Ok(match bound {
+        Some(bound) => format!("{change}, not {}: {}", scale.pods, bound.why),
+        None => change,
+    })
+}
+
+/// The most pods that a Job has at a time, whatever its parallelism is.
+#[derive(Debug, PartialEq)]
+struct JobBound {
+    pods: usize,
+    /// Why the Job has no more, as a sentence.
+    why: String,
+}
+
+/// Returns the bound of a Job, of a manifest or else of the cluster; `None` for other workloads and for Jobs that their parallelism alone
+/// bounds. `before` is the number of pods that the Job has.
+async fn job_bound(owner: &PodOwner, before: usize, input: &Input) -> Option<JobBound> {
+    if owner.kind != "Job" {
+        return None;
+    }
+    // A user who may not read the Job still gets a plan for its pods.
+    let there = input.source.workload(owner).await.ok().flatten();
+    let there = there.unwrap_or_default();
+    let mut given = input.jobs.iter().filter(|(own, _)| own == owner);
+    let spec = match given.next() {
+        Some((_, job)) => &job["spec"],
+        None => &there["spec"],
+    };
+    bound_of(spec, &there["status"], before)
+}
+
+/// Bounds the active pods of a Job as kube-controller-manager does (job controller: `manageJob`).
+fn bound_of(spec: &Value, status: &Value, before: usize) -> Option<JobBound> {
+    let uncounted = &status["uncountedTerminatedPods"]["succeeded"];
+    let uncounted = uncounted.as_array().map_or(0, Vec::len);
+    let done = status["succeeded"].as_u64().unwrap_or(0) + uncounted as u64;
+    let of_default = spec["parallelism"].is_null() && spec.is_object();
+    let completions = spec["completions"].as_u64().or(of_default.then_some(1));
+    let (pods, why) = match (completions, done) {
+        (None, 0) => return None,
+        // Once a pod has succeeded, what runs goes on and nothing is started.
+        (None, _) => (
+            before,
+            "a pod of it has succeeded, so it starts no more".to_owned(),
+        ),
+        (Some(all), 0) => {
+            let all = all as usize;
+            (all, format!("it needs {}", count(all, "completion")))
+        }
+        (Some(all), done) => (
+            all.saturating_sub(done) as usize,
+            format!(
+                "{done} of its {} are done",
+                count(all as usize, "completion")
+            ),
+        ),
+    };
+    Some(JobBound { pods, why })
 }
 
 /// Returns a pod of a workload that has none: as the manifest says, or the workload's object in the cluster.
@@ -226,7 +287,38 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_job_has_no_more_pods_than_completions_that_lack() {
+        let bound = |spec: Value, status: Value| bound_of(&spec, &status, 3);
+        let of = |pods: usize, why: &str| {
+            let why = why.to_owned();
+            Some(JobBound { pods, why })
+        };
+        let six = json!({"parallelism": 2, "completions": 6});
+        assert_eq!(
+            bound(six.clone(), json!({})),
+            of(6, "it needs 6 completions")
+        );
+        let status = json!({"succeeded": 1, "uncountedTerminatedPods": {"succeeded": ["a"]}});
+        assert_eq!(
+            bound(six.clone(), status),
+            of(4, "2 of its 6 completions are done")
+        );
+        let all = of(0, "9 of its 6 completions are done");
+        assert_eq!(bound(six, json!({"succeeded": 9})), all);
+        let queue = json!({"parallelism": 2});
+        assert_eq!(bound(queue.clone(), json!({})), None);
+        assert_eq!(
+            bound(queue, json!({"succeeded": 1})),
+            of(3, "a pod of it has succeeded, so it starts no more")
+        );
+        assert_eq!(bound(json!({}), json!({})), of(1, "it needs 1 completion"));
+        assert_eq!(bound(Value::Null, Value::Null), None);
+    }
 
     #[test]
     fn a_workload_and_its_number_are_read_as_kubectl_names_them() {

@@ -9,7 +9,7 @@ use mullion_api::karpenter::NodeClaim;
 use mullion_controllers::provisioner::in_flight::is_in_flight;
 use mullion_engine::{
     Cluster,
-    model::{NodeSpec, PodSpec, ResourceMap},
+    model::{NodeSpec, PodSpec, ResourceMap, Taint, TaintEffect},
     provision::NodeTemplate,
 };
 use serde::Serialize;
@@ -106,6 +106,12 @@ struct NodeStanding {
     usd_per_hour: Option<f64>,
     /// The number of pods that would need another place.
     pods: usize,
+    /// Whether the node is cordoned.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unschedulable: bool,
+    /// The taints that keep pods off the node which do not tolerate them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    taints: Vec<String>,
     #[serde(flatten)]
     outcome: NodeOutcome,
     #[serde(flatten)]
@@ -114,14 +120,15 @@ struct NodeStanding {
 
 async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure> {
     let known: Vec<String> = state.nodes().map(|node| node.name.clone()).collect();
-    check("node", &asked.names, &known)?;
+    let names = node_names(&asked.names, &known)?;
+    check("node", &names, &known)?;
     let question = Question::of(state, &[]).await?;
     note(&question);
     let now = Timestamp::now();
     let objects = Objects::of(state, now)?;
     let answer = consolidate::ask(state, Vec::new(), now).await?;
     let mut stay = true;
-    for (index, name) in asked.names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let Some(node) = state.nodes().find(|node| node.name == *name) else {
             continue;
         };
@@ -135,6 +142,8 @@ async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
             usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
+            unschedulable: node.unschedulable,
+            taints: node.taints.iter().filter_map(hard).collect(),
             outcome: if drain.is_leaving {
                 NodeOutcome::Leaves {
                     waiting: drain.waiting,
@@ -185,8 +194,77 @@ impl NodeStanding {
         facts.extend(self.usd_per_hour.map(|usd| format!("{usd:.3} USD/h")));
         facts.push(format!("{} to move", count(self.pods, "pod")));
         page.dimmed(&format!("  {}", facts.join(", ")));
+        if self.unschedulable {
+            page.paragraph(&format!(
+                "The node is cordoned (spec.unschedulable): no pod is placed there until `kubectl uncordon {name}`, except pods that tolerate {UNSCHEDULABLE}."
+            ));
+        }
+        match self.taints.as_slice() {
+            [] => {}
+            [one] => page.paragraph(&format!(
+                "Taint {one} keeps pods off that do not tolerate it."
+            )),
+            several => page.paragraph(&format!(
+                "Taints keep pods off that do not tolerate all of them: {}.",
+                several.join(", ")
+            )),
+        }
         self.drain.print(page);
     }
+}
+
+/// The taint of a cordoned node.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Returns a taint as `key=value:Effect` if it keeps pods off its node. That of a cordoned node is left out, which is said by the cordon.
+fn hard(taint: &Taint) -> Option<String> {
+    let Taint { key, value, effect } = taint;
+    let effect = match effect {
+        TaintEffect::NoSchedule => "NoSchedule",
+        TaintEffect::NoExecute => "NoExecute",
+        TaintEffect::PreferNoSchedule => return None,
+    };
+    let value = if value.is_empty() {
+        String::new()
+    } else {
+        format!("={value}")
+    };
+    (key != UNSCHEDULABLE).then(|| format!("{key}{value}:{effect}"))
+}
+
+/// Returns the whole names of nodes. A node may be named by the begin of its name: its host name before the first dot, or as much as is enough
+/// to tell it from the others. Names that begin no node's name are returned as they are.
+///
+/// # Errors
+/// A name is the begin of several nodes' names.
+fn node_names(names: &[String], known: &[String]) -> Result<Vec<String>, Failure> {
+    let whole = |name: &String| {
+        let host = format!("{name}.");
+        let begins = |begin: &str| -> Vec<String> {
+            let own = known.iter().filter(|known| known.starts_with(begin));
+            own.cloned().collect()
+        };
+        if known.contains(name) || name.is_empty() {
+            return Ok(name.clone());
+        }
+        let mut found = begins(&host);
+        if found.is_empty() {
+            found = begins(name);
+        }
+        match found.as_slice() {
+            [] => Ok(name.clone()),
+            [one] => Ok(one.clone()),
+            several => Err(Failure::input(format!(
+                "there is no node {name}, and the names of {} begin so",
+                count(several.len(), "node")
+            ))
+            .hint(format!(
+                "name one of them: {}",
+                super::refusals::some_of(several)
+            ))),
+        }
+    };
+    names.iter().map(whole).collect()
 }
 
 /// The answer about a NodePool.
@@ -306,8 +384,10 @@ impl PoolStanding {
             };
             self.buys_nothing = Some(why.to_owned());
         }
-        if let Some(limit) = template.limit_reached() {
-            self.buys_nothing = Some(cluster.pool_reason_text(&limit));
+        let limits = template.limits_reached();
+        if !limits.is_empty() {
+            let texts = limits.iter().map(|limit| cluster.pool_reason_text(limit));
+            self.buys_nothing = Some(texts.collect::<Vec<_>>().join("; "));
         }
         let left: &ResourceMap = &template.limits_remaining;
         let left = left

@@ -316,6 +316,7 @@ fn money(page: &mut Page, report: &Report) {
         before_usd_per_month,
         after_usd_per_month,
         unpriced_nodes,
+        leaving_nodes,
         bound_usd_per_hour: bound,
         gap_percent: gap,
         ..
@@ -357,6 +358,18 @@ fn money(page: &mut Page, report: &Report) {
         row(
             "not counted",
             format!("{nodes} of unknown price: {}", some_of(unpriced_nodes)),
+        );
+    }
+    if !leaving_nodes.is_empty() {
+        let nodes = count(leaving_nodes.len(), "node");
+        let verb = if leaving_nodes.len() == 1 {
+            "goes"
+        } else {
+            "go"
+        };
+        row(
+            "not counted",
+            format!("{nodes} that {verb} already: {}", some_of(leaving_nodes)),
         );
     }
     page.rows(&rows, 0);

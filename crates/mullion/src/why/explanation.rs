@@ -8,7 +8,7 @@ use super::{
     answer::Record,
     daemon::Daemon,
     groups::Group,
-    images::ImagePlatforms,
+    images::{ImagePlatforms, WrongNode},
     outlook::{Costs, PoolReason, Purchase},
     start::Start,
 };
@@ -25,7 +25,7 @@ pub(super) struct Explanation {
     /// Why the pod does not get the resources that its pending resize asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resize: Option<String>,
-    /// What is said of the pod if it is bound and does not run.
+    /// What is said of the pod if it is bound and does not run or is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) start: Option<Start>,
     /// What the pod's images run on, if that matters.
@@ -34,6 +34,9 @@ pub(super) struct Explanation {
     /// The operating system that the pod asks for, if an image of it does not run there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) wrong_system: Option<&'static str>,
+    /// Why an image of the pod does not start on the node that the pod is bound to, if the pod does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) wrong_node: Option<WrongNode>,
     /// Label values in the pod's node selector or affinity that no instance type can have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wrong_values: Vec<String>,
@@ -118,6 +121,7 @@ impl Explanation {
             start: None,
             images: Vec::new(),
             wrong_system: None,
+            wrong_node: None,
             wrong_values: Vec::new(),
             no_address: None,
             passed_over: None,

@@ -3,8 +3,9 @@
 
 use mullion_api::labels::{self, RUNS_ON};
 use mullion_engine::{
-    images::{ImageRef, ImageTable, Runs, System},
-    model::PodSpec,
+    images::{Host, ImageRef, ImageTable, Runs, System},
+    model::{NodeSpec, PodSpec},
+    windows::Builds,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -30,14 +31,18 @@ pub(super) struct ImagePlatforms {
 }
 
 impl ImagePlatforms {
+    /// Returns the platforms that the image runs on, if they are known.
+    fn runs(&self) -> Option<Runs> {
+        self.runs_on.as_ref()?.parse().ok()
+    }
+
     /// Returns the facts as a sentence without a full stop.
     pub(super) fn text(&self) -> String {
         let subject = match &self.container {
             Some(container) => format!("Container {container} ({})", self.image),
             None => format!("Image {}", self.image),
         };
-        let runs: Option<Runs> = self.runs_on.as_ref().and_then(|text| text.parse().ok());
-        let Some(runs) = runs else {
+        let Some(runs) = self.runs() else {
             return format!("{subject}: nobody knows what it runs on");
         };
         let source = match (self.source.as_deref(), &self.because) {
@@ -112,15 +117,27 @@ fn wanted(pod: &PodSpec) -> Option<System> {
 /// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
 /// Windows: then the images are hardly the user's question.
 pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
+    let words = all_guessed(pod, table);
+    let all_on = |system: System| {
+        let known = words.iter().filter_map(ImagePlatforms::runs);
+        known.into_iter().all(|runs| runs.has(system))
+    };
+    let for_windows = wanted(pod) == Some(System::Windows);
+    if all_on(System::Linux) && (all_on(System::Windows) || !for_windows) {
+        Vec::new()
+    } else {
+        words
+    }
+}
+
+/// Guesses from the names of all images of a pod what they run on.
+pub(super) fn all_guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
     let containers = pod.template.containers.iter();
     let containers = containers.chain(&pod.template.init_containers);
-    let (mut all_on_linux, mut all_on_windows) = (true, true);
     let words = containers.map(|container| {
         let image = ImageRef::parse(&container.image).ok();
         let guess = image.and_then(|image| table.guess(&image));
         let (runs, because) = guess.map(|guess| (guess.runs, guess.because)).unzip();
-        all_on_linux &= runs.as_ref().is_none_or(|runs| runs.has(System::Linux));
-        all_on_windows &= runs.as_ref().is_none_or(|runs| runs.has(System::Windows));
         ImagePlatforms {
             container: None,
             image: container.image.clone(),
@@ -129,13 +146,68 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> 
             because,
         }
     });
-    let words: Vec<_> = words.collect();
-    let for_windows = wanted(pod) == Some(System::Windows);
-    if all_on_linux && (all_on_windows || !for_windows) {
-        Vec::new()
+    words.collect()
+}
+
+/// The node of a pod, on which one of its images does not start.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct WrongNode {
+    /// What is wrong, as a sentence without a full stop.
+    pub(super) reason: String,
+    /// What the user can do, as a sentence without a full stop.
+    pub(super) advice: String,
+}
+
+/// Returns why an image of a pod does not start on the pod's node: the node has another operating system, architecture or Windows build.
+pub(super) fn wrong_node(
+    pod: &PodSpec,
+    words: &[ImagePlatforms],
+    node: &NodeSpec,
+    builds: &Builds,
+) -> Option<WrongNode> {
+    let label = |key: &str| node.labels.get(key).map(String::as_str);
+    let system = System::of_label(label(labels::OS)?)?;
+    let build = label(labels::WINDOWS_BUILD);
+    let host = Host {
+        system,
+        architecture: label(labels::ARCH),
+        build: build.and_then(|build| build.parse().ok()),
+    };
+    let does_not = words.iter().find_map(|word| {
+        let mut runs = word.runs()?;
+        // HostProcess containers run on hosts of any build, and share the host's network.
+        if pod.template.host_network {
+            runs = runs.on_any_build();
+        }
+        (!runs.runs_on(host, builds)).then_some((word, runs))
+    });
+    let (word, runs) = does_not?;
+    let (name, image) = (&node.name, &word.image);
+    let kind = match (build, host.architecture) {
+        (Some(build), _) => format!("a {system} node of build {build}"),
+        (None, Some(architecture)) => format!("a {system} node ({architecture})"),
+        (None, None) => format!("a {system} node"),
+    };
+    let select = if !runs.has(system) {
+        let own = runs.systems().into_iter().next();
+        let own = own.map_or("linux", System::as_str);
+        format!("{}: {own}", labels::OS)
+    } else if let Some(build) = runs.newest_build().filter(|_| system == System::Windows) {
+        format!("{}: {build}", labels::WINDOWS_BUILD)
     } else {
-        words
-    }
+        let mut own = runs.platforms().filter_map(|own| own.architecture.as_ref());
+        format!(
+            "{}: {}",
+            labels::ARCH,
+            own.next().map_or("amd64", String::as_str)
+        )
+    };
+    Some(WrongNode {
+        reason: format!("Image {image} does not start on {name}, {kind}"),
+        advice: format!(
+            "Select {select} in the pod's node selector, and delete the pod so that its controller makes another"
+        ),
+    })
 }
 
 #[cfg(test)]
@@ -167,6 +239,62 @@ mod tests {
             ]
         );
         assert!(of_annotation("no JSON").is_empty());
+    }
+
+    #[test]
+    fn an_image_that_does_not_start_on_its_node_says_so_with_the_label_to_select() {
+        let node = |labels: &[(&str, &str)]| {
+            let labels = labels.iter();
+            let labels = labels.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            NodeSpec {
+                labels: labels.collect(),
+                ..NodeSpec::named("n0".to_owned())
+            }
+        };
+        let table = ImageTable::default();
+        let wrong = |image: &str, node: &NodeSpec| {
+            let mut pod = PodSpec::default();
+            pod.template.containers = vec![Container {
+                image: image.to_owned(),
+                ..Container::default()
+            }];
+            let words = all_guessed(&pod, &table);
+            let wrong = wrong_node(&pod, &words, node, table.builds())?;
+            Some((wrong.reason, wrong.advice))
+        };
+        let select = |label: &str| {
+            format!(
+                "Select {label} in the pod's node selector, and delete the pod so that its controller makes another"
+            )
+        };
+        let old = node(&[
+            ("kubernetes.io/os", "windows"),
+            ("node.kubernetes.io/windows-build", "10.0.17763"),
+        ]);
+        let linux = node(&[("kubernetes.io/os", "linux")]);
+        assert_eq!(wrong("nginx", &linux), None);
+        assert_eq!(
+            wrong("nginx", &old),
+            Some((
+                "Image nginx does not start on n0, a Windows node of build 10.0.17763".to_owned(),
+                select("kubernetes.io/os: linux")
+            ))
+        );
+        assert_eq!(
+            wrong("a/b:ltsc2022", &linux),
+            Some((
+                "Image a/b:ltsc2022 does not start on n0, a Linux node".to_owned(),
+                select("kubernetes.io/os: windows")
+            ))
+        );
+        assert_eq!(
+            wrong("a/b:ltsc2022", &old),
+            Some((
+                "Image a/b:ltsc2022 does not start on n0, a Windows node of build 10.0.17763"
+                    .to_owned(),
+                select("node.kubernetes.io/windows-build: 10.0.20348")
+            ))
+        );
     }
 
     #[test]

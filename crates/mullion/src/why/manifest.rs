@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{kinds, template::put, world};
 use crate::{
-    failure::{Failure, file_error, first_line},
+    failure::{Failure, Refusals, file_error, first_line},
     input, out,
 };
 
@@ -39,14 +39,16 @@ pub(crate) struct ManifestObject {
 /// Reads all objects from these files and from the files in these directories; lists are replaced by their items.
 ///
 /// # Errors
-/// A file cannot be read or is not a manifest, or an object lacks its kind, apiVersion or name.
+/// A file cannot be read or is not a manifest, or objects lack their kind, apiVersion or name; all of these are named.
 pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
+    let mut refusals = Refusals::default();
     for path in paths {
         for file in files(path)? {
-            read(&file, &mut found)?;
+            read(&file, &mut found, &mut refusals)?;
         }
     }
+    refusals.result()?;
     Ok(found)
 }
 
@@ -211,7 +213,7 @@ impl Directory {
     }
 }
 
-fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
+fn read(path: &Path, found: &mut Vec<Document>, refusals: &mut Refusals) -> Result<(), Failure> {
     let text = input::text_of(path)?;
     let shown = input::named(path);
     let (several, objects) = objects(&text, &shown)?;
@@ -239,9 +241,9 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
             } else {
                 format!(" ({title})")
             };
-            return Err(Failure::input(format!(
-                "{place}{named}: an object without {missing}"
-            )));
+            let why = format!("{place}{named}: an object without {missing}");
+            refusals.note::<()>(Err(Failure::input(why)))?;
+            continue;
         }
         found.push(Document {
             place: format!("{place} ({title})"),

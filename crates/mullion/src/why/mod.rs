@@ -29,6 +29,7 @@ pub(crate) mod placement;
 mod pod_facts;
 pub(crate) mod pod_owner;
 pub(crate) mod pools;
+mod readiness;
 pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod start;
@@ -36,7 +37,7 @@ pub(crate) mod state;
 pub(crate) mod strict;
 pub(crate) mod template;
 mod text;
-mod unready;
+pub(crate) mod unready;
 mod unused;
 mod unused_notes;
 pub(crate) mod world;
@@ -320,6 +321,15 @@ fn explain(
     let starts: Vec<_> = subjects.iter().map(start_of).collect();
     let images_of = |subject: &ExplainedPod| state.pod_facts.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
+    let wrong_node_of = |(subject, start): (&ExplainedPod, &Option<_>)| {
+        let name = subject.pod.node_name.as_ref().filter(|_| start.is_some())?;
+        let node = state.nodes().find(|node| node.name == *name)?;
+        let words = state.pod_facts.all_images_of(&subject.pod, table);
+        let wrong = images::wrong_node(&subject.pod, &words, node, table.builds())?;
+        Some((wrong, words))
+    };
+    let wrong_nodes = subjects.iter().zip(&starts).map(wrong_node_of);
+    let wrong_nodes: Vec<_> = wrong_nodes.collect();
     let recorded = subjects.iter().filter_map(|subject| {
         let runs = state.pod_facts.recorded_runs(&subject.pod, table)?;
         Some((subject.pod.key(), runs))
@@ -354,12 +364,14 @@ fn explain(
             None => explainer.explain(pod, named.clone(), name_of)?,
         };
         let resize = resizes[index].clone();
+        let (wrong_node, words) = wrong_nodes[index].clone().unzip();
         explained.push((
             index,
             Explanation {
                 resize,
                 start: starts[index].clone(),
-                images: images[index].clone(),
+                images: words.unwrap_or_else(|| images[index].clone()),
+                wrong_node,
                 wrong_system: images::wrong_system(pod, &images[index]),
                 ..explanation
             },

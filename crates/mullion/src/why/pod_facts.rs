@@ -24,7 +24,7 @@ type PodKey = (String, String);
 pub(super) struct PodFacts {
     /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<PodKey, String>,
-    /// What is said of bound pods that do not run.
+    /// What is said of bound pods that do not run or are not ready.
     starts: BTreeMap<PodKey, Start>,
     /// The warnings about pods.
     warnings: BTreeMap<PodKey, Vec<start::Event>>,
@@ -45,7 +45,17 @@ impl PodFacts {
         if text.contains(RESIZE_PENDING.0) {
             self.note_resize(&serde_json::from_str(text)?);
         }
-        let may_wait = text.contains("\"waiting\"") || text.contains("\"Pending\"");
+        // `NotReady"` ends the reasons that kubelets give to the condition Ready.
+        let signs = [
+            "\"waiting\"",
+            "\"Pending\"",
+            "\"Failed\"",
+            "NotReady\"",
+            "\"readinessGates\"",
+            "\"ready\":false",
+            "\"ready\": false",
+        ];
+        let may_wait = signs.iter().any(|sign| text.contains(sign));
         if may_wait && text.contains("\"nodeName\"") {
             self.note_start(&serde_json::from_str(text)?);
         }
@@ -71,7 +81,7 @@ impl PodFacts {
         }
     }
 
-    /// Records why a bound pod does not run.
+    /// Records why a bound pod does not run or is not ready.
     fn note_start(&mut self, pod: &Value) {
         if let Some(start) = Start::of(pod) {
             self.starts.insert(key_in(pod), start);
@@ -112,7 +122,7 @@ impl PodFacts {
         self.resizes.get(&key_of(pod))
     }
 
-    /// Returns what is said of a pod that is bound and does not run; `None` for other pods.
+    /// Returns what is said of a pod that is bound and does not run or is not ready; `None` for other pods.
     pub(super) fn start_of(&self, pod: &PodSpec) -> Option<Start> {
         let key = key_of(pod);
         let start = self.starts.get(&key)?.clone();
@@ -123,6 +133,12 @@ impl PodFacts {
     /// Returns on which platforms all images of a pod run, if more than their names says so.
     pub(super) fn recorded_runs(&self, pod: &PodSpec, table: &ImageTable) -> Option<Runs> {
         images::common(self.images.get(&key_of(pod))?, table)
+    }
+
+    /// Returns what is known about all images of a pod.
+    pub(super) fn all_images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
+        let words = self.images.get(&key_of(pod)).cloned();
+        words.unwrap_or_else(|| images::all_guessed(pod, table))
     }
 
     /// Returns what is known about a pod's images, if that matters.

@@ -1,4 +1,5 @@
-//! Says why a pod that is bound to a node does not run: what its status says of its containers and conditions, and what its events say.
+//! Says why a pod that is bound to a node does not run or is not ready: what its status says of its containers and conditions, and what its
+//! events say.
 //!
 //! Kubelets write the reasons of single containers into the status, those of volumes and of the sandbox into events only.
 
@@ -8,16 +9,25 @@ use mullion_api::labels;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::readiness::{Gate, Readiness, Unready};
+
 /// The number of events that are kept, the last ones.
 const MOST_EVENTS: usize = 3;
 /// The waiting reasons of containers whose turn has not come: those of the pod, or of init containers before them, say more.
 const NO_TURN: [&str; 2] = ["PodInitializing", "ContainerCreating"];
 /// The states of a container.
 const WAITING: &str = "waiting";
-const RUNNING: &str = "running";
+pub(super) const RUNNING: &str = "running";
 const TERMINATED: &str = "terminated";
 
-/// What is said of a bound pod that does not run.
+/// The reasons of failed pods that their kubelet refused because the node is of another operating system or has other labels than they ask for.
+const OF_ANOTHER_NODE: [&str; 3] = [
+    "NodeAffinity",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+];
+
+/// What is said of a bound pod that does not run, is not ready, or has failed as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Start {
@@ -31,8 +41,17 @@ pub(super) struct Start {
     /// How many init containers there are, and how many of them are done; `None` for a pod without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     init_containers: Option<Progress>,
+    /// Why the pod as a whole has failed, as its kubelet refused or evicted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<Condition>,
     /// The containers that wait, and init containers that have not ended well.
     containers: Vec<Container>,
+    /// The containers that run and are not ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unready: Vec<Unready>,
+    /// The readiness gates whose condition is not true.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gates: Vec<Gate>,
     /// The conditions about the pod's start that are not true.
     conditions: Vec<Condition>,
     /// Whether the pod requests an address as a Windows pod and has none yet.
@@ -70,13 +89,13 @@ struct Container {
 
 /// A condition of the pod that is not true.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Condition {
+pub(super) struct Condition {
     #[serde(rename = "type")]
-    kind: String,
+    pub(super) kind: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
+    pub(super) reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    message: String,
+    pub(super) message: String,
 }
 
 /// A warning about a pod.
@@ -94,19 +113,22 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn text(value: &Value) -> String {
+/// Returns a text, which is empty if the value is none.
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+/// Returns the items of a list; none if the value is no list.
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// Returns the namespace and the name of the pod that an Event warns about, and the warning; `None` for other Events. Warnings about a single
-/// container are left out, because the pod's status says the same.
+/// container are left out, because the pod's status says the same, but for those about probes.
 pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
     let about = &event["involvedObject"];
-    let is_of_pod = about["kind"] == "Pod" && about["fieldPath"].as_str().is_none_or(str::is_empty);
+    let of_whole = about["fieldPath"].as_str().is_none_or(str::is_empty);
+    let is_of_pod = about["kind"] == "Pod" && (of_whole || event["reason"] == "Unhealthy");
     // A pod that is bound has been scheduled, whatever went wrong before.
     if event["type"] != "Warning" || !is_of_pod || event["reason"] == "FailedScheduling" {
         return None;
@@ -128,21 +150,53 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
 }
 
 impl Start {
-    /// Reads the status of a pod; `None` for a pod without a node, one that runs and one that has finished.
+    /// Reads the status of a pod; `None` for a pod without a node, one that is ready and one that has finished by itself.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         let (spec, status) = (&pod["spec"], &pod["status"]);
         let phase = text(&status["phase"]);
         let is_bound = spec["nodeName"]
             .as_str()
             .is_some_and(|node| !node.is_empty());
-        if !is_bound || matches!(phase.as_str(), "Succeeded" | "Failed") {
+        if !is_bound || phase == "Succeeded" {
             return None;
+        }
+        if phase == "Failed" {
+            // Where containers have failed, the pod has no reason of its own.
+            let reason = text(&status["reason"]);
+            return (!reason.is_empty()).then(|| Start {
+                uid: text(&pod["metadata"]["uid"]),
+                phase,
+                failed: Some(Condition {
+                    kind: "Failed".to_owned(),
+                    reason,
+                    message: text(&status["message"]),
+                }),
+                ..Start::default()
+            });
         }
         let inits = init_containers(spec, status);
         let apps = list(&status["containerStatuses"]).filter_map(|own| waiting(own, false));
         let apps: Vec<_> = apps.collect();
-        if phase != "Pending" && apps.is_empty() {
+        let is_leaving = !pod["metadata"]["deletionTimestamp"].is_null();
+        let readiness = if phase == "Running" && !is_leaving {
+            Readiness::of(spec, status)
+        } else {
+            Readiness::default()
+        };
+        if phase != "Pending" && apps.is_empty() && readiness.is_ready() {
             return None;
+        }
+        let Readiness {
+            unready,
+            gates,
+            ready,
+        } = readiness;
+        let is_gate = |own: &Condition| gates.iter().any(|gate| gate.condition_type == own.kind);
+        let mut conditions = conditions(status);
+        conditions.retain(|own| !is_gate(own));
+        // The summary is said where nothing else says more.
+        if apps.is_empty() && unready.is_empty() && gates.is_empty() {
+            conditions.extend(ready);
         }
         // While init containers are not done, the others wait for their turn.
         let progress = inits.as_ref().map(|(progress, _)| *progress);
@@ -158,7 +212,10 @@ impl Start {
             containers: containers
                 .chain(apps.into_iter().filter(has_turn))
                 .collect(),
-            conditions: conditions(status),
+            conditions,
+            unready,
+            gates,
+            failed: None,
             awaits_address: awaits_address(pod),
             events: Vec::new(),
         })
@@ -179,10 +236,17 @@ impl Start {
 
     /// Returns the sentence that says that the pod, or a part of it, does not run, without a full stop.
     pub(super) fn summary(&self) -> String {
+        if let Some(failed) = &self.failed {
+            let why = words([&failed.reason, &failed.message]);
+            return format!("It has failed and is not started again{why}");
+        }
         match self.init_containers {
             Some(Progress { done, all }) if done < all => {
                 let are = if done == 1 { "is" } else { "are" };
                 format!("It does not run yet: {done} of its {all} init containers {are} done")
+            }
+            _ if self.phase == "Running" && self.containers.is_empty() => {
+                "It runs and is not ready".to_owned()
             }
             _ if self.phase == "Running" && self.some_run => {
                 "Not all of its containers run".to_owned()
@@ -202,6 +266,8 @@ impl Start {
             all.push(described(&alike));
             open = others;
         }
+        all.extend(self.unready.iter().map(Unready::sentence));
+        all.extend(self.gates.iter().map(Gate::sentence));
         if self.awaits_address {
             all.push(format!(
                 "it has no address yet: the annotation {} is missing",
@@ -221,6 +287,27 @@ impl Start {
             all.push(format!("event{why}"));
         }
         all
+    }
+
+    /// Returns what the user can do, as a sentence without a full stop; `None` where the reasons say it.
+    pub(super) fn advice(&self) -> Option<&'static str> {
+        if let Some(failed) = &self.failed {
+            let is_of_another = OF_ANOTHER_NODE.contains(&failed.reason.as_str());
+            return is_of_another.then_some(
+                "Its node is none that it asks for: remove spec.nodeName, or name the node's operating system in the node selector (kubernetes.io/os) and in spec.os.name, and create it anew",
+            );
+        }
+        if !self.unready.is_empty() {
+            Some(
+                "Services send it no traffic until it is ready: `kubectl describe pod` shows what its probes are answered, `kubectl logs` what its containers say",
+            )
+        } else if !self.gates.is_empty() {
+            Some(
+                "Services send it no traffic until it is ready: see that the controller of the readiness gate runs, which sets the condition in the pod's status",
+            )
+        } else {
+            None
+        }
     }
 }
 
@@ -257,7 +344,7 @@ fn described(alike: &[&Container]) -> String {
 }
 
 /// Joins what there is of a reason and a message, with a colon before each, in one line.
-fn words(all: [&String; 2]) -> String {
+pub(super) fn words(all: [&String; 2]) -> String {
     let all = all.into_iter().filter(|own| !own.is_empty());
     let lines = all.map(|own| own.lines().collect::<Vec<_>>().join(" "));
     lines.map(|own| format!(": {own}")).collect()
@@ -446,6 +533,56 @@ mod tests {
         assert_eq!(said(&pod(json!({}), json!({"phase": "Failed"}))), [""; 0]);
         let unbound = json!({"spec": {}, "status": {"phase": "Pending"}});
         assert_eq!(said(&unbound), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_that_runs_and_is_not_ready_names_its_probes_and_gates() {
+        let spec = json!({
+            "readinessGates": [{"conditionType": "a.example/one"}, {"conditionType": "a.example/two"}],
+            "containers": [
+                {"name": "a", "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}}},
+                {"name": "b", "readinessProbe": {"tcpSocket": {"port": "web"}}, "startupProbe": {"exec": {"command": ["up", "-q"]}}},
+                {"name": "c"}, {"name": "d"},
+            ],
+        });
+        let runs = |name: &str, ready: bool| json!({"name": name, "ready": ready, "started": name != "b", "state": {"running": {}}});
+        let status = json!({"phase": "Running", "conditions": [
+            {"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+            {"type": "ContainersReady", "status": "False"},
+            {"type": "a.example/two", "status": "False", "message": "no target"},
+        ], "containerStatuses": [runs("a", false), runs("b", false), runs("c", true), runs("d", false)]});
+        assert_eq!(
+            said(&pod(spec, status)),
+            [
+                "It runs and is not ready",
+                "container a runs and is not ready: its readiness probe (HTTP GET /healthz on port 8080) has not succeeded",
+                "container b runs and is not ready: its startup probe (up -q) has not succeeded",
+                "container d runs and is not ready",
+                "readiness gate a.example/one: nobody has set its condition",
+                "readiness gate a.example/two: its condition is False: no target",
+            ]
+        );
+        let lost = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]});
+        assert_eq!(
+            said(&pod(json!({}), lost)),
+            [
+                "It runs and is not ready",
+                "condition Ready is False: NodeLost"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pod_that_its_kubelet_refused_says_so() {
+        let status = json!({"phase": "Failed", "reason": "PodOSSelectorNodeLabelDoesNotMatch", "message": "Failed to admit pod"});
+        let refused = pod(json!({"os": {"name": "windows"}}), status);
+        let why = "It has failed and is not started again: PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod";
+        assert_eq!(said(&refused), [why]);
+        let advice = Start::of(&refused).and_then(|start| start.advice());
+        assert!(
+            advice.is_some_and(|own| own.starts_with("Its node is none that it asks for")),
+            "{advice:?}"
+        );
     }
 
     #[test]

@@ -18,27 +18,36 @@ use super::{
     template::put,
     world, writes,
 };
-use crate::{failure::Failure, up::setup};
+use crate::{
+    failure::{Failure, Refusals},
+    up::setup,
+};
 
 /// Checks the objects of these documents that are taken as they are written, and prints what the server warns of. Objects that the user may
-/// not create, and kinds that neither the cluster nor this program defines, are not checked.
+/// not create, and kinds that neither the cluster nor this program defines, are not checked. Returns the documents that no server refuses; the
+/// refusals of the others repeat its messages.
 ///
 /// # Errors
-/// A server refuses an object; the error repeats its message.
+/// A server does not answer.
 pub(crate) async fn check(
     source: &Source,
-    documents: &[Document],
+    documents: Vec<Document>,
     namespace: Option<&str>,
-) -> Result<(), Failure> {
+    refusals: &mut Refusals,
+) -> Result<Vec<Document>, Failure> {
     let mut local = LocalServer::default();
     let mut warnings = Warnings::default();
+    let mut taken = Vec::new();
     for document in documents {
         let checked = check_object(source, &document.object, namespace, &mut local).await;
-        let texts = checked.map_err(|failure| failure.about(&document.place))?;
-        warnings.add(&document.place, texts);
+        let checked = checked.map_err(|failure| failure.about(&document.place));
+        if let Some(texts) = refusals.note(checked)? {
+            warnings.add(&document.place, texts);
+            taken.push(document);
+        }
     }
     warnings.print();
-    Ok(())
+    Ok(taken)
 }
 
 /// Checks an object; returns what the server warns of.

@@ -35,9 +35,19 @@ pub(super) fn text(
             aside: String::new(),
         });
         page.rows(&rows.collect::<Vec<_>>(), 0);
+        if let Some(advice) = start.advice() {
+            page.paragraph(&format!("{advice}."));
+        }
     }
     for image in &explanation.images {
         page.paragraph(&format!("{}.", image.text()));
+    }
+    if let Some(wrong) = &explanation.wrong_node {
+        page.paragraph(&format!("{}.", wrong.reason));
+        // What helps is said below where it was tried.
+        if explanation.changes.is_empty() {
+            page.paragraph(&format!("{}.", wrong.advice));
+        }
     }
     for wrong in &explanation.wrong_values {
         page.paragraph(&format!("{wrong}."));

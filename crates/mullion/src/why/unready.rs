@@ -15,6 +15,17 @@ pub(super) fn reason(pool: &NodePool, class: Option<&EC2NodeClass>) -> String {
     if pool.spec.replicas.is_some() {
         return "it has a fixed number of nodes".to_owned();
     }
+    let all = conditions_of_pool(pool, class);
+    if all.is_empty() {
+        "it is not ready".to_owned()
+    } else {
+        format!("it is not ready: {}", all.join("; "))
+    }
+}
+
+/// Returns what the conditions of a pool say that keep it from being ready, each message once. What is said of the class is what the conditions
+/// of `class` say, if it is given.
+pub(crate) fn conditions_of_pool(pool: &NodePool, class: Option<&EC2NodeClass>) -> Vec<String> {
     let conditions = pool.status.iter().flat_map(|status| &status.conditions);
     let wrong: Vec<&Condition> = conditions.filter(|own| own.status != "True").collect();
     let of = |kinds: &[&str]| {
@@ -33,41 +44,18 @@ pub(super) fn reason(pool: &NodePool, class: Option<&EC2NodeClass>) -> String {
         all
     };
     // `Ready` only summarizes the other two conditions, so its message is used only if they have none.
-    let mut all = of(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
+    let all = of(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
     if all.is_empty() {
-        all = of(&[condition::READY]);
-    }
-    if all.is_empty() {
-        "it is not ready".to_owned()
+        of(&[condition::READY])
     } else {
-        format!("it is not ready: {}", all.join("; "))
+        all
     }
 }
 
 /// Returns what the conditions of a class say that keep it from being ready; `None` if they say nothing. The pool's condition repeats the
 /// class's summary only, as in `SubnetsReady=False`.
 fn of_class(class: &EC2NodeClass) -> Option<String> {
-    let conditions = &class.status.as_ref()?.conditions;
-    let ready = conditions
-        .iter()
-        .find(|own| own.type_ == condition::READY)?;
-    // The summary lists them, as in `SubnetsReady=False, AMIsReady=Unknown`.
-    let counts = |own: &&Condition| {
-        let mut parts = ready.message.split(", ");
-        parts.any(|part| part.split('=').next() == Some(&own.type_))
-    };
-    let wrong = conditions.iter().filter(|own| own.status != "True");
-    let wrong: Vec<_> = wrong.filter(counts).collect();
-    // What has failed says more than what is still open.
-    let failed = |own: &&&Condition| own.status == "False" && own.reason != WAITS;
-    let failed: Vec<_> = wrong.iter().filter(failed).copied().collect();
-    let said = if failed.is_empty() { wrong } else { failed };
-    let mut all: Vec<&str> = Vec::new();
-    for message in said.into_iter().map(message) {
-        if !all.contains(&message) {
-            all.push(message);
-        }
-    }
+    let all = messages(&wrong_of_class(class));
     (!all.is_empty()).then(|| {
         format!(
             "EC2NodeClass {} is not ready: {}",
@@ -77,8 +65,40 @@ fn of_class(class: &EC2NodeClass) -> Option<String> {
     })
 }
 
+/// Returns the conditions of a class that keep it from being ready: those that have failed, or else those that are still open.
+pub(crate) fn wrong_of_class(class: &EC2NodeClass) -> Vec<&Condition> {
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    let conditions: Vec<&Condition> = conditions.collect();
+    let ready = conditions.iter().find(|own| own.type_ == condition::READY);
+    let Some(ready) = ready else {
+        return Vec::new();
+    };
+    // The summary lists them, as in `SubnetsReady=False, AMIsReady=Unknown`.
+    let counts = |own: &&&Condition| {
+        let mut parts = ready.message.split(", ");
+        parts.any(|part| part.split('=').next() == Some(&own.type_))
+    };
+    let wrong = conditions.iter().filter(|own| own.status != "True");
+    let wrong: Vec<_> = wrong.filter(counts).copied().collect();
+    // What has failed says more than what is still open.
+    let failed = |own: &&&Condition| own.status == "False" && own.reason != WAITS;
+    let failed: Vec<_> = wrong.iter().filter(failed).copied().collect();
+    if failed.is_empty() { wrong } else { failed }
+}
+
+/// Returns the messages of conditions, each once.
+pub(crate) fn messages(conditions: &[&Condition]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for message in conditions.iter().map(|own| message(own)) {
+        if !all.iter().any(|own| own == message) {
+            all.push(message.to_owned());
+        }
+    }
+    all
+}
+
 /// Returns a condition's message, or its reason if it has none.
-fn message(condition: &Condition) -> &str {
+pub(crate) fn message(condition: &Condition) -> &str {
     match condition.message.as_str() {
         "" => &condition.reason,
         message => message,

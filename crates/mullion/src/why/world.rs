@@ -21,7 +21,11 @@ use super::{
     template::{self, Prospect, put},
     unused_notes, writes,
 };
-use crate::{failure::Failure, out, plan::quotas::Quotas};
+use crate::{
+    failure::{Failure, Refusals},
+    out,
+    plan::quotas::Quotas,
+};
 
 /// A pod of a manifest, as it would be created.
 #[derive(Clone)]
@@ -116,16 +120,22 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
-    strict::check(source, &sorted.others, namespace).await?;
+    let mut refusals = Refusals::default();
+    sorted.others = strict::check(source, sorted.others, namespace, &mut refusals).await?;
     let places = sorted.prospects.iter().map(|(place, ..)| place.clone());
     let places: Vec<String> = places.collect();
-    let planned = put_in(source, sorted, namespace, placement).await?;
+    let planned = put_in(source, sorted, namespace, placement, refusals).await?;
     let quotas = Quotas::of(&source.state);
+    let mut refusals = Refusals::default();
     for (own, place) in planned.iter().zip(places) {
-        quotas.asked(&own.admitted).map_err(|why| {
+        let asked = quotas.asked(&own.admitted).map_err(|why| {
             let name = &own.pod.name;
             Failure::input(format!("pods {name:?} is forbidden: {why}")).about(place)
-        })?;
+        });
+        refusals.note(asked)?;
+    }
+    refusals.result()?;
+    for own in &planned {
         if let Some(field) = own.none_by {
             out::note(&format!(
                 "{} makes no pods: {field}; the answer is for one that it would make otherwise",
@@ -148,19 +158,20 @@ pub(super) async fn apply(
 }
 
 /// Puts the objects of a manifest, which need not include pods, into the cluster; returns every pod, and one pod of every workload.
-/// `placement` places pods that no cluster admits.
+/// `placement` places pods that no cluster admits, and `refusals` has those of other objects, which are reported together with these.
 ///
 /// # Errors
-/// The API server refuses an object; the error repeats its message.
+/// The API server refuses objects; the error repeats its messages.
 pub(crate) async fn apply_all(
     source: &mut Source,
     documents: Vec<Document>,
     namespace: Option<&str>,
     placement: &Placement,
+    refusals: Refusals,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let sorted = SortedManifest::of(documents, namespace);
     unused_notes::note_documents(&sorted.others, namespace, source.state.keeps.templates);
-    put_in(source, sorted, namespace, placement).await
+    put_in(source, sorted, namespace, placement, refusals).await
 }
 
 async fn put_in(
@@ -168,6 +179,7 @@ async fn put_in(
     sorted: SortedManifest,
     namespace: Option<&str>,
     placement: &Placement,
+    mut refusals: Refusals,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let SortedManifest { prospects, others } = sorted;
     // What the manifest brings is not in the cluster yet, so its API server cannot admit the pods with it.
@@ -193,37 +205,45 @@ async fn put_in(
         }
         for other in others.iter().filter(|other| other.object["kind"] == kind) {
             let added = add(source, &other.object, namespace).await;
-            added.map_err(|failure| failure.about(&other.place))?;
+            refusals.note(added.map_err(|failure| failure.about(&other.place)))?;
         }
     }
     let mut warnings = Warnings::default();
-    let planned = admit_all(source, prospects, placement, &mut warnings).await;
+    let planned = admit_all(source, prospects, placement, &mut warnings, &mut refusals).await;
     // Also where a later object is refused.
     warnings.print();
     let planned = planned?;
+    refusals.result()?;
     if source.offline {
         placement.say(&source.state);
     }
     Ok(planned)
 }
 
-/// Has the pods of a manifest admitted, and the workloads checked that create them.
+/// Has the pods of a manifest admitted, and the workloads checked that create them. Returns those that no server refuses.
 async fn admit_all(
     source: &mut Source,
     prospects: Vec<(String, Prospect, Value)>,
     placement: &Placement,
     warnings: &mut Warnings,
+    refusals: &mut Refusals,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let mut planned = Vec::new();
     for (place, prospect, object) in prospects {
         let admitted = admission::admit(source, prospect, placement, warnings).await;
-        let mut own = admitted.map_err(|failure| failure.about(&place))?;
+        let admitted = admitted.map_err(|failure| failure.about(&place));
+        let Some(mut own) = refusals.note(admitted)? else {
+            continue;
+        };
         if is_paused(&object) && !source.state.pods.iter().any(|pod| own.owner.owns(pod)) {
             own.replicas = 0;
             own.none_by = Some("spec.paused is true");
         }
         let taken = check_workload(source, &object, &own.owner).await;
-        taken.map_err(|failure| failure.about(&place))?;
+        let taken = taken.map_err(|failure| failure.about(&place));
+        if refusals.note(taken)?.is_none() {
+            continue;
+        }
         if own.daemon.is_some() {
             keep_daemon(&mut source.state, object, &own)?;
         } else if buffers::name(&source.state, &own.owner) {
@@ -310,6 +330,16 @@ fn keep_template(state: &mut State, mut object: Value, own: &PlannedPod) -> Resu
 pub(super) fn home_of<'a>(object: &'a Value, namespace: Option<&'a str>) -> &'a str {
     let own = object["metadata"]["namespace"].as_str();
     own.or(namespace).unwrap_or("default")
+}
+
+/// Returns which owner of pods an object of a manifest is; `namespace` is that of objects that name none.
+pub(crate) fn owner_of(object: &Value, namespace: Option<&str>) -> PodOwner {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    PodOwner {
+        kind: text(&object["kind"]),
+        namespace: home_of(object, namespace).to_owned(),
+        name: text(&object["metadata"]["name"]),
+    }
 }
 
 fn admits_pods(object: &Value) -> bool {

@@ -464,3 +464,30 @@ fn a_rule_is_explained() {
     let (code, ..) = check(&["--explain", "MUL999"], "");
     assert_eq!(code, Some(2));
 }
+
+#[test]
+fn every_value_of_a_wrong_type_is_named_with_its_line_and_hides_no_unknown_field() {
+    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: \"3\"\n  template:\n    spec:\n      containers:\n      \
+                - name: 7\n        imag: nginx\n---\n\
+                apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata:\n  name: shop\n  region: us-west-2\n  version: 1.30\nnodeGroup: []\n---\n\
+                kind: Service\nmetadata: {name: web}\n";
+    let (code, stdout, stderr) = check(&["-"], text);
+    assert_eq!((code, &*stderr), (Some(1), ""));
+    let expected = "deployment/web  stdin\n    \
+        5  error  MUL080  Deployment in version \"apps/v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32\n              \
+        help    the field takes a whole number and is the text \"3\"\n    \
+        9  error  MUL080  Deployment in version \"apps/v1\" cannot be handled as a Deployment: json: cannot unmarshal number into Go struct field Container.spec.template.spec.containers.name of type string\n              \
+        help    the field takes a text: put the value into quotes\n   \
+        10  error  MUL080  unknown field \"spec.template.spec.containers[0].imag\"\n              \
+        help    the nearest field is image\n\n\
+        clusterconfig/shop  stdin\n   \
+        17  error  MUL080  metadata.version is 1.3 and takes a text: eksctl refuses the file\n              \
+        help    the field takes a text: put the value into quotes\n   \
+        18  error  MUL080  unknown field \"nodeGroup\"\n              \
+        help    the nearest field is nodeGroups\n\n\
+        service/web  stdin\n   \
+        20  error  MUL082  the object has no apiVersion: kubectl apply refuses it, and its fields are not checked\n              \
+        help    apiVersion: v1\n\n\
+        6 errors in 3 objects.\n";
+    assert_eq!(stdout, expected);
+}

@@ -3,7 +3,7 @@
 use mullion_api::labels;
 use serde_json::{Value, json};
 
-use super::placement::{PREFERRED, REQUIRED};
+use super::placement::{AffinityTerm, affinity_terms};
 use crate::check::{
     finding::Findings,
     path::Path,
@@ -22,30 +22,8 @@ const BETA: [(&str, &str); 2] = [
 pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
     let selector = pod.at(&["nodeSelector"]);
     selector_labels(&selector, &pod.spec["nodeSelector"], pod.object, found);
-    let mut expressions = Vec::new();
-    let required = pod.at(&REQUIRED);
-    for (term, value) in
-        list(
-            &pod.spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-                ["nodeSelectorTerms"],
-        )
-        .enumerate()
-    {
-        expressions.push((required.index(term), value));
-    }
-    let preferred = pod.at(&PREFERRED);
-    for (term, value) in list(
-        &pod.spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"],
-    )
-    .enumerate()
-    {
-        expressions.push((
-            preferred.index(term).key("preference"),
-            &value["preference"],
-        ));
-    }
-    for (path, term) in expressions {
-        for (index, expression) in list(&term["matchExpressions"]).enumerate() {
+    for AffinityTerm { path, value, .. } in affinity_terms(pod) {
+        for (index, expression) in list(&value["matchExpressions"]).enumerate() {
             let Some((beta, stable)) = BETA.iter().find(|(beta, _)| expression["key"] == *beta)
             else {
                 continue;

@@ -1,8 +1,11 @@
-//! Checks that objects have only fields that their kinds have, and kinds that there are: MUL080 and MUL081.
+//! Checks that objects have a kind that there is, and only fields that their kinds have: MUL080 to MUL082.
+
+use serde_json::Value;
 
 use super::Context;
-use crate::check::{
-    finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object,
+use crate::{
+    check::{finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object},
+    input,
 };
 
 /// Checks an object of a file. Objects of a cluster have been read by its API server, which may be of a later version than the schemas here.
@@ -11,22 +14,30 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
         return;
     }
     match context.schemas.read(object) {
-        Reading::Read(fields) => {
-            for field in fields {
+        Reading::Read { unknown, misfits } => {
+            for field in unknown {
                 let problem = Problem::UnknownField {
                     name: field.name,
                     near: field.near,
+                    is_of_eksctl: object.is("ClusterConfig", "eksctl.io"),
                 };
                 found.add("MUL080", index, field.path, problem);
             }
+            for misfit in misfits {
+                let value = misfit.path.get(&object.value).unwrap_or(&Value::Null);
+                let problem = Problem::Misfit {
+                    kind: object.kind().to_owned(),
+                    version: object.api_version().to_owned(),
+                    value: input::shape(value),
+                    expected: misfit.expected,
+                    refusal: misfit.refusal,
+                };
+                found.add("MUL080", index, misfit.path, problem);
+            }
         }
-        Reading::Misfit(why) => {
-            let problem = Problem::Misfit {
-                kind: object.kind().to_owned(),
-                version: object.api_version().to_owned(),
-                why,
-            };
-            found.add("MUL080", index, Path::default(), problem);
+        Reading::Nameless { lacks, near } => {
+            let problem = Problem::Nameless { lacks, near };
+            found.add("MUL082", index, Path::default(), problem);
         }
         Reading::NoSuchKind { near } => {
             let problem = Problem::NoSuchKind {

@@ -4,6 +4,7 @@ mod builds;
 mod config_maps;
 mod deprecated;
 mod fields;
+mod label_values;
 mod network;
 mod nodes;
 mod placement;

@@ -5,7 +5,7 @@ use mullion_cloud::catalogue;
 use mullion_engine::images::System;
 use serde_json::{Map, Value, json};
 
-use super::{Context, builds, config_maps, resources, strings};
+use super::{Context, builds, config_maps, label_values, resources, strings};
 use crate::check::{
     finding::Findings,
     fleet::{Group, Source, family_of, requirement, system_of},
@@ -42,6 +42,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
         }
         "NodePool" if object.is("NodePool", "karpenter.sh") => {
             builds::object_forms(index, object, found);
+            label_values::check_pool(index, object, found);
             pool(context, index, object, found);
         }
         "EC2NodeClass" if object.is("EC2NodeClass", "karpenter.k8s.aws") => {

@@ -1,12 +1,13 @@
-//! Checks the placement of pods: MUL001 to MUL012.
+//! Checks the placement of pods: MUL001 to MUL013.
 
 use mullion_api::labels;
 use mullion_engine::images::System;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Context, deprecated, strings};
+use super::{Context, deprecated, label_values, strings};
 use crate::check::{
     finding::Findings,
+    path::Path,
     placement::{Choice, SelectingField, Taint, list},
     problem::{Image, Problem},
     subject::Pod,
@@ -26,11 +27,43 @@ pub(super) const PREFERRED: [&str; 3] = [
     "preferredDuringSchedulingIgnoredDuringExecution",
 ];
 
+/// A term of a pod's node affinity.
+pub(super) struct AffinityTerm<'a> {
+    pub(super) path: Path,
+    pub(super) value: &'a Value,
+    pub(super) is_preferred: bool,
+}
+
+/// Returns the terms of a pod's node affinity, required ones first.
+pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
+    let affinity = &pod.spec["affinity"]["nodeAffinity"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"];
+    let at = pod.at(&REQUIRED);
+    let required = list(required)
+        .enumerate()
+        .map(|(index, value)| AffinityTerm {
+            path: at.index(index),
+            value,
+            is_preferred: false,
+        });
+    let at = pod.at(&PREFERRED);
+    let preferred = list(preferred)
+        .enumerate()
+        .map(|(index, term)| AffinityTerm {
+            path: at.index(index).key("preference"),
+            value: &term["preference"],
+            is_preferred: true,
+        });
+    required.chain(preferred).collect()
+}
+
 pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     no_system(context, pod, found);
     contradiction(pod, found);
     taints(context, pod, found);
     deprecated::check(pod, found);
+    label_values::check(pod, found);
     os_name(context, pod, found);
     affinity(context, pod, found);
     spread(context, pod, found);

@@ -3,7 +3,7 @@
 use mullion_api::labels;
 use serde_json::json;
 
-use super::{Context, builds, deprecated};
+use super::{Context, builds, deprecated, label_values};
 use crate::check::{
     finding::Findings,
     path::Path,
@@ -23,6 +23,9 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
     }
     builds::object_forms(index, object, found);
     deprecated::class_labels(index, object, found);
+    let selector = &object.value["scheduling"]["nodeSelector"];
+    let at = Path::of(&["scheduling", "nodeSelector"]);
+    label_values::check_selector(&at, selector, index, found);
     let version = object.api_version();
     if version != "node.k8s.io/v1" {
         let at = Path::of(&["apiVersion"]);

@@ -4,6 +4,7 @@ pub(super) mod access;
 pub(super) mod network;
 pub(super) mod nodes;
 pub(super) mod pods;
+pub(super) mod pools;
 pub(super) mod reach;
 pub(super) mod switches;
 pub(super) mod system;

@@ -336,3 +336,63 @@ fn a_workload_without_pods_can_be_scaled_up_by_its_manifest() {
         "Deployment default/web has 5 pods in place of 0"
     );
 }
+
+#[test]
+fn a_job_is_scaled_to_no_more_pods_than_it_needs_completions() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [
+        {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1"}}},
+    ]}});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"parallelism": 2, "completions": 6, "template": template},
+    });
+    let scaled = |pods: &str| {
+        let scale = format!("job/j={pods}");
+        let flags = [
+            "--offline",
+            "--default-pools",
+            "-o",
+            "json",
+            "-f",
+            "-",
+            "--scale",
+            &scale,
+        ];
+        let said = plan(&flags, &job.to_string());
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let both = json_of(&said);
+        (
+            both["then"]["pods"]["asked"].clone(),
+            both["whatIf"][0].clone(),
+        )
+    };
+    let change = "Job default/j has 6 pods in place of 2, not 10: it needs 6 completions";
+    assert_eq!(scaled("10"), (json!(6), json!(change)));
+    let change = "Job default/j has 5 pods in place of 2";
+    assert_eq!(scaled("5"), (json!(5), json!(change)));
+    // What has succeeded needs no pod any more.
+    let mut there = job.clone();
+    there["metadata"]["namespace"] = json!("default");
+    there["status"] = json!({"succeeded": 4});
+    let state = tempfile::NamedTempFile::new().expect("a temporary file");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [there]});
+    std::fs::write(state.path(), list.to_string()).expect("a writable file");
+    let path = state.path().to_str().expect("UTF-8");
+    let flags = [
+        "--state",
+        path,
+        "--default-pools",
+        "-o",
+        "json",
+        "--scale",
+        "job/j=10",
+    ];
+    let said = plan(&flags, "");
+    let both = json_of(&said);
+    assert_eq!(
+        both["whatIf"][0],
+        "Job default/j has 2 pods in place of 0, not 10: 4 of its 6 completions are done",
+        "{}",
+        said.stderr
+    );
+}

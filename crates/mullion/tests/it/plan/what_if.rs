@@ -250,3 +250,59 @@ fn an_added_pool_that_buys_nothing_says_why() {
     assert!(pools.is_null(), "{pools}");
     assert!(text.contains("gold, linux "), "{text}");
 }
+
+#[test]
+fn nodes_that_go_already_are_named_and_not_paid_for() {
+    let labels = json!({
+        "kubernetes.io/os": "linux", "karpenter.sh/nodepool": "gold", "node.kubernetes.io/instance-type": "m5.large",
+        "topology.kubernetes.io/zone": "us-west-2a", "karpenter.sh/capacity-type": "on-demand",
+    });
+    let room = json!({"cpu": "2", "memory": "8Gi", "pods": "29"});
+    let node = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+            "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
+        })
+    };
+    let claim = |name: &str, node: &str| {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name, "labels": labels},
+            "spec": {"nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "linux"}, "requirements": []},
+            "status": {"nodeName": node, "conditions": [
+                {"type": "Initialized", "status": "True", "reason": "a", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ]},
+        })
+    };
+    let mut going = claim("gold-1", "n1");
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut marked = node("n2");
+    marked["spec"] = json!({"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]});
+    let items = json!([
+        node("n0"),
+        node("n1"),
+        marked,
+        claim("gold-0", "n0"),
+        going,
+        claim("gold-2", "n2"),
+    ]);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), list.to_string()).expect("a writable file");
+    let state = ["--state", file.path().to_str().expect("UTF-8")];
+    let said = |flags: &[&str]| plan(&[&state[..], flags].concat(), "").stdout;
+    let text = said(&["--consolidate"]);
+    let expected = "3 nodes (2 go already and are not counted in the price), 0.096 USD an hour: none of the others can go.\n";
+    assert!(text.starts_with(expected), "{text}");
+    let json: Value =
+        serde_json::from_str(&said(&["--consolidate", "-o", "json"])).expect("one object");
+    assert_eq!(json["leavingNodes"], json!(["n1", "n2"]));
+    // A plan takes a node for one that goes once its claim is being deleted, as the provisioner does.
+    let json: Value =
+        serde_json::from_str(&said(&["--remove-node", "n0", "-o", "json"])).expect("one object");
+    assert_eq!(json["price"]["leavingNodes"], json!(["n1"]));
+    let text = said(&["--remove-node", "n0"]);
+    assert!(
+        text.contains("  not counted   1 node that goes already: n1"),
+        "{text}"
+    );
+}

@@ -748,3 +748,45 @@ fn a_pod_that_a_quota_of_the_state_refuses_is_refused_as_by_the_api_server() {
     let (_, stderr, _) = planned(&[node_of_4("n0"), quota], &elsewhere);
     assert_eq!(stderr, "");
 }
+
+#[test]
+fn all_refused_objects_are_reported_together() {
+    let pool = |field: &str| {
+        format!(
+            "{{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {{name: gold}}, spec: {{{field}, template: {{spec: {{nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: linux}}, requirements: []}}}}}}}}"
+        )
+    };
+    let pod = |name: &str, field: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{field}: x, containers: [{{name: c, image: nginx}}]}}}}"
+        )
+    };
+    let manifest = [
+        pool("wieght: 1"),
+        pod("a", "nodeNam"),
+        pod("b", "hostname"),
+        pod("c", "prioritty"),
+    ]
+    .join("\n---\n");
+    let (text, stderr, _) = planned(&[node_of_4("n0")], &manifest);
+    assert_eq!(text, "");
+    let lines: Vec<_> = stderr.lines().collect();
+    assert_eq!(lines[0], "error: 3 objects are refused", "{stderr}");
+    for (line, start, field) in [
+        (1, "  FILE: document 1 (NodePool gold): ", "spec.wieght"),
+        (2, "  FILE: document 2 (Pod a): ", "spec.nodeNam"),
+        (3, "  FILE: document 4 (Pod c): ", "spec.prioritty"),
+    ] {
+        assert!(
+            lines[line].starts_with(start) && lines[line].contains(field),
+            "{stderr}"
+        );
+    }
+    // So are objects that lack what every object has.
+    let manifest = "{kind: Pod, metadata: {name: a}}\n---\n{apiVersion: v1, metadata: {name: b}}\n";
+    let (_, stderr, _) = planned(&[node_of_4("n0")], manifest);
+    assert_eq!(
+        stderr,
+        "error: 2 objects are refused\n  FILE: document 1 (Pod a): an object without an apiVersion\n  FILE: document 2 (b): an object without a kind\n"
+    );
+}

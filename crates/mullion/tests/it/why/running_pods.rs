@@ -148,3 +148,71 @@ fn a_daemon_set_says_how_many_nodes_were_asked_whether_it_makes_room_there() {
                  Of the 103 nodes that do not let it in, the first 100 were asked whether it makes room there.\n";
     assert!(ended.stdout.starts_with(start), "{}", ended.stdout);
 }
+
+#[test]
+fn a_pod_that_runs_and_is_not_ready_says_what_it_waits_for() {
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    web["spec"]["containers"][0]["readinessProbe"] =
+        json!({"httpGet": {"path": "/healthz", "port": 8080}});
+    web["status"] = json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}],
+        "containerStatuses": [{"name": "c", "ready": false, "started": true, "state": {"running": {}}}],
+    });
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "shop"},
+        "type": "Warning", "reason": "Unhealthy", "message": "Readiness probe failed: HTTP probe failed with statuscode: 503",
+        "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web", "fieldPath": "spec.containers{c}"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    });
+    let (text, code, said) = said_of("web", json!([node_of_4("n0"), web, event]));
+    let expected = "pod shop/web is on n0: 1 of 1 nodes fit, it would be chosen again.\n\
+                    It runs and is not ready.\n    \
+                    container c runs and is not ready: its readiness probe (HTTP GET /healthz on port 8080) has not succeeded\n    \
+                    event: Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503\n\
+                    Services send it no traffic until it is ready: `kubectl describe pod` shows what its probes are answered, `kubectl logs` what its containers say.\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        said["start"]["unready"],
+        json!([{"name": "c", "probe": "readiness probe (HTTP GET /healthz on port 8080)"}])
+    );
+}
+
+#[test]
+fn a_pod_on_a_node_of_another_system_is_told_so_and_what_to_select() {
+    let mut node = node_of_4("n0");
+    node["metadata"]["labels"]["kubernetes.io/os"] = json!("windows");
+    node["metadata"]["labels"]["node.kubernetes.io/windows-build"] = json!("10.0.20348");
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    web["status"] = json!({
+        "phase": "Pending",
+        "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+    });
+    let (text, _, said) = said_of("web", json!([node, web]));
+    let reason = "Image nginx does not start on n0, a Windows node of build 10.0.20348";
+    let advice = "Select kubernetes.io/os: linux in the pod's node selector, and delete the pod so that its controller makes another";
+    let guess = "Image nginx runs on Linux, by the repository docker.io/library/nginx (a guess)";
+    assert!(
+        text.contains(&format!("{guess}.\n{reason}.\n{advice}.\n")),
+        "{text}"
+    );
+    assert_eq!(
+        said["wrongNode"],
+        json!({"reason": reason, "advice": advice})
+    );
+    // Its kubelet may have refused the pod.
+    web["status"] = json!({
+        "phase": "Failed", "reason": "PodOSSelectorNodeLabelDoesNotMatch",
+        "message": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+    });
+    let (text, _, said) = said_of("web", json!([node, web]));
+    assert!(
+        text.contains("\nIt has failed and is not started again: PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod"),
+        "{text}"
+    );
+    assert_eq!(
+        said["start"]["failed"]["reason"],
+        "PodOSSelectorNodeLabelDoesNotMatch"
+    );
+}

@@ -208,3 +208,72 @@ fn a_node_that_is_being_removed_names_the_pods_and_budgets_that_hold_it() {
     );
     assert!(json["stays"].is_object(), "{json}");
 }
+
+#[test]
+fn a_node_that_keeps_pods_off_says_by_what() {
+    let mut cordoned = node("n0");
+    cordoned["spec"] = json!({"unschedulable": true, "taints": [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+        {"key": "os", "value": "windows", "effect": "NoSchedule"},
+        {"key": "gone", "effect": "NoExecute"},
+        {"key": "slow", "effect": "PreferNoSchedule"},
+    ]});
+    let items = json!([cordoned, claim("linux-0", "n0", "True")]);
+    let (text, _, json) = asked("node", "n0", items);
+    let expected = "The node is cordoned (spec.unschedulable): no pod is placed there until `kubectl uncordon n0`, except pods that tolerate node.kubernetes.io/unschedulable.\n\
+                    Taints keep pods off that do not tolerate all of them: os=windows:NoSchedule, gone:NoExecute.\n";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(
+        (&json["unschedulable"], &json["taints"]),
+        (
+            &json!(true),
+            &json!(["os=windows:NoSchedule", "gone:NoExecute"])
+        )
+    );
+}
+
+#[test]
+fn a_node_may_be_named_by_the_begin_of_its_name() {
+    let names = [
+        "ip-10-0-1-2.ec2.internal",
+        "ip-10-0-1-22.ec2.internal",
+        "ip-10-0-2-7.ec2.internal",
+    ];
+    let items: Value = names.iter().map(|name| node(name)).collect();
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let ask = |name: &str| why(&["node", name, "--state", path(&state)], String::new());
+    for (short, name) in [("ip-10-0-1-2", names[0]), ("ip-10-0-2", names[2])] {
+        let said = ask(short);
+        assert!(
+            said.stdout.starts_with(&format!("node {name} ")),
+            "{}{}",
+            said.stdout,
+            said.stderr
+        );
+    }
+    let said = ask("ip-10-0-1");
+    let expected = format!(
+        "error: there is no node ip-10-0-1, and the names of 2 nodes begin so\nhint:  name one of them: {}, {}\n",
+        names[0], names[1]
+    );
+    assert_eq!((said.code, said.stderr), (Some(2), expected));
+}
+
+#[test]
+fn a_pool_names_all_limits_because_of_which_it_buys_nothing() {
+    let ready = json!([condition("Ready", "True", "")]);
+    let mut limited = pool(ready.clone());
+    limited["spec"]["limits"] = json!({"cpu": "1", "memory": "2Gi", "nodes": "9"});
+    let items = json!([
+        limited,
+        class(ready),
+        node("n0"),
+        claim("linux-0", "n0", "True"),
+    ]);
+    let (text, code, json) = asked("nodepool", "linux", items);
+    let why = json["buysNothing"].as_str().unwrap_or_default();
+    let limits: Vec<_> = why.split("; ").collect();
+    assert_eq!((code, limits.len()), (Some(1), 2), "{text}");
+    assert!(limits[0].contains(" cpu"), "{text}");
+    assert!(limits[1].contains(" memory"), "{text}");
+}

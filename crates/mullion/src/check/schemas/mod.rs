@@ -1,28 +1,26 @@
 //! Reads objects by the schemas of their kinds, as an API server reads them: which fields a kind does not have, and which kinds there are.
 //!
 //! Built-in kinds are those of Kubernetes 1.36. Custom resources are known by the definitions that this program carries and by those among
-//! the checked objects.
+//! the checked objects. [`misfits`] finds values of another type, [`unknown`] where an unknown field stands; eksctl's ClusterConfig has a table
+//! of its own ([`cluster_config`]).
+
+mod cluster_config;
+mod misfits;
+mod unknown;
 
 use std::sync::LazyLock;
 
 use mullion_api::crds;
-use mullion_engine::remedy::distance;
-use mullion_kinds::schema::{
-    Node, Type,
-    decode::{self, Problem},
-    structural::Schema,
-};
+use mullion_kinds::schema::{Type, decode::Problem, structural::Schema};
 use serde_json::Value;
 
-use super::{
-    path::{Path, Step},
-    subject::Object,
-};
+use self::{misfits::Decoding, unknown::unknown_field};
+use super::{path::Path, subject::Object};
 
 /// The groups without a dot, which are Kubernetes' own: it has all their versions.
 const OWN_GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "extensions", "policy"];
-/// The groups of files that are read by programs and never sent to an API server.
-const NEVER_SENT: [&str; 2] = ["kustomize.config.k8s.io", "eksctl.io"];
+/// The group of files that kustomize reads and that are never sent to an API server.
+const KUSTOMIZE: &str = "kustomize.config.k8s.io";
 /// API versions in which a kind of another one is looked for.
 const USUAL: [&str; 12] = [
     "v1",
@@ -38,9 +36,6 @@ const USUAL: [&str; 12] = [
     "apiextensions.k8s.io/v1",
     "admissionregistration.k8s.io/v1",
 ];
-/// The largest edit distance at which a field is suggested in place of an unknown one.
-const NEAR: usize = 2;
-
 /// The definitions that this program carries.
 static CARRIED: LazyLock<Vec<Definition>> = LazyLock::new(|| {
     let manifests = crds::MANIFESTS.iter();
@@ -65,14 +60,34 @@ pub(super) struct Schemas {
 /// What the schema of its kind says of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reading {
-    /// The object has these fields, which its kind does not have.
-    Read(Vec<UnknownField>),
-    /// A value is of another type than its field. The text is the API server's.
-    Misfit(String),
+    /// The object was read, with these faults.
+    Read {
+        /// The fields that the kind does not have.
+        unknown: Vec<UnknownField>,
+        /// The values that are of another type than their fields.
+        misfits: Vec<Misfit>,
+    },
+    /// The object has no kind, or no apiVersion.
+    Nameless {
+        /// The field that lacks: `kind` or `apiVersion`.
+        lacks: &'static str,
+        /// The API version in which the kind is.
+        near: Option<&'static str>,
+    },
     /// Kubernetes has the API version, or would have it, but not the kind. `near` is what may have been meant.
     NoSuchKind { near: Option<String> },
     /// Nothing is known of the kind, or of this version of the kind.
     Unknown { is_other_version: bool },
+}
+
+impl Reading {
+    /// Returns the reading of an object without faults.
+    fn faultless() -> Self {
+        Reading::Read {
+            unknown: Vec::new(),
+            misfits: Vec::new(),
+        }
+    }
 }
 
 /// A field that a kind does not have.
@@ -83,6 +98,27 @@ pub(super) struct UnknownField {
     pub(super) path: Path,
     /// The field that may have been meant.
     pub(super) near: Option<String>,
+}
+
+/// A value of another type than its field.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Misfit {
+    /// The place of the value; the object as a whole where the value is not found.
+    pub(super) path: Path,
+    /// What the field takes, such as `a whole number`; `None` if that is not known.
+    pub(super) expected: Option<&'static str>,
+    pub(super) refusal: Refusal,
+}
+
+/// Who refuses a value, and in which words.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Refusal {
+    /// The API server refuses to decode the object, with this error.
+    Decoding(String),
+    /// The API server refuses the value of a custom resource, with this error.
+    Validation(String),
+    /// eksctl refuses the file.
+    Eksctl,
 }
 
 /// The objects of a kind that nothing is known of.
@@ -126,39 +162,46 @@ impl Schemas {
     /// Reads an object.
     pub(super) fn read(&self, object: &Object) -> Reading {
         let (api_version, kind) = (object.api_version(), object.kind());
+        if cluster_config::is_of_eksctl(api_version) {
+            return cluster_config::read(object);
+        }
         let schema = match self.type_of(api_version, kind) {
             Ok(schema) => schema,
             Err(reading) => return reading,
         };
         let Some(schema) = schema else {
-            return Reading::Read(Vec::new());
+            return Reading::faultless();
         };
-        match decode::value(&schema, object.value.clone()) {
-            Ok(decoded) => {
-                let unknown = decoded.problems.iter().filter_map(|problem| match problem {
-                    Problem::Unknown(name) => Some(name),
-                    _ => None,
-                });
-                // Fields that begin with a dollar sign are directives of patches.
-                let is_directive = |name: &&String| {
-                    let last = name.rsplit('.').next();
-                    last.is_some_and(|last| last.starts_with('$'))
-                };
-                let unknown = unknown.filter(|name| !is_directive(name));
-                let found = unknown.map(|name| unknown_field(&schema, &object.value, name));
-                Reading::Read(found.collect())
-            }
-            Err(error) => Reading::Misfit(error.to_string()),
+        let Decoding { problems, misfits } = misfits::decode(&schema, &object.value);
+        let unknown = problems.iter().filter_map(|problem| match problem {
+            Problem::Unknown(name) => Some(name),
+            _ => None,
+        });
+        // Fields that begin with a dollar sign are directives of patches.
+        let is_directive = |name: &&String| {
+            let last = name.rsplit('.').next();
+            last.is_some_and(|last| last.starts_with('$'))
+        };
+        let unknown = unknown.filter(|name| !is_directive(name));
+        let unknown = unknown.map(|name| unknown_field(&schema, &object.value, name));
+        Reading::Read {
+            unknown: unknown.collect(),
+            misfits,
         }
     }
 
     /// Returns the type of a kind; `Ok(None)` if it is known and has no schema.
     fn type_of(&self, api_version: &str, kind: &str) -> Result<Option<Type>, Reading> {
+        let lacking = [("kind", kind), ("apiVersion", api_version)];
+        if let Some((lacks, _)) = lacking.into_iter().find(|(_, value)| value.is_empty()) {
+            let near = USUAL.into_iter().find(|own| builtin(own, kind).is_some());
+            return Err(Reading::Nameless { lacks, near });
+        }
         if let Some(schema) = builtin(api_version, kind) {
             return Ok(Some(schema));
         }
         let group = group_of(api_version);
-        if NEVER_SENT.contains(&group) {
+        if group == KUSTOMIZE || cluster_config::is_of_eksctl(api_version) {
             return Ok(None);
         }
         let all = || self.own.iter().chain(CARRIED.iter());
@@ -242,87 +285,6 @@ fn definitions(manifest: &Value) -> Vec<Definition> {
     read.collect()
 }
 
-/// Describes a field that the type of an object does not have.
-fn unknown_field(schema: &Type, object: &Value, name: &str) -> UnknownField {
-    let mut steps = Vec::new();
-    if !find(name, object, &mut steps) {
-        steps.clear();
-    }
-    let near = steps.split_last().and_then(|(last, parents)| {
-        let Step::Key(last) = last else { return None };
-        nearest(&below(schema, parents)?, last)
-    });
-    UnknownField {
-        name: name.to_owned(),
-        path: Path(steps),
-        near,
-    }
-}
-
-/// Finds the steps of a field in an object by the field's name, as in `spec.containers[0].imag`. Keys may have dots too, so each key that the
-/// name may begin with is tried.
-fn find(rest: &str, value: &Value, steps: &mut Vec<Step>) -> bool {
-    if rest.is_empty() {
-        return true;
-    }
-    if let Some((index, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        let item = index.parse::<usize>().ok();
-        let item = item.and_then(|index| Some((index, value.get(index)?)));
-        let Some((index, item)) = item else {
-            return false;
-        };
-        steps.push(Step::Index(index));
-        let found = find(after.strip_prefix('.').unwrap_or(after), item, steps);
-        if !found {
-            steps.pop();
-        }
-        return found;
-    }
-    for (key, inner) in value.as_object().into_iter().flatten() {
-        let Some(after) = rest.strip_prefix(key.as_str()) else {
-            continue;
-        };
-        let after = match after.strip_prefix('.') {
-            Some(after) => after,
-            None if after.is_empty() || after.starts_with('[') => after,
-            None => continue,
-        };
-        steps.push(Step::Key(key.clone()));
-        if find(after, inner, steps) {
-            return true;
-        }
-        steps.pop();
-    }
-    false
-}
-
-/// Returns the type of the value at a path.
-fn below(schema: &Type, steps: &[Step]) -> Option<Type> {
-    let Some((first, rest)) = steps.split_first() else {
-        return Some(schema.clone());
-    };
-    let inner = match (schema.node(), first) {
-        (Node::Struct(_), Step::Key(key)) => schema.field(key)?,
-        (Node::Map { value, .. }, Step::Key(_)) => schema.sibling(*value),
-        (Node::List(list), Step::Index(_)) => schema.sibling(list.item),
-        _ => return None,
-    };
-    below(&inner, rest)
-}
-
-/// Returns the field of a type whose name is most like another one.
-fn nearest(schema: &Type, name: &str) -> Option<String> {
-    let Node::Struct(fields) = schema.node() else {
-        return None;
-    };
-    let wanted = name.to_lowercase();
-    let names = fields.fields.iter().map(|field| field.name.to_string());
-    let near = names.map(|own| (distance(&wanted, &own.to_lowercase()), own));
-    let (letters, own) = near.min()?;
-    // A short name is as far from many others.
-    (letters <= NEAR && letters < name.chars().count()).then_some(own)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -344,7 +306,7 @@ mod tests {
 
     fn fields(reading: Reading) -> Vec<(String, String, Option<String>)> {
         match reading {
-            Reading::Read(fields) => fields
+            Reading::Read { unknown, .. } => unknown
                 .into_iter()
                 .map(|own| (own.name, own.path.to_string(), own.near))
                 .collect(),
@@ -381,17 +343,6 @@ mod tests {
             ]
             .map(|(name, path, near)| (name.to_owned(), path.to_owned(), near))
         );
-    }
-
-    #[test]
-    fn keys_with_dots_lead_to_their_fields() {
-        let object = json!({"a": {"b.c/d": [{"e": {"f": 1}}], "b": {}}});
-        let mut steps = Vec::new();
-        assert!(find("a.b.c/d[0].e.f", &object, &mut steps));
-        assert_eq!(Path(steps).to_string(), "a[b.c/d][0].e.f");
-        let mut none = Vec::new();
-        assert!(!find("a.b.c", &object, &mut none));
-        assert_eq!(none, []);
     }
 
     #[test]
@@ -444,19 +395,153 @@ mod tests {
         );
         let file =
             read(json!({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}));
-        assert_eq!(file, Reading::Read(Vec::new()));
+        assert_eq!(file, Reading::faultless());
+    }
+
+    /// Returns the misfits of an object as place, what the field takes, and the words of who refuses the value.
+    fn misfits(value: Value) -> Vec<(String, &'static str, String)> {
+        let Reading::Read { misfits, .. } = read(value) else {
+            panic!("nothing was read");
+        };
+        let shown = misfits.into_iter().map(|own| {
+            let words = match own.refusal {
+                Refusal::Decoding(words) | Refusal::Validation(words) => words,
+                Refusal::Eksctl => "eksctl".to_owned(),
+            };
+            (
+                own.path.to_string(),
+                own.expected.unwrap_or_default(),
+                words,
+            )
+        });
+        shown.collect()
     }
 
     #[test]
     fn a_value_of_another_type_is_refused_in_the_servers_words() {
-        let read =
-            read(json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": "3"}}));
-        let Reading::Misfit(why) = read else {
-            panic!("{read:?}");
+        let found = misfits(
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": "3"}}),
+        );
+        let [(path, expected, why)] = found.as_slice() else {
+            panic!("{found:?}");
         };
+        assert_eq!(
+            (path.as_str(), *expected),
+            ("spec.replicas", "a whole number")
+        );
         assert!(
             why.starts_with("json: cannot unmarshal string into Go struct field"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn values_of_other_types_hide_neither_each_other_nor_unknown_fields() {
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": {"a": 1}},
+            "spec": {
+                "replica": 3, "replicas": "3",
+                "template": {"spec": {"containers": [
+                    {"name": 1, "imag": "x"}, {"name": 2, "resources": {"limits": {"memory": "1Gib"}}}, "text",
+                ]}},
+            },
+        });
+        let found = misfits(deployment.clone());
+        let mut places: Vec<_> = found.iter().map(|(path, ..)| path.as_str()).collect();
+        places.sort_unstable();
+        assert_eq!(
+            places,
+            [
+                "metadata.labels.a",
+                "spec.replicas",
+                "spec.template.spec.containers[0].name",
+                "spec.template.spec.containers[1].name",
+                "spec.template.spec.containers[1].resources.limits.memory",
+                "spec.template.spec.containers[2]",
+            ]
+        );
+        let mut unknown = fields(read(deployment));
+        unknown.sort();
+        let unknown: Vec<_> = unknown.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(
+            unknown,
+            ["spec.replica", "spec.template.spec.containers[0].imag"]
+        );
+    }
+
+    #[test]
+    fn a_value_of_another_type_in_a_custom_resource_is_found_too() {
+        let pool = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": 7},
+            "spec": {
+                "weight": "10", "limits": {"cpu": 8, "memory": "1Gi"},
+                "template": {"spec": {"requirements": [{"key": "a", "operator": "In", "values": "b"}]}},
+            },
+        });
+        let mut found = misfits(pool);
+        found.sort();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(path, expected, why)| (path.as_str(), *expected, why.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (
+                    "metadata.name",
+                    "a text",
+                    "json: cannot unmarshal number into Go struct field ObjectMeta.name of type string"
+                ),
+                (
+                    "spec.template.spec.requirements[0].values",
+                    "a list",
+                    r#"spec.template.spec.requirements[0].values: Invalid value: "string": spec.template.spec.requirements[0].values in body must be of type array: "string""#
+                ),
+                (
+                    "spec.weight",
+                    "a whole number",
+                    r#"spec.weight: Invalid value: "string": spec.weight in body must be of type integer: "string""#
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_object_without_a_kind_or_an_api_version_says_which_and_what_may_be_meant() {
+        let lacks = |value: Value| match read(value) {
+            Reading::Nameless { lacks, near } => (lacks, near),
+            other => panic!("{other:?}"),
+        };
+        let deployment = json!({"kind": "Deployment", "metadata": {"name": "web"}});
+        assert_eq!(lacks(deployment), ("apiVersion", Some("apps/v1")));
+        assert_eq!(lacks(json!({"kind": "Widget"})), ("apiVersion", None));
+        assert_eq!(lacks(json!({"apiVersion": "v1"})), ("kind", None));
+    }
+
+    #[test]
+    fn a_file_of_eksctl_is_read_by_the_fields_of_eksctl() {
+        let config = |value: Value| json!({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "nodeGroups": [value]});
+        let found = fields(read(config(json!({"name": "a", "desiredCapcity": 3}))));
+        let near = Some("desiredCapacity".to_owned());
+        let name = "nodeGroups[0].desiredCapcity".to_owned();
+        assert_eq!(found, [(name.clone(), name, near)]);
+        let found = misfits(config(json!({"name": "a", "minSize": "3"})));
+        assert_eq!(
+            found,
+            [(
+                "nodeGroups[0].minSize".to_owned(),
+                "a whole number",
+                "eksctl".to_owned()
+            )]
+        );
+        let near = |api_version: &str, kind: &str| match read(
+            json!({"apiVersion": api_version, "kind": kind}),
+        ) {
+            Reading::NoSuchKind { near } => near,
+            other => panic!("{other:?}"),
+        };
+        let meant = Some("eksctl reads ClusterConfig in eksctl.io/v1alpha5".to_owned());
+        assert_eq!(near("eksctl.io/v1alpha5", "ClusterConfg"), meant);
+        assert_eq!(near("eksctl.io/v1alpha4", "ClusterConfig"), meant);
     }
 }

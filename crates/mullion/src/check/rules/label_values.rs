@@ -1,0 +1,168 @@
+//! Checks values of labels that the kubelet writes on every node: MUL013.
+
+use mullion_api::labels;
+use mullion_engine::images::System;
+use serde_json::{Value, json};
+
+use super::placement::{AffinityTerm, affinity_terms};
+use crate::check::{
+    finding::Findings,
+    path::Path,
+    placement::list,
+    problem::{LabelEffect, Problem},
+    subject::{Object, Pod},
+    table::Severity,
+    yaml::edit::Edit,
+};
+
+const OS_LABELS: [&str; 2] = [labels::OS, labels::BETA_OS];
+const LABELS: [&str; 4] = [labels::OS, labels::BETA_OS, labels::ARCH, labels::BETA_ARCH];
+/// The architectures for which Kubernetes is released, and those for which others build it (Go's names).
+const ARCHITECTURES: [&str; 10] = [
+    "amd64", "arm64", "arm", "386", "ppc64le", "s390x", "riscv64", "loong64", "mips64le", "ppc64",
+];
+/// Other names of architectures and operating systems.
+const OTHER_NAMES: [(&str, &str); 8] = [
+    ("x86_64", "amd64"),
+    ("x86-64", "amd64"),
+    ("x64", "amd64"),
+    ("aarch64", "arm64"),
+    ("arm64v8", "arm64"),
+    ("win", "windows"),
+    ("win32nt", "windows"),
+    ("windows_nt", "windows"),
+];
+
+/// Checks a pod, but not its RuntimeClass, which has findings of its own.
+pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
+    let selector = pod.at(&["nodeSelector"]);
+    check_selector(&selector, &pod.spec["nodeSelector"], pod.object, found);
+    let terms = affinity_terms(pod);
+    let required = terms.iter().filter(|term| !term.is_preferred).count();
+    for AffinityTerm {
+        path,
+        value,
+        is_preferred,
+    } in terms
+    {
+        let otherwise = match (is_preferred, required) {
+            (true, _) => LabelEffect::NotPreferred,
+            (false, 1) => LabelEffect::Pending,
+            // Terms are alternatives.
+            (false, _) => LabelEffect::OthersCount,
+        };
+        let at = path.key("matchExpressions");
+        expressions(
+            &at,
+            &value["matchExpressions"],
+            otherwise,
+            pod.object,
+            found,
+        );
+    }
+    // The scheduler does not read this field, and the API server knows two values.
+    if let Some(name) = pod.spec["os"]["name"].as_str()
+        && is_meant(name)
+        && System::of_label(name).is_none()
+    {
+        let at = pod.at(&["os", "name"]);
+        let value = name.to_owned();
+        let finding = found.add("MUL013", pod.object, at.clone(), Problem::OsName { value });
+        if let Some(mended) = mended(labels::OS, name) {
+            finding.safe([Edit::Set(at, json!(mended))]);
+        }
+    }
+}
+
+/// Checks the node selector of a pod or a RuntimeClass.
+pub(super) fn check_selector(at: &Path, selector: &Value, object: usize, found: &mut Findings) {
+    for key in LABELS {
+        if let Some(value) = selector[key].as_str() {
+            check_value(key, value, LabelEffect::Pending, at.key(key), object, found);
+        }
+    }
+}
+
+/// Checks the requirements of a NodePool.
+pub(super) fn check_pool(index: usize, object: &Object, found: &mut Findings) {
+    let spec = &object.value["spec"]["template"]["spec"];
+    let at = Path::of(&["spec", "template", "spec", "requirements"]);
+    let effect = LabelEffect::NothingBought;
+    expressions(&at, &spec["requirements"], effect, index, found);
+}
+
+/// Checks expressions of a label, an operator and values. `otherwise` is what becomes of one that no node fulfils.
+fn expressions(
+    at: &Path,
+    all: &Value,
+    otherwise: LabelEffect,
+    object: usize,
+    found: &mut Findings,
+) {
+    for (index, expression) in list(all).enumerate() {
+        let Some(key) = LABELS.into_iter().find(|key| expression["key"] == *key) else {
+            continue;
+        };
+        let values: Vec<_> = list(&expression["values"]).collect();
+        let is_known = |value: &&Value| value.as_str().is_none_or(|value| is_known(key, value));
+        let effect = match expression["operator"].as_str() {
+            Some("In") if values.iter().any(is_known) => LabelEffect::OthersCount,
+            Some("In") => otherwise,
+            Some("NotIn") => LabelEffect::NotExcluded,
+            _ => continue,
+        };
+        for (position, value) in values.into_iter().enumerate() {
+            if let Some(value) = value.as_str() {
+                let at = at.index(index).key("values").index(position);
+                check_value(key, value, effect, at, object, found);
+            }
+        }
+    }
+}
+
+fn check_value(
+    key: &'static str,
+    value: &str,
+    effect: LabelEffect,
+    at: Path,
+    object: usize,
+    found: &mut Findings,
+) {
+    if !is_meant(value) || is_known(key, value) {
+        return;
+    }
+    let problem = Problem::LabelValue {
+        key,
+        value: value.to_owned(),
+        effect,
+    };
+    let finding = found.add("MUL013", object, at.clone(), problem);
+    if !matches!(effect, LabelEffect::Pending | LabelEffect::NothingBought) {
+        finding.as_a(Severity::Warn);
+    }
+    if let Some(mended) = mended(key, value) {
+        finding.safe([Edit::Set(at, json!(mended))]);
+    }
+}
+
+/// Returns whether a text is a value, and no placeholder that a program replaces before the object is applied.
+fn is_meant(value: &str) -> bool {
+    !value.contains(['$', '{', '<', '%'])
+}
+
+/// Returns whether nodes may have a value of a label.
+fn is_known(key: &str, value: &str) -> bool {
+    if OS_LABELS.contains(&key) {
+        System::of_label(value).is_some()
+    } else {
+        ARCHITECTURES.contains(&value)
+    }
+}
+
+/// Returns the value that was meant.
+fn mended(key: &str, value: &str) -> Option<String> {
+    let small = value.to_lowercase();
+    let named = OTHER_NAMES.into_iter().find(|(other, _)| *other == small);
+    let value = named.map_or(small, |(_, own)| own.to_owned());
+    is_known(key, &value).then_some(value)
+}

@@ -1,0 +1,110 @@
+//! Finds where an unknown field stands in its object, and which field may have been meant.
+
+use mullion_engine::remedy::distance;
+use mullion_kinds::schema::{Node, Type};
+use serde_json::Value;
+
+use super::UnknownField;
+use crate::check::path::{Path, Step};
+
+/// The largest edit distance at which a field is suggested in place of an unknown one.
+const NEAR: usize = 2;
+
+/// Describes a field that the type of an object does not have, by the name that API servers give to it.
+pub(super) fn unknown_field(schema: &Type, object: &Value, name: &str) -> UnknownField {
+    let mut steps = Vec::new();
+    if !find(name, object, &mut steps) {
+        steps.clear();
+    }
+    let near = steps.split_last().and_then(|(last, parents)| {
+        let Step::Key(last) = last else { return None };
+        nearest(&below(schema, parents)?, last)
+    });
+    UnknownField {
+        name: name.to_owned(),
+        path: Path(steps),
+        near,
+    }
+}
+
+/// Finds the steps of a field in an object by the field's name, as in `spec.containers[0].imag`. Keys may have dots too, so each key that the
+/// name may begin with is tried.
+fn find(rest: &str, value: &Value, steps: &mut Vec<Step>) -> bool {
+    if rest.is_empty() {
+        return true;
+    }
+    if let Some((index, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let item = index.parse::<usize>().ok();
+        let item = item.and_then(|index| Some((index, value.get(index)?)));
+        let Some((index, item)) = item else {
+            return false;
+        };
+        steps.push(Step::Index(index));
+        let found = find(after.strip_prefix('.').unwrap_or(after), item, steps);
+        if !found {
+            steps.pop();
+        }
+        return found;
+    }
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let Some(after) = rest.strip_prefix(key.as_str()) else {
+            continue;
+        };
+        let after = match after.strip_prefix('.') {
+            Some(after) => after,
+            None if after.is_empty() || after.starts_with('[') => after,
+            None => continue,
+        };
+        steps.push(Step::Key(key.clone()));
+        if find(after, inner, steps) {
+            return true;
+        }
+        steps.pop();
+    }
+    false
+}
+
+/// Returns the type of the value at a path.
+fn below(schema: &Type, steps: &[Step]) -> Option<Type> {
+    let Some((first, rest)) = steps.split_first() else {
+        return Some(schema.clone());
+    };
+    let inner = match (schema.node(), first) {
+        (Node::Struct(_), Step::Key(key)) => schema.field(key)?,
+        (Node::Map { value, .. }, Step::Key(_)) => schema.sibling(*value),
+        (Node::List(list), Step::Index(_)) => schema.sibling(list.item),
+        _ => return None,
+    };
+    below(&inner, rest)
+}
+
+/// Returns the field of a type whose name is most like another one.
+fn nearest(schema: &Type, name: &str) -> Option<String> {
+    let Node::Struct(fields) = schema.node() else {
+        return None;
+    };
+    let wanted = name.to_lowercase();
+    let names = fields.fields.iter().map(|field| field.name.to_string());
+    let near = names.map(|own| (distance(&wanted, &own.to_lowercase()), own));
+    let (letters, own) = near.min()?;
+    // A short name is as far from many others.
+    (letters <= NEAR && letters < name.chars().count()).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_with_dots_lead_to_their_fields() {
+        let object = json!({"a": {"b.c/d": [{"e": {"f": 1}}], "b": {}}});
+        let mut steps = Vec::new();
+        assert!(find("a.b.c/d[0].e.f", &object, &mut steps));
+        assert_eq!(Path(steps).to_string(), "a[b.c/d][0].e.f");
+        let mut none = Vec::new();
+        assert!(!find("a.b.c", &object, &mut none));
+        assert_eq!(none, []);
+    }
+}
