@@ -97,6 +97,12 @@ impl Kind for Jobs {
 
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+        label_like_template(object);
+    }
+
+    fn prepare_status(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
+        // A client that sends no labels takes them away from the stored object, and reading that one gives it the template's.
+        label_like_template(object);
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
