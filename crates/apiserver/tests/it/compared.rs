@@ -267,3 +267,68 @@ async fn an_applied_null_stays_and_is_refused() {
         r#"spec.cron: Invalid value: "null": spec.cron in body must be of type string: "null""#;
     assert!(refused.contains(why), "{refused}");
 }
+
+#[tokio::test]
+async fn a_job_that_a_status_write_leaves_without_labels_has_those_of_its_template() {
+    let api = Api::new(Config::default());
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = json!({"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
+    let made = api.post(jobs, job).await.ok();
+    assert_eq!(made["metadata"]["labels"], json!({"a": "b"}));
+    let path = format!("{jobs}/x/status");
+    let status = json!({"metadata": {"name": "x"}, "status": {"active": 1}});
+    let written = api.put(&path, status).await.ok();
+    assert_eq!(
+        written["metadata"]["labels"],
+        made["spec"]["template"]["metadata"]["labels"]
+    );
+    let status = json!({"metadata": {"name": "x", "labels": {"c": "d"}}, "status": {"active": 2}});
+    let written = api.put(&path, status).await.ok();
+    assert_eq!(written["metadata"]["labels"], json!({"c": "d"}));
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_the_version_that_was_sent_for_an_object_that_does_not_exist() {
+    let api = Api::new(Config::default());
+    let sent = |version: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": version}});
+    let path = format!("{CORE}/configmaps/x?fieldManager=m&dryRun=All");
+    let apply = async |path: &str, version: &str| {
+        let media = "application/apply-patch+yaml";
+        let body = sent(version).to_string();
+        api.send_text("PATCH", path, media, &body).await
+    };
+    for version in ["0", "5"] {
+        let shown = apply(&path, version).await.ok();
+        assert_eq!(shown["metadata"]["resourceVersion"], version);
+    }
+    let shown = apply(&path, "").await.ok();
+    assert_eq!(shown["metadata"].get("resourceVersion"), None);
+    assert_eq!(
+        apply(&path, "x").await.refused(500),
+        r#"strconv.ParseUint: parsing "x": invalid syntax"#
+    );
+    let stored = apply(&path.replace("&dryRun=All", ""), "5").await.ok();
+    let version = &stored["metadata"]["resourceVersion"];
+    let dry = apply(&path, "").await.ok();
+    assert_eq!(dry["metadata"]["resourceVersion"], *version);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_of_a_schema_is_shown_with_the_digits_that_a_double_has() {
+    let api = Api::new(Config::default());
+    let properties = json!({"number": {"type": "integer", "maximum": i64::MAX}});
+    established(&api, with_properties(properties)).await;
+    let shown = api
+        .get(&format!("{DEFINITIONS}/crontabs.stable.example.com"))
+        .await
+        .ok();
+    let schema = &shown["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let bound = &schema["properties"]["spec"]["properties"]["number"]["maximum"];
+    assert_eq!(*bound, 9_223_372_036_854_776_000_u64);
+    let refused = api.post(CRONTABS, crontab("a", json!({"number": 1}))).await;
+    assert_eq!(
+        refused.refused(422),
+        r#"CronTab.stable.example.com "a" is invalid: <nil>: Invalid value: "": Maximum boundary value must be of type integer (default format) in spec.number"#
+    );
+}
