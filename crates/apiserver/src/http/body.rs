@@ -115,6 +115,9 @@ pub(crate) fn object(
             return unrecognized(expected, &why, body);
         }
         let meta = meta.unwrap_or_default();
+        if let Some(why) = unparsable_version(&meta.api_version) {
+            return unrecognized(expected, &why, body);
+        }
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
             return match misread(&mismatch, media, body) {
                 Some(why) => expected.refuse(&mismatch.kind, &mismatch.version, &why.to_string()),
@@ -128,17 +131,33 @@ pub(crate) fn object(
         };
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
-    let version = text(&decoded.value, "apiVersion");
-    if !expected.custom && version.matches('/').count() > 1 {
-        let why = format!("unexpected GroupVersion string: {version}");
+    if let Some(why) = unparsable_version(text(&decoded.value, "apiVersion")) {
         return Err(unrecognized(expected, &why, body));
+    }
+    let report = |kind: &str| {
+        report(call, &decoded.problems, validation, |why| {
+            expected.refuse(kind, expected.version, why)
+        })
+    };
+    // A custom resource is decoded whatever it is, so fields that its schema does not know are told even of one that is refused.
+    if expected.custom {
+        if let Err(MetaError::Type(why)) = TypeMeta::of(&decoded.value) {
+            return Err(unrecognized(expected, &format!("{NO_META}{why}"), body));
+        }
+        report(text(&decoded.value, "kind"))?;
     }
     let object = check_kind(expected, decoded.value)?;
     call.note_sent(&object, decoded.emptied);
-    report(call, &decoded.problems, validation, |why| {
-        expected.refuse(expected.kind, expected.version, why)
-    })?;
+    if !expected.custom {
+        report(expected.kind)?;
+    }
     Ok(object)
+}
+
+/// Returns the error for an apiVersion that Go cannot parse, if it is one.
+fn unparsable_version(version: &str) -> Option<String> {
+    let is_unparsable = version.matches('/').count() > 1;
+    is_unparsable.then(|| format!("unexpected GroupVersion string: {version}"))
 }
 
 /// Returns the decoding error of a body in the version that it names, if there is one.
