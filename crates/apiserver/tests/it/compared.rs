@@ -332,3 +332,106 @@ async fn a_bound_of_a_schema_is_shown_with_the_digits_that_a_double_has() {
         r#"CronTab.stable.example.com "a" is invalid: <nil>: Invalid value: "": Maximum boundary value must be of type integer (default format) in spec.number"#
     );
 }
+
+#[tokio::test]
+async fn a_generation_beyond_the_largest_number_begins_at_the_smallest() {
+    let api = Api::new(Config::default());
+    let service = json!({"metadata": {"name": "x", "generation": i64::MAX}, "spec": {"ports": [{"port": 80}]}});
+    api.post(&format!("{CORE}/services"), service).await.ok();
+    let options = json!({"propagationPolicy": "Orphan"}).to_string();
+    let path = format!("{CORE}/services/x?dryRun=All");
+    let deleted = api
+        .send_text("DELETE", &path, "application/json", &options)
+        .await
+        .ok();
+    assert_eq!(deleted["metadata"]["generation"], i64::MIN);
+}
+
+#[tokio::test]
+async fn the_labels_that_a_job_gets_from_its_name_are_validated_once() {
+    let api = Api::new(Config::default());
+    let job = json!({"metadata": {"name": "A_"}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
+    let refused = api
+        .post("/apis/batch/v1/namespaces/default/jobs", job)
+        .await;
+    let causes = &refused.body["details"]["causes"];
+    let fields: Vec<_> = causes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| &cause["field"])
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            "metadata.name",
+            "spec.template.labels",
+            "spec.template.labels"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kind_of_a_custom_resource_is_read_before_its_fields() {
+    let api = served().await;
+    let mut object = crontab("a", json!({"cron": "x"}));
+    object["metadata"]["unknown"] = 1.into();
+    object["kind"] = "Foo".into();
+    let refused = api.post(CRONTABS, object.clone()).await;
+    assert_eq!(
+        refused.warnings,
+        [r#"299 - "unknown field \"metadata.unknown\"""#]
+    );
+    assert!(
+        refused
+            .refused(422)
+            .ends_with(r#"kind: Invalid value: "Foo": must be CronTab"#)
+    );
+    object["kind"] = 5.into();
+    let refused = api.post(CRONTABS, object).await.refused(400);
+    let why = "the object provided is unrecognized (must be of type CronTab): couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string (";
+    assert!(refused.starts_with(why), "{refused}");
+}
+
+#[tokio::test]
+async fn a_version_that_go_cannot_parse_is_told_before_other_errors() {
+    let api = Api::new(Config::default());
+    let map = json!({"apiVersion": "a/b/c", "kind": "ConfigMap", "data": 5});
+    let refused = api.post(&format!("{CORE}/configmaps"), map).await;
+    assert_eq!(
+        refused.refused(400),
+        r#"the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","data": ...)"#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_deletion_of_a_definition_reads_no_policy() {
+    let api = Api::new(Config::default());
+    established(&api, crontabs()).await;
+    let path = format!("{DEFINITIONS}/crontabs.stable.example.com?propagationPolicy=Foreground");
+    let marked = api.delete(&path).await.ok();
+    assert_eq!(
+        marked["metadata"]["finalizers"],
+        json!(["customresourcecleanup.apiextensions.k8s.io"])
+    );
+}
+
+#[tokio::test]
+async fn partial_metadata_has_no_annotation_that_is_a_field_of_the_internal_type() {
+    let api = Api::new(Config::default());
+    let labels = json!({"a": "b"});
+    let set = json!({"metadata": {"name": "x"}, "spec": {"selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let sets = "/apis/apps/v1/namespaces/default/daemonsets";
+    let made = api.post(sets, set).await.ok();
+    assert_ne!(made["metadata"].get("annotations"), None);
+    let table = api.table(sets).await;
+    let shown = &table["rows"][0]["object"]["metadata"];
+    assert_eq!(shown["name"], "x");
+    assert_eq!(shown.get("annotations"), None);
+    let accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let (_, bytes) = api.bytes(&format!("{sets}/x"), accept).await;
+    let shown: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(shown["metadata"].get("annotations"), None);
+}
