@@ -401,7 +401,7 @@ async fn a_version_that_go_cannot_parse_is_told_before_other_errors() {
     let refused = api.post(&format!("{CORE}/configmaps"), map).await;
     assert_eq!(
         refused.refused(400),
-        r#"the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","data": ...)"#
+        r#"the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","data":5 ...)"#
     );
 }
 
@@ -434,4 +434,28 @@ async fn partial_metadata_has_no_annotation_that_is_a_field_of_the_internal_type
     let (_, bytes) = api.bytes(&format!("{sets}/x"), accept).await;
     let shown: Value = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(shown["metadata"].get("annotations"), None);
+}
+
+#[tokio::test]
+async fn a_strategic_merge_patch_may_name_any_type() {
+    let api = Api::new(Config::default());
+    let map = json!({"metadata": {"name": "x"}, "data": {"a": "b"}});
+    api.post(&format!("{CORE}/configmaps"), map).await.ok();
+    for (patch, label) in [
+        (json!({"apiVersion": "apps/v7"}), "1"),
+        (json!({"kind": "Secret"}), "2"),
+        (json!({"apiVersion": "a/b/c", "kind": "Foo"}), "3"),
+    ] {
+        let mut patch = patch;
+        patch["metadata"] = json!({"labels": {"l": label}});
+        let media = "application/strategic-merge-patch+json";
+        let path = format!("{CORE}/configmaps/x");
+        let answer = api
+            .send_text("PATCH", &path, media, &patch.to_string())
+            .await;
+        let patched = answer.ok();
+        assert_eq!(patched["kind"], "ConfigMap");
+        assert_eq!(patched["apiVersion"], "v1");
+        assert_eq!(patched["metadata"]["labels"]["l"], label);
+    }
 }
