@@ -77,6 +77,10 @@ impl Workload for DaemonSets {
         }
     }
 
+    fn annotations_of_fields(&self) -> &'static [&'static str] {
+        &[TEMPLATE_GENERATION]
+    }
+
     fn readable(&self, object: &Value) -> Result<(), Status> {
         let given = object["metadata"]["annotations"].field(TEMPLATE_GENERATION);
         let Some(Err(error)) = given.and_then(Value::as_str).map(str::parse::<i64>) else {
@@ -97,7 +101,7 @@ impl Workload for DaemonSets {
             None => template_generation(object).max(1),
             Some(old) => {
                 let changed = object["spec"]["template"] != old["spec"]["template"];
-                template_generation(old) + i64::from(changed)
+                template_generation(old).wrapping_add(i64::from(changed))
             }
         };
         set_template_generation(object, generation);

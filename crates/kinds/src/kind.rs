@@ -91,6 +91,17 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object, old);
     }
 
+    /// Returns the annotations that hold a field of kube-apiserver's internal type. They are part of whole objects only: kube-apiserver takes
+    /// PartialObjectMetadata, also in tables, from the internal type.
+    fn annotations_of_fields(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Sets what kube-apiserver sets when it reads a stored object back and the write itself has left out. Runs after validation.
+    fn read_back(&self, object: &mut Value) {
+        let _ = object;
+    }
+
     /// Validates the whole object (metadata is validated by the handlers), on create and update.
     fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let _ = (ctx, object, errors);

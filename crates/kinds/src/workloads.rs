@@ -32,6 +32,11 @@ pub(super) trait Workload: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Like [`Kind::annotations_of_fields`].
+    fn annotations_of_fields(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Sets the defaults outside of the spec.
     fn default_metadata(&self, object: &mut Value) {
         let _ = object;
@@ -119,6 +124,10 @@ impl<W: Workload> Kind for WorkloadKind<W> {
         self.0.default_spec(spec);
         object_at(spec, "template");
         podspec::defaults::template(&mut spec["template"]);
+    }
+
+    fn annotations_of_fields(&self) -> &'static [&'static str] {
+        self.0.annotations_of_fields()
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {

@@ -194,7 +194,7 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
             wrong_type(path, &joined, "null")
         };
     }
-    let whole_float = value.as_f64().is_some_and(|number| number.fract() == 0.0)
+    let whole_float = value.as_f64().is_some_and(number::is_whole)
         && found == "number"
         && wanted.contains(&"integer");
     let int_for_number = found == "integer" && wanted.contains(&"number");

@@ -92,6 +92,7 @@ pub(crate) async fn apply(
         part,
         validation: options.validation,
         force: is_forced(call),
+        dry_run: options.dry_run,
     };
     let (code, outcome) = write::update(call, &options, part, &source).await?;
     reply::outcome(call, code, outcome)
@@ -105,6 +106,7 @@ struct ApplySource {
     part: Part,
     validation: FieldValidation,
     force: bool,
+    dry_run: bool,
 }
 
 impl ApplySource {
@@ -127,13 +129,12 @@ impl ApplySource {
         }
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
-        // kube-apiserver parses the version even where there is no object to compare it with.
         if old.is_none() {
-            update::check_revision(metadata::text(&object, "resourceVersion"))?;
+            update::settle_new_revision(&mut object, self.dry_run)?;
         }
         // A resourceVersion is a precondition only if the configuration itself names one and the object exists.
         let names_version = self.config.pointer("/metadata/resourceVersion").is_some();
-        if old.is_none() || (!names_version && call.resource().rules.unconditional_update) {
+        if old.is_some() && !names_version && call.resource().rules.unconditional_update {
             metadata::of(&mut object).remove("resourceVersion");
         }
         Ok(object)

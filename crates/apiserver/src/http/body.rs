@@ -91,9 +91,12 @@ pub(crate) fn object(
         }
     };
     // kube-apiserver reads the kind of a custom resource before anything else, so a missing kind is reported before other errors.
-    let says_kind = |decoded: &Decoded| !text(&decoded.value, "kind").is_empty();
-    // The body is parsed a second time only where the kind is missing or decoding failed.
-    if expected.custom && !decoded.as_ref().is_ok_and(says_kind) {
+    let says_type = |decoded: &Decoded| {
+        let names = ["apiVersion", "kind"].map(|field| text(&decoded.value, field));
+        names.iter().all(|name| !name.is_empty())
+    };
+    // The body is parsed a second time only where one of the two is missing or decoding failed.
+    if expected.custom && !decoded.as_ref().is_ok_and(says_type) {
         check_kind_of_custom(expected, media, body, validation)?;
     }
     let decoded = decoded.map_err(|error| {
@@ -115,6 +118,9 @@ pub(crate) fn object(
             return unrecognized(expected, &why, body);
         }
         let meta = meta.unwrap_or_default();
+        if let Some(why) = unparsable_version(&meta.api_version) {
+            return unrecognized(expected, &why, body);
+        }
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
             return match misread(&mismatch, media, body) {
                 Some(why) => expected.refuse(&mismatch.kind, &mismatch.version, &why.to_string()),
@@ -128,17 +134,33 @@ pub(crate) fn object(
         };
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
-    let version = text(&decoded.value, "apiVersion");
-    if !expected.custom && version.matches('/').count() > 1 {
-        let why = format!("unexpected GroupVersion string: {version}");
+    if let Some(why) = unparsable_version(text(&decoded.value, "apiVersion")) {
         return Err(unrecognized(expected, &why, body));
+    }
+    let mut problems = decoded.problems;
+    // A custom resource is decoded whatever it is, but by its schema only if it has the kind: else only its metadata has unknown fields.
+    if expected.custom && Mismatch::find(expected, &decoded.value).is_some() {
+        problems.retain(
+            |problem| !matches!(problem, Problem::Unknown(path) if !path.starts_with("metadata.")),
+        );
+        let kind = text(&decoded.value, "kind");
+        report(call, &problems, validation, |why| {
+            let named = Expected { kind, ..*expected };
+            named.refuse(kind, expected.version, why)
+        })?;
     }
     let object = check_kind(expected, decoded.value)?;
     call.note_sent(&object, decoded.emptied);
-    report(call, &decoded.problems, validation, |why| {
+    report(call, &problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
     Ok(object)
+}
+
+/// Returns the error for an apiVersion that Go cannot parse, if it is one.
+fn unparsable_version(version: &str) -> Option<String> {
+    let is_unparsable = version.matches('/').count() > 1;
+    is_unparsable.then(|| format!("unexpected GroupVersion string: {version}"))
 }
 
 /// Returns the decoding error of a body in the version that it names, if there is one.
@@ -160,7 +182,7 @@ fn unrecognized(expected: &Expected<'_>, why: &impl Display, body: &[u8]) -> Sta
     ))
 }
 
-/// Refuses a custom resource without a `kind`. With `fieldValidation=Ignore` kube-apiserver uses another decoder, whose message differs.
+/// Refuses a custom resource without a `kind`, or whose type cannot be read. With `fieldValidation=Ignore` kube-apiserver uses another decoder, whose message differs.
 fn check_kind_of_custom(
     expected: &Expected<'_>,
     media: Media,
@@ -175,6 +197,17 @@ fn check_kind_of_custom(
     let Some((tree, _)) = tree else {
         return Ok(());
     };
+    match TypeMeta::of(&tree) {
+        Err(MetaError::Type(why)) => {
+            return Err(unrecognized(expected, &format!("{NO_META}{why}"), body));
+        }
+        Ok(meta) => {
+            if let Some(why) = unparsable_version(&meta.api_version) {
+                return Err(unrecognized(expected, &why, body));
+            }
+        }
+        Err(MetaError::Syntax) => {}
+    }
     let has_none = match &tree {
         Value::Null => true,
         Value::Object(fields) => match fields.get("kind") {
@@ -226,7 +259,9 @@ pub(crate) fn patched(
     if !expected.custom && !patch.is_strategic() {
         check_patched_type(call, patch, &tree, validation, &unfit)?;
     }
-    if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
+    // kube-apiserver converts the result of a strategic merge patch into the expected type whatever apiVersion and kind it names.
+    let checks_type = !expected.custom && !patch.is_strategic();
+    if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| checks_type) {
         if let Some(object) = converted(call, &mismatch, &tree, &unfit)? {
             return Ok(object);
         }
@@ -245,7 +280,12 @@ pub(crate) fn patched(
     {
         return Err(mismatch.invalid(expected, &decoded.value));
     }
-    let object = check_kind(expected, decoded.value)?;
+    let mut object = decoded.value;
+    if patch.is_strategic() {
+        object["apiVersion"] = Value::Null;
+        object["kind"] = Value::Null;
+    }
+    let object = check_kind(expected, object)?;
     call.note_sent(&object, decoded.emptied);
     let mut problems = patch.problems().to_vec();
     problems.extend(decoded.problems);

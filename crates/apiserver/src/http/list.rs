@@ -403,7 +403,7 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": []});
             let (head, tail) = frame(list, "items");
             body_stream::listed((&head, &tail), objects, move |object, out| {
-                write(&table::metadata_of(&row.served(object), version), out);
+                write(&table::metadata_of(&row, &row.served(object), version), out);
             })
         }
         Shape::Whole => {
@@ -456,7 +456,7 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
             let items = page
                 .objects
                 .iter()
-                .map(|object| table::metadata_of(&call.row.served(object), version));
+                .map(|object| table::metadata_of(&call.row, &call.row.served(object), version));
             // kube-apiserver appends to a nil slice, which Go encodes as null when the list is empty.
             let items = if page.objects.is_empty() {
                 Value::Null

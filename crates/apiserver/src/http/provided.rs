@@ -106,7 +106,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
         Shape::Metadata(version) | Shape::MetadataList(version) => {
             let items = objects
                 .iter()
-                .map(|object| table::metadata_of(object, version));
+                .map(|object| table::metadata_of(&call.row, object, version));
             let items: Value = items.collect();
             json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items})
         }

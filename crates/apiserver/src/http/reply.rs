@@ -78,7 +78,7 @@ pub(crate) fn outcome(call: &Call, code: u16, outcome: Outcome) -> Result<Respon
         Shape::Metadata(version) => encode(
             call.form.media,
             code,
-            &table::metadata_of(&object, version),
+            &table::metadata_of(&call.row, &object, version),
             None,
         ),
         Shape::MetadataList(_) => Err(no_list(&internal_type(&call.row))),

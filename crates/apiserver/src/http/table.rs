@@ -76,7 +76,13 @@ pub(crate) fn row(
             (cells.to_vec(), Vec::new())
         }
     };
-    let mut out = row_of(cells, object, version, include);
+    let mut out = match include {
+        Include::Metadata => {
+            let shown = metadata_of(row, object, version);
+            json!({"cells": cells, "object": shown})
+        }
+        _ => row_of(cells, object, version, include),
+    };
     if !conditions.is_empty() {
         out["conditions"] = conditions.into();
     }
@@ -87,7 +93,7 @@ pub(crate) fn row(
 pub(crate) fn row_of(cells: Vec<Value>, object: &Value, version: &str, include: Include) -> Value {
     let shown = match include {
         Include::Nothing => Value::Null,
-        Include::Metadata => metadata_of(object, version),
+        Include::Metadata => all_metadata_of(object, version),
         Include::Object => object.clone(),
     };
     json!({"cells": cells, "object": shown})
@@ -108,7 +114,27 @@ pub(crate) fn of_object(call: &Call, version: &str, object: &Value, include: Inc
     table(version, metadata.into(), definitions(&call.row), rows)
 }
 
-/// Returns the PartialObjectMetadata of an object.
-pub(crate) fn metadata_of(object: &Value, version: &str) -> Value {
+/// Returns the PartialObjectMetadata of an object of a row, without annotations that are fields in kube-apiserver.
+pub(crate) fn metadata_of(row: &Row, object: &Value, version: &str) -> Value {
+    let mut shown = all_metadata_of(object, version);
+    let fields = row.resource.behaviour.annotations_of_fields();
+    let metadata = &mut shown["metadata"];
+    if let Some(annotations) = metadata
+        .get_mut("annotations")
+        .filter(|_| !fields.is_empty())
+        && let Some(annotations) = annotations.as_object_mut()
+    {
+        annotations.retain(|name, _| !fields.contains(&name.as_str()));
+        if annotations.is_empty()
+            && let Some(metadata) = metadata.as_object_mut()
+        {
+            metadata.remove("annotations");
+        }
+    }
+    shown
+}
+
+/// Returns the PartialObjectMetadata of an object with all of its metadata.
+pub(crate) fn all_metadata_of(object: &Value, version: &str) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": object["metadata"]})
 }

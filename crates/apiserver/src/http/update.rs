@@ -76,13 +76,20 @@ pub(crate) fn check_uid(
     Err(Status::conflict(resource, &call.name, &why))
 }
 
-/// Returns 500 for the resourceVersion of a new object that is no number, as kube-apiserver does before it validates the object.
-pub(crate) fn check_revision(told: &str) -> Result<(), Status> {
-    let is_digits = told.bytes().all(|byte| byte.is_ascii_digit());
-    if told.is_empty() || (is_digits && told.parse::<u64>().is_ok()) {
-        return Ok(());
+/// Removes the resourceVersion of an object that an update creates; a dry run shows the version as sent.
+///
+/// # Errors
+/// 500 for a version that is no number: kube-apiserver parses the version before it validates the object.
+pub(crate) fn settle_new_revision(object: &mut Value, dry_run: bool) -> Result<(), Status> {
+    let given = metadata::text(object, "resourceVersion");
+    let is_digits = given.bytes().all(|byte| byte.is_ascii_digit());
+    if !given.is_empty() && !(is_digits && given.parse::<u64>().is_ok()) {
+        return Err(Status::new(500, "", integer::fault("ParseUint", given)));
     }
-    Err(Status::new(500, "", integer::fault("ParseUint", told)))
+    if given.is_empty() || !dry_run {
+        metadata::of(object).remove("resourceVersion");
+    }
+    Ok(())
 }
 
 /// The source of a PUT: its body, the same for every attempt.
@@ -115,8 +122,7 @@ impl Source for Replacement {
         }
         self.check_uid(call, "")?;
         let mut new = self.object.clone();
-        check_revision(metadata::text(&new, "resourceVersion"))?;
-        metadata::of(&mut new).remove("resourceVersion");
+        settle_new_revision(&mut new, self.dry_run)?;
         Ok(Some(new))
     }
 }

@@ -322,7 +322,7 @@ impl LineWriter {
         let shown = match self.call.form.shape {
             Shape::Whole => object,
             Shape::Metadata(version) | Shape::MetadataList(version) => {
-                table::metadata_of(&object, version)
+                table::metadata_of(&row, &object, version)
             }
             Shape::Table(version) => {
                 let rows = vec![table::row(

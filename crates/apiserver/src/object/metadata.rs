@@ -183,8 +183,9 @@ pub(crate) fn count_generation(
         }
     };
     if changed {
-        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
-        of(object).insert("generation".into(), generation.into());
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+        // A kind that never counts stores what the client sent, up to the largest number, after which Go begins at the smallest.
+        of(object).insert("generation".into(), generation.wrapping_add(1).into());
     }
 }
 

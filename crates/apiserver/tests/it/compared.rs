@@ -267,3 +267,195 @@ async fn an_applied_null_stays_and_is_refused() {
         r#"spec.cron: Invalid value: "null": spec.cron in body must be of type string: "null""#;
     assert!(refused.contains(why), "{refused}");
 }
+
+#[tokio::test]
+async fn a_job_that_a_status_write_leaves_without_labels_has_those_of_its_template() {
+    let api = Api::new(Config::default());
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = json!({"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
+    let made = api.post(jobs, job).await.ok();
+    assert_eq!(made["metadata"]["labels"], json!({"a": "b"}));
+    let path = format!("{jobs}/x/status");
+    let status = json!({"metadata": {"name": "x"}, "status": {"active": 1}});
+    let written = api.put(&path, status).await.ok();
+    assert_eq!(
+        written["metadata"]["labels"],
+        made["spec"]["template"]["metadata"]["labels"]
+    );
+    let status = json!({"metadata": {"name": "x", "labels": {"c": "d"}}, "status": {"active": 2}});
+    let written = api.put(&path, status).await.ok();
+    assert_eq!(written["metadata"]["labels"], json!({"c": "d"}));
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_the_version_that_was_sent_for_an_object_that_does_not_exist() {
+    let api = Api::new(Config::default());
+    let sent = |version: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "resourceVersion": version}});
+    let path = format!("{CORE}/configmaps/x?fieldManager=m&dryRun=All");
+    let apply = async |path: &str, version: &str| {
+        let media = "application/apply-patch+yaml";
+        let body = sent(version).to_string();
+        api.send_text("PATCH", path, media, &body).await
+    };
+    for version in ["0", "5"] {
+        let shown = apply(&path, version).await.ok();
+        assert_eq!(shown["metadata"]["resourceVersion"], version);
+    }
+    let shown = apply(&path, "").await.ok();
+    assert_eq!(shown["metadata"].get("resourceVersion"), None);
+    assert_eq!(
+        apply(&path, "x").await.refused(500),
+        r#"strconv.ParseUint: parsing "x": invalid syntax"#
+    );
+    let stored = apply(&path.replace("&dryRun=All", ""), "5").await.ok();
+    let version = &stored["metadata"]["resourceVersion"];
+    let dry = apply(&path, "").await.ok();
+    assert_eq!(dry["metadata"]["resourceVersion"], *version);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_of_a_schema_is_shown_with_the_digits_that_a_double_has() {
+    let api = Api::new(Config::default());
+    let properties = json!({"number": {"type": "integer", "maximum": i64::MAX}});
+    established(&api, with_properties(properties)).await;
+    let shown = api
+        .get(&format!("{DEFINITIONS}/crontabs.stable.example.com"))
+        .await
+        .ok();
+    let schema = &shown["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let bound = &schema["properties"]["spec"]["properties"]["number"]["maximum"];
+    assert_eq!(*bound, 9_223_372_036_854_776_000_u64);
+    let refused = api.post(CRONTABS, crontab("a", json!({"number": 1}))).await;
+    assert_eq!(
+        refused.refused(422),
+        r#"CronTab.stable.example.com "a" is invalid: <nil>: Invalid value: "": Maximum boundary value must be of type integer (default format) in spec.number"#
+    );
+}
+
+#[tokio::test]
+async fn a_generation_beyond_the_largest_number_begins_at_the_smallest() {
+    let api = Api::new(Config::default());
+    let service = json!({"metadata": {"name": "x", "generation": i64::MAX}, "spec": {"ports": [{"port": 80}]}});
+    api.post(&format!("{CORE}/services"), service).await.ok();
+    let options = json!({"propagationPolicy": "Orphan"}).to_string();
+    let path = format!("{CORE}/services/x?dryRun=All");
+    let deleted = api
+        .send_text("DELETE", &path, "application/json", &options)
+        .await
+        .ok();
+    assert_eq!(deleted["metadata"]["generation"], i64::MIN);
+}
+
+#[tokio::test]
+async fn the_labels_that_a_job_gets_from_its_name_are_validated_once() {
+    let api = Api::new(Config::default());
+    let job = json!({"metadata": {"name": "A_"}, "spec": {"template": {"spec": {
+        "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}});
+    let refused = api
+        .post("/apis/batch/v1/namespaces/default/jobs", job)
+        .await;
+    let causes = &refused.body["details"]["causes"];
+    let fields: Vec<_> = causes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| &cause["field"])
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            "metadata.name",
+            "spec.template.labels",
+            "spec.template.labels"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kind_of_a_custom_resource_is_read_before_its_fields() {
+    let api = served().await;
+    let mut object = crontab("a", json!({"cron": "x"}));
+    object["metadata"]["unknown"] = 1.into();
+    object["kind"] = "Foo".into();
+    let refused = api.post(CRONTABS, object.clone()).await;
+    assert_eq!(
+        refused.warnings,
+        [r#"299 - "unknown field \"metadata.unknown\"""#]
+    );
+    assert!(
+        refused
+            .refused(422)
+            .ends_with(r#"kind: Invalid value: "Foo": must be CronTab"#)
+    );
+    object["kind"] = 5.into();
+    let refused = api.post(CRONTABS, object).await.refused(400);
+    let why = "the object provided is unrecognized (must be of type CronTab): couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string (";
+    assert!(refused.starts_with(why), "{refused}");
+}
+
+#[tokio::test]
+async fn a_version_that_go_cannot_parse_is_told_before_other_errors() {
+    let api = Api::new(Config::default());
+    let map = json!({"apiVersion": "a/b/c", "kind": "ConfigMap", "data": 5});
+    let refused = api.post(&format!("{CORE}/configmaps"), map).await;
+    assert_eq!(
+        refused.refused(400),
+        r#"the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","data":5 ...)"#
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_deletion_of_a_definition_reads_no_policy() {
+    let api = Api::new(Config::default());
+    established(&api, crontabs()).await;
+    let path = format!("{DEFINITIONS}/crontabs.stable.example.com?propagationPolicy=Foreground");
+    let marked = api.delete(&path).await.ok();
+    assert_eq!(
+        marked["metadata"]["finalizers"],
+        json!(["customresourcecleanup.apiextensions.k8s.io"])
+    );
+}
+
+#[tokio::test]
+async fn partial_metadata_has_no_annotation_that_is_a_field_of_the_internal_type() {
+    let api = Api::new(Config::default());
+    let labels = json!({"a": "b"});
+    let set = json!({"metadata": {"name": "x"}, "spec": {"selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let sets = "/apis/apps/v1/namespaces/default/daemonsets";
+    let made = api.post(sets, set).await.ok();
+    assert_ne!(made["metadata"].get("annotations"), None);
+    let table = api.table(sets).await;
+    let shown = &table["rows"][0]["object"]["metadata"];
+    assert_eq!(shown["name"], "x");
+    assert_eq!(shown.get("annotations"), None);
+    let accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let (_, bytes) = api.bytes(&format!("{sets}/x"), accept).await;
+    let shown: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(shown["metadata"].get("annotations"), None);
+}
+
+#[tokio::test]
+async fn a_strategic_merge_patch_may_name_any_type() {
+    let api = Api::new(Config::default());
+    let map = json!({"metadata": {"name": "x"}, "data": {"a": "b"}});
+    api.post(&format!("{CORE}/configmaps"), map).await.ok();
+    for (patch, label) in [
+        (json!({"apiVersion": "apps/v7"}), "1"),
+        (json!({"kind": "Secret"}), "2"),
+        (json!({"apiVersion": "a/b/c", "kind": "Foo"}), "3"),
+    ] {
+        let mut patch = patch;
+        patch["metadata"] = json!({"labels": {"l": label}});
+        let media = "application/strategic-merge-patch+json";
+        let path = format!("{CORE}/configmaps/x");
+        let answer = api
+            .send_text("PATCH", &path, media, &patch.to_string())
+            .await;
+        let patched = answer.ok();
+        assert_eq!(patched["kind"], "ConfigMap");
+        assert_eq!(patched["apiVersion"], "v1");
+        assert_eq!(patched["metadata"]["labels"]["l"], label);
+    }
+}

@@ -295,6 +295,37 @@ async fn only_who_has_everything_writes_an_aggregation_rule() {
 }
 
 #[tokio::test]
+async fn a_refused_role_names_roles_that_do_not_exist_by_the_resource_of_the_request() {
+    let server = Server::new(Config::default());
+    let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["create"]}]);
+    server.grant_all("jane", rules).await;
+    for (binding, role) in [("a", "lost"), ("b", "gone"), ("c", "lost")] {
+        let body = json!({"metadata": {"name": binding}, "subjects": [{"kind": "User", "name": "jane"}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}});
+        let path = format!("{RBAC}/clusterrolebindings");
+        let (status, body) = server.post(&admin(), &path, body).await;
+        assert_eq!(status, 201, "{body}");
+    }
+    let role = json!({"metadata": {"name": "x"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]});
+    let path = format!("{RBAC}/clusterroles");
+    let (status, body) = server.post(&user("jane"), &path, role).await;
+    let missing = "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"get\"]}; resolution errors: \
+        [[clusterroles.rbac.authorization.k8s.io \"lost\" not found, clusterroles.rbac.authorization.k8s.io \"gone\" not found]]";
+    assert_eq!(status, 403, "{body}");
+    assert!(message(&body).ends_with(missing), "{body}");
+    // The authorizer, which refuses before that, names the kinds of the roles.
+    let (_, body) = server
+        .post(
+            &user("jane"),
+            &format!("{RBAC}/clusterrolebindings"),
+            json!({}),
+        )
+        .await;
+    let reason = "RBAC: [clusterrole.rbac.authorization.k8s.io \"lost\" not found, clusterrole.rbac.authorization.k8s.io \"gone\" not found]";
+    assert!(message(&body).ends_with(reason), "{body}");
+}
+
+#[tokio::test]
 async fn each_part_of_another_user_needs_a_permission() {
     let server = Server::new(Config::default());
     let rules = json!([

@@ -22,12 +22,12 @@ async fn what_cannot_be_reached_is_told_in_upstreams_words() {
             json!({"metadata": {"name": name}, "spec": {"ports": [{"name": "web", "port": 80}]}});
         api.post(&format!("{CORE}/services"), service).await.ok();
     }
-    let subset =
-        json!({"addresses": [{"ip": "10.1.2.3"}], "ports": [{"name": "web", "port": 8080}]});
+    let pod = json!({"kind": "Pod", "namespace": "default", "name": "q"});
+    let subset = json!({"addresses": [{"ip": "10.1.2.3", "targetRef": pod}], "ports": [{"name": "web", "port": 8080}]});
     let endpoints = |name: &str, subsets| json!({"metadata": {"name": name}, "subsets": subsets});
     api.post(
         &format!("{CORE}/endpoints"),
-        endpoints("s", json!([subset])),
+        endpoints("s", json!([subset.clone()])),
     )
     .await
     .ok();
@@ -106,6 +106,21 @@ async fn what_cannot_be_reached_is_told_in_upstreams_words() {
             let answer = api.send_text(method, &path, "text/plain", "").await;
             assert_eq!(answer.refused(status), message, "{method} {path}");
         }
+    }
+    // Nobody is asked whose address is no pod's.
+    for (place, value) in [
+        ("targetRef", json!(null)),
+        ("targetRef", json!({"namespace": "other", "name": "q"})),
+        ("targetRef", json!({"namespace": "default", "name": "p"})),
+        ("ip", json!("10.1.2.4")),
+    ] {
+        let mut other = subset.clone();
+        other["addresses"][0][place] = value;
+        let body = endpoints("s", json!([other]));
+        api.put(&format!("{CORE}/endpoints/s"), body).await.ok();
+        let answer = api.get(&format!("{CORE}/services/s:web/proxy/")).await;
+        let why = r#"no endpoints available for service "s:web""#;
+        assert_eq!(answer.refused(503), why, "{other}");
     }
     let list = api.get("/api/v1").await.ok();
     let resources = list["resources"].as_array().unwrap().iter();

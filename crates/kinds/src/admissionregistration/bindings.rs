@@ -138,7 +138,8 @@ fn actions(list: &[Value], path: &Path<'_>, errors: &mut Errors) {
 
 fn param_cell(reference: &Value) -> String {
     match (reference.text("namespace"), reference.text("name")) {
-        ("", "") => match reference.field("selector") {
+        // A selector is told without its namespace.
+        (_, "") => match reference.field("selector") {
             Some(given) => go_selector(given),
             None => "<unset>".to_owned(),
         },
@@ -189,6 +190,10 @@ mod tests {
         assert_eq!(param_cell(&json!(null)), "<unset>");
         assert_eq!(param_cell(&json!({"name": "a"})), "*/a");
         assert_eq!(param_cell(&json!({"name": "a", "namespace": "b"})), "b/a");
+        assert_eq!(
+            param_cell(&json!({"namespace": "n", "selector": {}})),
+            "&LabelSelector{MatchLabels:map[string]string{},MatchExpressions:[]LabelSelectorRequirement{},}"
+        );
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "In", "values": ["v", "w"]}]});
         assert_eq!(
             param_cell(&json!({"selector": selector})),

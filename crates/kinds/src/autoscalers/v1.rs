@@ -25,6 +25,10 @@ const TOLERANCES: [&str; 2] = [
 pub(crate) struct AutoscalersV1;
 
 impl Kind for AutoscalersV1 {
+    fn annotations_of_fields(&self) -> &'static [&'static str] {
+        &[METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR]
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
             set_default(object_at(root, "spec"), "minReplicas", 1);

@@ -88,15 +88,17 @@ impl Kind for Jobs {
             if is_shared {
                 object["metadata"]["labels"] =
                     object["spec"]["template"]["metadata"]["labels"].clone();
-            } else {
-                // kube-apiserver copies the labels when it decodes the stored object, or what a dry run would have stored.
-                label_like_template(object);
             }
         }
     }
 
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+    }
+
+    fn read_back(&self, object: &mut Value) {
+        // The template may have got labels since the Job was decoded, and a write of the status may have taken the Job's.
+        label_like_template(object);
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

@@ -167,6 +167,26 @@ pub const OWNER_FIELDS: [&str; 6] = [
     "blockOwnerDeletion",
 ];
 
+/// The fields of a pod's spec that the internal type has in its security context.
+const HOST_FIELDS: [&str; 5] = [
+    "hostNetwork",
+    "hostPID",
+    "hostIPC",
+    "shareProcessNamespace",
+    "hostUsers",
+];
+
+/// Returns a pod's security context with the fields that the served type has in the spec instead.
+fn with_host_fields(context: &Value, spec: &Value) -> Value {
+    let mut merged = context.clone();
+    for field in HOST_FIELDS {
+        if let Some(value) = spec.field(field) {
+            merged[field] = value.clone();
+        }
+    }
+    merged
+}
+
 #[derive(Default)]
 struct Printer<'a> {
     out: String,
@@ -220,6 +240,9 @@ impl Printer<'_> {
                 (_, None) if was_sent() => self.out.push_str(if is_list { "[]" } else { "{}" }),
                 (_, None) => self.out.push_str("null"),
                 (Shape::Pointer("LabelSelector"), Some(found)) => self.label_selector(found),
+                (Shape::Pointer("PodSecurityContext"), Some(found)) => {
+                    self.object("PodSecurityContext", &with_host_fields(found, value));
+                }
                 (Shape::Pointer(target), Some(found)) => self.object(target, found),
                 (Shape::Structs(target), Some(found)) => {
                     self.list(found, |printer, item| printer.object(target, item))
@@ -383,6 +406,14 @@ mod tests {
         let expected = r#"{"matchLabels":{"c":"d"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}"#;
         assert_eq!(label_selector(&selector), expected);
         assert_eq!(label_selector(&json!({})), "{}");
+    }
+
+    #[test]
+    fn what_a_pod_shares_with_its_host_is_part_of_the_security_context() {
+        let spec = json!({"hostNetwork": true, "shareProcessNamespace": false, "securityContext": {"runAsUser": 5}});
+        let text = compact("PodSpec", &spec);
+        let context = r#""SecurityContext":{"HostNetwork":true,"HostPID":false,"HostIPC":false,"ShareProcessNamespace":false,"HostUsers":null,"SELinuxOptions":null,"WindowsOptions":null,"RunAsUser":5,"#;
+        assert!(text.contains(context), "{text}");
     }
 
     #[test]

@@ -41,14 +41,15 @@ pub(crate) fn check_role(
     if ctx.user.is_master() || allows(ctx, "escalate", target) || is_for_collector_only(role, old) {
         return Ok(());
     }
-    confirm(ctx, &Rule::all_of(role)).map_err(|why| forbidden(plural, name, &why.to_string()))?;
+    confirm(ctx, plural, &Rule::all_of(role))
+        .map_err(|why| forbidden(plural, name, &why.to_string()))?;
     let aggregates = |role: &Value| {
         let selectors = role["aggregationRule"].items("clusterRoleSelectors");
         !selectors.is_empty()
     };
     // A role that aggregates gets the rules of roles that others write later, so its writer must have all rights.
     if (aggregates(role) || old.is_some_and(aggregates))
-        && confirm(ctx, &Rule::everything()).is_err()
+        && confirm(ctx, plural, &Rule::everything()).is_err()
     {
         let why = "must have cluster-admin privileges to use the aggregationRule";
         return Err(forbidden(plural, name, why));
@@ -96,7 +97,7 @@ pub(crate) fn check_binding(
         .authorizer
         .role(kind, role_name, ctx.namespace)
         .ok_or_else(|| not_found(plural, role_name))?;
-    confirm(ctx, &rules).map_err(|why| forbidden(plural, name, &why.to_string()))
+    confirm(ctx, plural, &rules).map_err(|why| forbidden(plural, name, &why.to_string()))
 }
 
 fn allows(ctx: &Ctx<'_>, verb: &str, target: Resource<'_>) -> bool {
@@ -121,7 +122,7 @@ struct NotHeld<'c> {
     groups: &'c [String],
     /// The rules that the user does not have.
     missing: Vec<String>,
-    /// The errors of roles that could not be found; empty if there are none.
+    /// The errors of roles that could not be found, as Go shows several; empty if there are none.
     errors: String,
 }
 
@@ -133,14 +134,17 @@ fn unresolved(errors: &str) -> String {
     }
 }
 
-/// Refuses rules that the user does not have in the request's namespace.
-fn confirm<'c>(ctx: &Ctx<'c>, wanted: &[Rule]) -> Result<(), NotHeld<'c>> {
+/// Refuses rules that the user does not have in the request's namespace; `plural` is the request's resource.
+fn confirm<'c>(ctx: &Ctx<'c>, plural: &str, wanted: &[Rule]) -> Result<(), NotHeld<'c>> {
     // The namespace of a cluster-scoped request is empty, so only rules for the whole cluster count.
-    let (owned, errors) = ctx.authorizer.rules(ctx.user, ctx.namespace);
+    let (owned, unknown) = ctx.authorizer.rules(ctx.user, ctx.namespace);
     let missing = rule::missing(&owned, wanted);
     if missing.is_empty() {
         return Ok(());
     }
+    // kube-apiserver reads the roles from storage here, which names the resource of the request instead of the roles'.
+    let errors = unknown.iter().map(|role| absent(plural, &role.name));
+    let errors = rule::aggregate(errors.collect());
     Err(NotHeld {
         user: &ctx.user.name,
         groups: &ctx.user.groups,
@@ -185,9 +189,12 @@ fn forbidden(plural: &str, name: &str, why: &str) -> Status {
     status
 }
 
+fn absent(plural: &str, name: &str) -> String {
+    format!("{plural}.{GROUP} {} not found", quote(name))
+}
+
 fn not_found(plural: &str, name: &str) -> Status {
-    let message = format!("{plural}.{GROUP} {} not found", quote(name));
-    let mut status = Status::new(404, "NotFound", message);
+    let mut status = Status::new(404, "NotFound", absent(plural, name));
     status.details = about(plural, name);
     status
 }

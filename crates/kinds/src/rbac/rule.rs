@@ -1,15 +1,38 @@
 //! One rule of a role: what it allows, what it covers of another rule, and how refusals print it (upstream: rbac/v1 evaluation_helpers.go
 //! and component-helpers/auth/rbac/validation).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
-use mullion_kube_text::golang::quote_all;
+use mullion_kube_text::golang::{quote, quote_all};
 use mullion_schema::tree::Tree;
 use serde_json::{Map, Value};
 
 use crate::request::attributes::{Attributes, Resource, Target};
 
 const ALL: &str = "*";
+
+/// A role that a binding refers to and that does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{}.rbac.authorization.k8s.io {} not found", kind.to_ascii_lowercase(), quote(.name))]
+pub struct MissingRole {
+    /// `Role` or `ClusterRole`.
+    pub kind: String,
+    /// The role's name.
+    pub name: String,
+}
+
+/// Formats several errors as one, as Go's `Aggregate` does; the text is empty if there are none.
+pub fn aggregate(mut errors: Vec<String>) -> String {
+    let mut seen = HashSet::new();
+    errors.retain(|error| seen.insert(error.clone()));
+    match errors.len() {
+        0 | 1 => errors.concat(),
+        _ => format!("[{}]", errors.join(", ")),
+    }
+}
 
 /// A PolicyRule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use self::{
     attributes::{Attributes, Resource, Target},
     warnings::Warnings,
 };
-use crate::rbac::rule::Rule;
+use crate::rbac::rule::{MissingRole, Rule};
 
 /// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -172,9 +172,8 @@ pub trait Authorize: Send + Sync {
     /// Returns whether a user may perform an action, and the reason.
     fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
-    /// Returns all rules of a user in a namespace (empty: at cluster scope), and the errors of resolving them, which are empty if there are
-    /// none.
-    fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, String);
+    /// Returns all rules of a user in a namespace (empty: at cluster scope), and the roles that the user is bound to and that do not exist.
+    fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<MissingRole>);
 
     /// Returns the rules of a role as a binding in a namespace refers to it.
     fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<[Rule]>>;

@@ -14,6 +14,21 @@ pub fn whole(float: f64) -> Option<i64> {
     fits.then_some(float as i64)
 }
 
+/// Converts a float to Go's `int64` as amd64 does: without its fraction, and to the smallest number if it does not fit.
+pub fn to_integer(float: f64) -> i64 {
+    whole(float.trunc()).unwrap_or(i64::MIN)
+}
+
+/// Returns the number that a client reads of a `float64` that Go has encoded: 9223372036854775807 becomes 9223372036854776000.
+pub fn encoded(float: f64) -> Value {
+    let digits = json(float);
+    let signed = digits.parse::<i64>().map(Value::from);
+    let unsigned = || digits.parse::<u64>().map(Value::from);
+    signed
+        .or_else(|_| unsigned())
+        .unwrap_or_else(|_| float.into())
+}
+
 /// Formats a float as `%v` does: with an exponent from 1e+06 on, and below 0.0001.
 pub fn text(float: f64) -> String {
     let exponent = exponent(float);
@@ -108,6 +123,18 @@ mod tests {
             assert_eq!(json(float), in_json);
         }
         assert_eq!(json_text(&json!({"a": [5.0, "b"]})), r#"{"a":[5,"b"]}"#);
+    }
+
+    #[test]
+    fn floats_are_read_back_by_their_shortest_digits() {
+        assert_eq!(
+            encoded(i64::MAX as f64),
+            json!(9_223_372_036_854_776_000_u64)
+        );
+        assert_eq!(encoded(2.5), json!(2.5));
+        assert_eq!(encoded(1e30), json!(1e30));
+        assert_eq!(encoded(-0.0), json!(0));
+        assert_eq!((to_integer(-2.5), to_integer(1e19)), (-2, i64::MIN));
     }
 
     #[test]

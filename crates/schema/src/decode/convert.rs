@@ -70,7 +70,7 @@ fn whole(value: &Value) -> Option<i64> {
         return Some(whole);
     }
     let float = value.as_f64().filter(|float| float.fract() == 0.0)?;
-    Some(number::whole(float).unwrap_or(i64::MIN))
+    Some(number::to_integer(float))
 }
 
 /// Returns the error of a value. `go` is its Go type if known; pointers make no difference.

@@ -270,9 +270,9 @@ impl<'s> Seed<'_, 's> {
                 self.mismatch(&format!("number {number}"))
             }
             Scalar::Double => {
-                // Go writes a whole float without a decimal point.
-                let whole = number.as_f64().and_then(number::whole);
-                Ok(whole.map_or(number.into(), Value::from))
+                // Go writes a whole float without a decimal point, and of a large one the digits that a float has.
+                let float = number.as_f64();
+                Ok(float.map_or(number.into(), number::encoded))
             }
             Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1 => Ok(number.into()),
             Scalar::Quantity => match quantity::canonical(&number.to_string()) {

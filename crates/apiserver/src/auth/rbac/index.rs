@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mullion_kinds::{
-    rbac::rule::Rule,
+    rbac::rule::{MissingRole, Rule},
     request::{User, service_account},
 };
 use mullion_kube_text::golang::quote;
@@ -14,14 +14,6 @@ use mullion_schema::tree::Tree;
 use mullion_store::{Collection, Cursor, Event, EventType, Object, Store};
 use rustc_hash::FxHashMap;
 use serde_json::Value;
-
-/// A binding refers to a role that does not exist.
-#[derive(Debug, thiserror::Error)]
-#[error("{}.rbac.authorization.k8s.io {} not found", kind.to_ascii_lowercase(), quote(.name))]
-pub(super) struct MissingRole<'b> {
-    kind: &'b str,
-    name: &'b str,
-}
 
 /// A role given to subjects.
 pub(super) struct Binding {
@@ -328,10 +320,13 @@ impl Index {
     ///
     /// # Errors
     /// The role does not exist.
-    pub(super) fn rules<'b>(&self, binding: &'b Binding) -> Result<&Arc<[Rule]>, MissingRole<'b>> {
-        let (kind, name) = (binding.role_kind.as_str(), binding.role_name.as_str());
+    pub(super) fn rules(&self, binding: &Binding) -> Result<&Arc<[Rule]>, MissingRole> {
+        let (kind, name) = (&binding.role_kind, &binding.role_name);
         let found = self.role(kind, name, &binding.namespace);
-        found.ok_or(MissingRole { kind, name })
+        found.ok_or_else(|| MissingRole {
+            kind: kind.clone(),
+            name: name.clone(),
+        })
     }
 
     /// Returns the rules of a role that a binding in a namespace refers to.

@@ -9,7 +9,7 @@ mod index;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use mullion_kinds::{
-    rbac::rule::Rule,
+    rbac::rule::{MissingRole, Rule, aggregate},
     request::{Authorize, Decision, User, attributes::Attributes},
 };
 use mullion_kube_text::status::Status;
@@ -109,30 +109,20 @@ impl Authorize for Authorizer {
         decision
     }
 
-    fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, String) {
+    fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, Vec<MissingRole>) {
         let index = self.current();
-        let (mut all, mut errors) = (Vec::new(), Vec::new());
+        let (mut all, mut unknown) = (Vec::new(), Vec::new());
         for binding in index.sorted(user, namespace) {
             match index.rules(binding) {
                 Ok(rules) => all.extend(rules.iter().cloned()),
-                Err(error) => errors.push(error.to_string()),
+                Err(role) => unknown.push(role),
             }
         }
-        (all, aggregate(errors))
+        (all, unknown)
     }
 
     fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<[Rule]>> {
         self.current().role(kind, name, namespace).cloned()
-    }
-}
-
-/// Formats several errors as one, as Go's `Aggregate` does.
-fn aggregate(mut errors: Vec<String>) -> String {
-    let mut seen = std::collections::HashSet::new();
-    errors.retain(|error| seen.insert(error.clone()));
-    match errors.len() {
-        0 | 1 => errors.concat(),
-        _ => format!("[{}]", errors.join(", ")),
     }
 }
 

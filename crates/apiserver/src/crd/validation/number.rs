@@ -1,71 +1,121 @@
 //! Validates numbers: their formats, bounds and multiples.
 //!
-//! Integers are compared with the whole part of a bound that fits their type, all other numbers as doubles, as in kube-openapi.
+//! Integers are compared with the whole part of a bound that fits their type, all other numbers as doubles, as in kube-openapi on amd64.
 
 use std::cmp::Ordering;
 
-use mullion_kube_text::golang;
+use mullion_kube_text::golang::number as go;
 use mullion_schema::structural::Schema;
 use serde_json::Value;
 
 use crate::crd::findings::{FindingKind, Outcome};
 
-/// Returns whether a number is in the range of a type and format (kube-openapi: `IsValueValidAgainstRange`).
-fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
-    if schema.kind != "integer" {
-        let is_small = matches!(schema.format.as_str(), "float" | "float32");
-        return !is_small || value.abs() <= f64::from(f32::MAX);
+/// The largest whole number up to which every whole number is a double.
+const MAX_JSON_INTEGER: f64 = 9_007_199_254_740_991.0;
+/// The relative distance from a whole number below which go-openapi takes a double for that number.
+const EPSILON: f64 = 1e-9;
+
+/// Returns whether go-openapi takes a double for a whole number (`IsFloat64AJSONInteger`).
+///
+/// The comparison is with the number without its fraction, so 2.9999999999999996 is none; below zero nothing is close enough.
+pub(super) fn is_whole(float: f64) -> bool {
+    if float.is_nan() || float.abs() > MAX_JSON_INTEGER {
+        return false;
     }
-    match (schema.format.as_str(), as_integer) {
-        ("int32", Some(number)) => i32::try_from(number).is_ok(),
-        ("uint32", Some(number)) => u32::try_from(number).is_ok(),
-        ("uint64", Some(number)) => number >= 0,
-        (_, Some(_)) => true,
-        (_, None) => value.fract() == 0.0 && value.abs() < 9.3e18,
+    let whole = float.trunc();
+    float == whole || (whole > 0.0 && (float - whole) / (float + whole) < EPSILON)
+}
+
+/// What kube-openapi's number validator reads of a schema: no type where there are several, and only the formats of that type.
+struct Range<'a> {
+    kind: &'a str,
+    format: &'a str,
+}
+
+impl<'a> Range<'a> {
+    fn of(schema: &'a Schema) -> Self {
+        let (kind, formats): (_, &[&str]) = match schema.kind.as_str() {
+            _ if schema.int_or_string => ("", &[]),
+            "integer" => ("integer", &["int32", "int64"]),
+            "number" => ("number", &["float", "double"]),
+            _ => ("", &[]),
+        };
+        let format = Some(schema.format.as_str()).filter(|format| formats.contains(format));
+        Range {
+            kind,
+            format: format.unwrap_or_default(),
+        }
+    }
+
+    /// Returns whether a double is in the range (kube-openapi: `IsValueValidAgainstRange`).
+    fn holds(&self, float: f64) -> bool {
+        // Go reads the shortest digits of the double, so the smallest 64-bit integer, whose digits are -9223372036854776000, is none.
+        let integer = || float.to_string().parse::<i64>();
+        match (self.kind, self.format) {
+            ("integer", "int32") => integer().is_ok_and(|whole| i32::try_from(whole).is_ok()),
+            ("integer", _) => integer().is_ok(),
+            (_, "float") => (float as f32).is_finite(),
+            _ => true,
+        }
+    }
+
+    fn holds_value(&self, value: &Value, float: f64) -> bool {
+        match value.as_i64() {
+            Some(whole) => self.format != "int32" || i32::try_from(whole).is_ok(),
+            None => self.holds(float),
+        }
+    }
+
+    fn violated(&self, what: &str, path: &str) -> Outcome {
+        let with = match self.format {
+            "" => " (default format)".to_owned(),
+            format => format!(" with format {format}"),
+        };
+        let message = format!("{what} value must be of type {}{with} in {path}", self.kind);
+        Outcome::failed(path, FindingKind::Nowhere, None, message)
     }
 }
 
 /// Validates a number against a schema.
 ///
-/// Where the type and a bound are integers, Go compares integers. A bound that does not fit the type and format is an error of its own, and
-/// then compared as a double.
+/// Where the value is an integer and a bound fits the type and format, Go compares integers. A bound that does not fit is an error of its
+/// own, and then all are doubles.
 pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
     let mut outcome = Outcome::default();
-    let data = value.as_f64().unwrap_or_default();
-    let integer = value.as_i64();
-    if !in_range(schema, data, integer) {
-        outcome.merge(out_of_range(schema, "Checked", path));
+    let range = Range::of(schema);
+    let float = value.as_f64().unwrap_or_default();
+    if !range.holds_value(value, float) {
+        outcome.merge(range.violated("Checked", path));
     }
     if let Some(factor) = schema.multiple_of {
-        let is_fit = bound_fits(schema, factor);
+        let is_fit = range.holds(factor);
         if !is_fit {
-            outcome.merge(out_of_range(schema, "MultipleOf", path));
+            outcome.merge(range.violated("MultipleOf", path));
         }
-        match integer.filter(|_| is_fit) {
-            Some(number) => outcome.merge(multiple_of_integer(value, number, factor, path)),
-            None => outcome.merge(multiple(value, data, factor, path)),
-        }
+        outcome.merge(match value.as_i64().filter(|_| is_fit) {
+            Some(number) => multiple_of_integer(number, factor, path),
+            None => multiple(float, factor, path),
+        });
     }
     for (bound, is_maximum) in [(schema.minimum, false), (schema.maximum, true)] {
         let Some(bound) = bound else {
             continue;
         };
-        let is_fit = bound_fits(schema, bound);
+        let is_fit = range.holds(bound);
         if !is_fit {
             let what = if is_maximum {
                 "Maximum boundary"
             } else {
                 "Minimum boundary"
             };
-            outcome.merge(out_of_range(schema, what, path));
+            outcome.merge(range.violated(what, path));
         }
-        // Go converts the bound of an integer to int64.
-        let (order, shown) = match integer {
-            Some(number) if is_fit => {
-                let bound = bound as i64;
-                (Some(number.cmp(&bound)), bound.to_string())
+        let (value, order, shown) = match value.as_i64().filter(|_| is_fit) {
+            Some(number) => {
+                let bound = go::to_integer(bound);
+                (number.into(), Some(number.cmp(&bound)), bound.to_string())
             }
-            _ => (data.partial_cmp(&bound), golang::number::text(bound)),
+            None => (float.into(), float.partial_cmp(&bound), go::text(bound)),
         };
         outcome.merge(within(schema, value, order, &shown, is_maximum, path));
     }
@@ -73,68 +123,50 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
     outcome
 }
 
-/// Returns whether a bound is in the range of the schema's type and format.
-fn bound_fits(schema: &Schema, bound: f64) -> bool {
-    let whole = (bound.fract() == 0.0 && bound.abs() < 9.2e18).then_some(bound as i64);
-    in_range(schema, bound, whole)
-}
-
-fn out_of_range(schema: &Schema, what: &str, path: &str) -> Outcome {
-    let with = if schema.format.is_empty() {
-        " (default format)".to_owned()
-    } else {
-        format!(" with format {}", schema.format)
-    };
-    let message = format!(
-        "{what} value must be of type {}{with} in {path}",
-        schema.kind
-    );
-    Outcome::failed(path, FindingKind::Nowhere, None, message)
-}
-
-fn multiple_of_integer(value: &Value, number: i64, factor: f64, path: &str) -> Outcome {
-    // Go converts the factor of an integer to int64, so a factor below 1 becomes 0.
-    let factor = factor as i64;
+fn multiple_of_integer(number: i64, factor: f64, path: &str) -> Outcome {
+    // A factor below 1 becomes 0.
+    let factor = go::to_integer(factor);
     if factor <= 0 {
-        return no_factor(factor.into(), path);
+        return no_factor(factor.into(), &factor.to_string(), path);
     }
     if number % factor == 0 {
         Outcome::default()
     } else {
-        no_multiple(value, factor.into(), path)
+        no_multiple(number.into(), &factor.to_string(), path)
     }
 }
 
-fn multiple(value: &Value, data: f64, factor: f64, path: &str) -> Outcome {
+fn multiple(float: f64, factor: f64, path: &str) -> Outcome {
+    let shown = go::text(factor);
     if factor <= 0.0 {
-        return no_factor(plain(factor), path);
+        return no_factor(factor.into(), &shown, path);
     }
     let quotient = if factor < 1.0 {
-        1.0 / factor * data
+        1.0 / factor * float
     } else {
-        data / factor
+        float / factor
     };
-    if (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
-        no_multiple(value, plain(factor), path)
-    } else {
+    if is_whole(quotient) {
         Outcome::default()
+    } else {
+        no_multiple(float.into(), &shown, path)
     }
 }
 
-fn no_factor(factor: Value, path: &str) -> Outcome {
-    let message = format!("factor MultipleOf declared for {path} must be positive: {factor}");
+fn no_factor(factor: Value, shown: &str, path: &str) -> Outcome {
+    let message = format!("factor MultipleOf declared for {path} must be positive: {shown}");
     Outcome::failed(path, FindingKind::Invalid, Some(factor), message)
 }
 
-fn no_multiple(value: &Value, factor: Value, path: &str) -> Outcome {
+fn no_multiple(value: Value, factor: &str, path: &str) -> Outcome {
     let message = format!("{path} in body should be a multiple of {factor}");
-    Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
+    Outcome::failed(path, FindingKind::Invalid, Some(value), message)
 }
 
 /// Checks how a number compares with its maximum or minimum, which is `bound` in words.
 fn within(
     schema: &Schema,
-    value: &Value,
+    value: Value,
     order: Option<Ordering>,
     bound: &str,
     is_maximum: bool,
@@ -155,14 +187,63 @@ fn within(
         return Outcome::default();
     }
     let message = format!("{path} in body should be {than} {bound}");
-    Outcome::failed(path, FindingKind::Invalid, Some(value.clone()), message)
+    Outcome::failed(path, FindingKind::Invalid, Some(value), message)
 }
 
-/// Converts a number as Go prints it: without a fraction of zero.
-fn plain(number: f64) -> Value {
-    if number.fract() == 0.0 && number.abs() < 1e15 {
-        Value::from(number as i64)
-    } else {
-        Value::from(number)
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn said(schema: &Value, value: Value) -> Vec<String> {
+        let schema = Schema::parse(schema);
+        let findings = number(&schema, &value, "p").errors.into_iter();
+        findings.map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn bounds_beyond_64_bits_are_errors_of_integers_and_the_smallest_integer_for_numbers() {
+        let largest = json!({"type": "integer", "maximum": i64::MAX});
+        let unfit = "Maximum boundary value must be of type integer (default format) in p";
+        assert_eq!(said(&largest, json!(5)), [unfit]);
+        let largest = json!({"type": "number", "maximum": i64::MAX});
+        let below = "p in body should be less than or equal to -9223372036854775808";
+        assert_eq!(said(&largest, json!(5)), [below]);
+        assert_eq!(said(&largest, json!(5.5)), [""; 0]);
+        let smallest = json!({"type": "integer", "format": "int64", "minimum": i64::MIN});
+        assert_eq!(
+            said(&smallest, json!(5)),
+            ["Minimum boundary value must be of type integer with format int64 in p"]
+        );
+        // The format of another type counts for nothing.
+        let unsigned = json!({"type": "integer", "format": "uint32", "minimum": 5.5});
+        assert_eq!(
+            said(&unsigned, json!(4_294_967_296_i64)),
+            ["Minimum boundary value must be of type integer (default format) in p"]
+        );
+    }
+
+    #[test]
+    fn a_bound_that_does_not_fit_is_compared_as_a_double() {
+        let schema = json!({"type": "integer", "format": "int32", "minimum": 4_294_967_296_i64});
+        assert_eq!(
+            said(&schema, json!(5)),
+            [
+                "Minimum boundary value must be of type integer with format int32 in p",
+                "p in body should be greater than or equal to 4.294967296e+09"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_quotient_just_below_a_whole_number_is_no_multiple() {
+        let schema = json!({"type": "number", "multipleOf": 1.1});
+        assert_eq!(said(&schema, json!(5.5)), [""; 0]);
+        // 3.3 / 1.1 is 2.9999999999999996 in doubles.
+        assert_eq!(
+            said(&schema, json!(3.3)),
+            ["p in body should be a multiple of 1.1"]
+        );
     }
 }

@@ -40,7 +40,10 @@ pub(super) fn effect(call: &Call, options: &DeleteOptions, mut object: Value) ->
     // The propagation policy becomes a finalizer (kube-apiserver: deletionFinalizersForGarbageCollection), which then holds the object.
     let stored_finalizers = object["metadata"].get("finalizers").cloned();
     let propagation = propagation(call, options, &object);
-    let mut changed = set_propagation(&mut object, propagation) || changed_grace;
+    // The first deletion of a definition only starts the removal of its custom objects, and kube-apiserver does not read the policy.
+    let ignores_policy = resource.rules.two_step_deletion && !was_marked && !is_namespace(call);
+    let is_changed = !ignores_policy && set_propagation(&mut object, propagation);
+    let mut changed = is_changed || changed_grace;
     let held = (resource.rules.two_step_deletion && !was_marked)
         || finalizers(&object).next().is_some()
         || resource.holds_deletion(&object);
@@ -103,6 +106,11 @@ fn apply_grace(call: &Call, options: &DeleteOptions, object: &mut Value) -> Grac
     }
 }
 
+fn is_namespace(call: &Call) -> bool {
+    let resource = call.resource();
+    resource.group.is_empty() && resource.plural == "namespaces"
+}
+
 fn is_marked(object: &Value) -> bool {
     object["metadata"].get("deletionTimestamp").is_some()
 }
@@ -121,14 +129,12 @@ fn propagation(call: &Call, options: &DeleteOptions, object: &Value) -> Propagat
     if default == Propagation::Unsupported {
         return default;
     }
-    let resource = call.resource();
-    let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
     match (options.orphan_dependents, options.policy.as_deref()) {
         (Some(true), _) | (_, Some("Orphan")) => Propagation::Orphan,
         (_, Some("Foreground")) => Propagation::Foreground,
         (_, Some(_)) => Propagation::Background,
         // Only kube-apiserver's storage of namespaces reads this option as the opposite of orphaning.
-        (Some(false), None) if is_namespace => Propagation::Foreground,
+        (Some(false), None) if is_namespace(call) => Propagation::Foreground,
         (Some(false), None) => Propagation::Background,
         _ if has(ORPHAN) => Propagation::Orphan,
         _ if has(FOREGROUND) => Propagation::Foreground,
@@ -169,7 +175,8 @@ fn mark(object: &mut Value, now: Timestamp, grace: i64) {
         .and_then(Value::as_i64)
         .filter(|generation| *generation > 0)
     {
-        fields.insert("generation".into(), (generation + 1).into());
+        // The client chose the generation of a kind that does not count: after the largest number, Go begins at the smallest.
+        fields.insert("generation".into(), generation.wrapping_add(1).into());
     }
 }
 

@@ -132,13 +132,32 @@ fn of_service(call: &Call) -> Result<Status, Status> {
     if subsets.is_empty() {
         return Err(nobody(target.name));
     }
+    let is_pod = |address: &Value| is_address_of_pod(call, address);
     let serves = |subset: &Value| {
         let mut ports = subset.items("ports").iter();
-        !subset.items("addresses").is_empty() && ports.any(|other| other.text("name") == port)
+        ports.any(|other| other.text("name") == port)
+            && subset.items("addresses").iter().any(is_pod)
     };
     if subsets.iter().any(serves) {
         Ok(nobody_listens("service", target.name))
     } else {
         Err(nobody(&call.name))
     }
+}
+
+/// Returns whether an address of Endpoints is that of a pod in the request's namespace; kube-apiserver connects to no other.
+fn is_address_of_pod(call: &Call, address: &Value) -> bool {
+    let Some(target) = address.field("targetRef") else {
+        return false;
+    };
+    let namespace = call.namespace.as_deref();
+    if namespace != Some(target.text("namespace")) {
+        return false;
+    }
+    let ctx = call.ctx(false);
+    let pod = ctx.lookup.find("", "pods", namespace, target.text("name"));
+    pod.is_some_and(|pod| {
+        let mut addresses = pod["status"].items("podIPs").iter();
+        addresses.any(|other| other.text("ip") == address.text("ip"))
+    })
 }

@@ -8,7 +8,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use mullion_kinds::{
     podspec::internal::{METADATA_FIELDS, OWNER_FIELDS},
-    rbac::rule::Rule,
+    rbac::rule::{MissingRole, Rule, aggregate},
     request::{
         Authorize, User,
         attributes::{Attributes, Resource, Target},
@@ -170,7 +170,7 @@ pub(crate) fn self_rules(call: &Call, _: Method, body: Body) -> Answer<'_> {
         if namespace.is_empty() {
             return Err(Status::bad_request("no namespace on request"));
         }
-        let (rules, error) = call.server.authorizer().rules(&call.user, namespace);
+        let (rules, unknown) = call.server.authorizer().rules(&call.user, namespace);
         let part = |of: fn(&Rule) -> bool| -> Vec<Value> {
             let rules = rules.iter().filter(|rule| of(rule));
             rules.map(Rule::to_json).collect()
@@ -180,8 +180,9 @@ pub(crate) fn self_rules(call: &Call, _: Method, body: Body) -> Answer<'_> {
             "nonResourceRules": part(|rule| !rule.urls.is_empty()),
             "incomplete": false,
         });
-        if !error.is_empty() {
-            status["evaluationError"] = error.into();
+        if !unknown.is_empty() {
+            let errors = unknown.iter().map(MissingRole::to_string).collect();
+            status["evaluationError"] = aggregate(errors).into();
         }
         Ok(json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",

@@ -112,7 +112,7 @@ const COLUMNS: &[Column] = &[
 fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
     let shown = match call.form.shape {
         Shape::Whole => scale.clone(),
-        Shape::Metadata(version) => table::metadata_of(scale, version),
+        Shape::Metadata(version) => table::all_metadata_of(scale, version),
         Shape::MetadataList(_) => {
             return Err(reply::no_list("autoscaling.Scale"));
         }

@@ -24,6 +24,8 @@ impl Attempt<'_> {
     /// Claims (quota usage) come after everything that may still refuse the write, because they are booked in other objects. They are
     /// given back if the object is not stored after all; dropping the allocation gives back what was allocated.
     pub(super) async fn store(&mut self) -> Result<Option<Outcome>, Status> {
+        let behaviour = &self.call.resource().behaviour;
+        behaviour.read_back(&mut self.object);
         match &self.target {
             Target::New => self.check_vacancy()?,
             Target::Existing { stored, old, .. } => {
