@@ -83,7 +83,8 @@ pub(crate) fn check_uid(
 pub(crate) fn settle_new_revision(object: &mut Value, dry_run: bool) -> Result<(), Status> {
     let given = metadata::text(object, "resourceVersion");
     let is_digits = given.bytes().all(|byte| byte.is_ascii_digit());
-    if !given.is_empty() && !(is_digits && given.parse::<u64>().is_ok()) {
+    let is_number = is_digits && given.parse::<u64>().is_ok();
+    if !given.is_empty() && !is_number {
         return Err(Status::new(500, "", integer::fault("ParseUint", given)));
     }
     if given.is_empty() || !dry_run {
