@@ -287,7 +287,7 @@ pub enum Reason {
         skew: i64,
         /// The constraint's `maxSkew`.
         max_skew: i64,
-        /// A domain with the fewest pods that count, which no pod can join. Only plans look for it; `None` where several
+        /// The domain with the fewest pods that count. Only plans look for it, for what they refuse in the end; `None` where
         /// hosts are the domains, or where there are fewer domains than `minDomains`.
         fewest: Option<Symbol>,
     },

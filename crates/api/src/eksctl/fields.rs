@@ -1,7 +1,7 @@
 //! The fields of a ClusterConfig with their types, as eksctl reads them: which fields of a file it does not have, and which values are of
 //! another type.
 //!
-//! Invariant: all faults of a file are found, not the first one alone, and nothing is said of values. [`Cluster::from_yaml`](super::Cluster)
+//! Invariant: all faults of a file are found, not the first one alone. Values of the right type are not judged. [`Cluster::from_yaml`](super::Cluster)
 //! reads what a simulation needs and refuses the first mistake.
 
 use std::{collections::BTreeMap, sync::LazyLock};

@@ -6,7 +6,7 @@
 
 use super::shared_views::{ViewId, Viewpoint};
 use super::{Cluster, NodeFixed, NodeId, ViewEffects};
-use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
+use crate::class::{PodClass, PodClassId, SpreadRule, StaticRules, StaticVerdict, Target};
 use crate::devices;
 use crate::intern::Symbol;
 use crate::model::{PodTemplate, label};
@@ -123,14 +123,21 @@ impl Cluster {
         view.expect("prepared before")
     }
 
-    /// Returns a domain with the fewest pods that count for a prepared class's spread constraint with this key; `None` if
-    /// the domains are hosts, or if there are fewer of them than `minDomains`.
-    pub(crate) fn emptiest_domain(&self, id: PodClassId, key: Symbol) -> Option<Symbol> {
+    /// Returns the domain with the fewest pods that count for a prepared class's spread constraint with this key and
+    /// `maxSkew`, the first by name of several; `None` if the domains are hosts, or if there are fewer than `minDomains`.
+    pub(crate) fn emptiest_domain(
+        &self,
+        id: PodClassId,
+        (key, max_skew): (Symbol, i64),
+    ) -> Option<Symbol> {
         let view = self.view(id);
         let mut counts = view.hard.iter().chain(&view.soft);
-        let counts = counts.find(|counts| counts.rule.key == key && key != Symbol::HOSTNAME)?;
+        let is_it = |rule: &SpreadRule| rule.key == key && rule.max_skew == max_skew;
+        let counts = counts.find(|counts| is_it(&counts.rule) && key != Symbol::HOSTNAME)?;
+        if counts.lacks_domains() {
+            return None;
+        }
         let is_emptiest = |domain: &Symbol| counts.pods_at(*domain) == counts.fewest();
-        // By name, because the domains have no order of their own.
         let domains = counts.all_places().filter(is_emptiest);
         domains.min_by_key(|domain| self.text(*domain))
     }

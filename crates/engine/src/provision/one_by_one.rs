@@ -236,11 +236,17 @@ impl Solver<'_> {
         for index in 0..self.catalogs.len() {
             if let Err(mut reason) = self.try_open(index, pod, &topology) {
                 if let PoolReason::Topology {
-                    reason: Reason::Spread { key, fewest, .. },
+                    reason:
+                        Reason::Spread {
+                            key,
+                            max_skew,
+                            fewest,
+                            ..
+                        },
                     ..
                 } = &mut reason
                 {
-                    *fewest = self.cluster.emptiest_domain(pod.class, *key);
+                    *fewest = self.cluster.emptiest_domain(pod.class, (*key, *max_skew));
                 }
                 refusals.push(PoolRefusal {
                     pool: self.catalogs[index].pool.clone(),

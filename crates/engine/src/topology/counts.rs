@@ -109,11 +109,16 @@ impl SpreadCounts {
         self.places.keys().copied()
     }
 
+    /// Returns whether there are fewer domains than `minDomains`.
+    pub(crate) fn lacks_domains(&self) -> bool {
+        (self.places.len() as i64) < self.rule.min_domains
+    }
+
     /// Returns the number of pods in the domain with the fewest; 0 if there are fewer domains than
     /// `minDomains`.
     pub(crate) fn fewest(&self) -> i64 {
-        // Kubernetes' `minDomains`: too few domains count as if an empty one existed.
-        if (self.places.len() as i64) < self.rule.min_domains {
+        // Too few domains count as if an empty one existed.
+        if self.lacks_domains() {
             return 0;
         }
         self.histogram.keys().next().copied().unwrap_or(0)

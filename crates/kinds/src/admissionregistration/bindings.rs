@@ -138,7 +138,7 @@ fn actions(list: &[Value], path: &Path<'_>, errors: &mut Errors) {
 
 fn param_cell(reference: &Value) -> String {
     match (reference.text("namespace"), reference.text("name")) {
-        // A selector is told without its namespace.
+        // A selector is printed without its namespace.
         (_, "") => match reference.field("selector") {
             Some(given) => go_selector(given),
             None => "<unset>".to_owned(),

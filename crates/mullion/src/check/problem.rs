@@ -64,7 +64,9 @@ pub(super) enum LabelEffect {
     /// Excluded: nothing is excluded.
     NotExcluded,
     /// One of several values: the others count alone.
-    OthersCount,
+    OtherValuesCount,
+    /// In one of several terms, which are alternatives: the others count alone.
+    OtherTermsCount,
     /// Required by a NodePool: nothing is bought.
     NothingBought,
 }

@@ -119,12 +119,17 @@ impl Text {
     }
 }
 
-/// Returns whether a document is meant as a Kubernetes object. Other programs have files with a kind or an apiVersion alone, but without metadata
-/// and spec.
+/// Returns whether a document is meant as a Kubernetes object. Files of other programs have a kind, an apiVersion or a `metadata.name` as well,
+/// but seldom the rest of an object (devfiles have `metadata` and a `schemaVersion`, for example).
 fn is_meant_as_object(object: &Object) -> bool {
     let has = |field: &str| object.value[field].is_object();
     match (object.kind(), object.api_version()) {
-        ("", "") => object.value["metadata"]["name"].is_string(),
+        ("", "") => {
+            let is_named = object.value["metadata"]["name"].is_string();
+            is_named && ["spec", "data", "stringData"].into_iter().any(has)
+        }
+        // A kubeconfig is read by clients and never applied.
+        ("Config", "v1") => !object.value["clusters"].is_array(),
         // Files of kustomize may leave their apiVersion out.
         ("Kustomization" | "Component", "") => false,
         ("", _) | (_, "") => has("metadata") || has("spec"),

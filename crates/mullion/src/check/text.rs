@@ -130,7 +130,7 @@ impl Problem {
             Misfit { refusal: Refusal::Validation(why), .. } => why.clone(),
             Misfit { value, expected, refusal: Refusal::Eksctl, .. } => format!("{at} is {value} and takes {}: eksctl refuses the file", expected.unwrap_or("another type")),
             Nameless { lacks, .. } => format!("the object has no {lacks}: kubectl apply refuses it, and its fields are not checked"),
-            LabelValue { key, value, effect } => format!("no node has {key}: {value}, {}", label_effect(*effect)),
+            LabelValue { key, value, effect } => format!("no kubelet of Kubernetes writes {key}: {value}, {}", label_effect(*effect)),
             OsName { value } => format!("spec.os.name is {value:?}, and the API server takes linux and windows alone"),
             NoSuchKind { kind, version, .. } => format!("no matches for kind {kind:?} in version {version:?}"),
         }
@@ -290,7 +290,8 @@ fn label_effect(effect: LabelEffect) -> &'static str {
         LabelEffect::Pending => "so the pod stays Pending",
         LabelEffect::NotPreferred => "so the preference counts for nothing",
         LabelEffect::NotExcluded => "so nothing is excluded",
-        LabelEffect::OthersCount => "so the other values count alone",
+        LabelEffect::OtherValuesCount => "so the other values count alone",
+        LabelEffect::OtherTermsCount => "so the other terms count alone",
         LabelEffect::NothingBought => "so the pool buys nothing",
     }
 }

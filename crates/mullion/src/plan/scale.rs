@@ -160,8 +160,21 @@ async fn job_bound(owner: &PodOwner, before: usize, input: &Input) -> Option<Job
     bound_of(spec, &there["status"], before)
 }
 
-/// Bounds the active pods of a Job as kube-controller-manager does (job controller: `manageJob`).
+/// Bounds the active pods of a Job as kube-controller-manager does (job controller: `manageJob`, and `syncJob` for Jobs that are over).
+/// A suspended Job counts as resumed, because nobody asks how many pods it has otherwise.
 fn bound_of(spec: &Value, status: &Value, before: usize) -> Option<JobBound> {
+    let conditions = status["conditions"].as_array();
+    let is_true = |kind: &str| {
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|own| own["type"] == kind && own["status"] == "True")
+    };
+    let ends = [("Complete", "it is complete"), ("Failed", "it has failed")];
+    if let Some((_, why)) = ends.into_iter().find(|(kind, _)| is_true(kind)) {
+        return Some(JobBound {
+            pods: 0,
+            why: why.to_owned(),
+        });
+    }
     let uncounted = &status["uncountedTerminatedPods"]["succeeded"];
     let uncounted = uncounted.as_array().map_or(0, Vec::len);
     let done = status["succeeded"].as_u64().unwrap_or(0) + uncounted as u64;
@@ -310,6 +323,11 @@ mod tests {
         );
         let all = of(0, "9 of its 6 completions are done");
         assert_eq!(bound(six, json!({"succeeded": 9})), all);
+        let failed = json!({"succeeded": 1, "conditions": [{"type": "Failed", "status": "True"}]});
+        assert_eq!(
+            bound(json!({"completions": 6}), failed),
+            of(0, "it has failed")
+        );
         let queue = json!({"parallelism": 2});
         assert_eq!(bound(queue.clone(), json!({})), None);
         assert_eq!(

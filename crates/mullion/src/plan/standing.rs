@@ -219,24 +219,20 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Returns a taint as `key=value:Effect` if it keeps pods off its node. That of a cordoned node is left out, which is said by the cordon.
 fn hard(taint: &Taint) -> Option<String> {
     let Taint { key, value, effect } = taint;
-    let effect = match effect {
-        TaintEffect::NoSchedule => "NoSchedule",
-        TaintEffect::NoExecute => "NoExecute",
-        TaintEffect::PreferNoSchedule => return None,
-    };
     let value = if value.is_empty() {
         String::new()
     } else {
         format!("={value}")
     };
-    (key != UNSCHEDULABLE).then(|| format!("{key}{value}:{effect}"))
+    let is_hard = *effect != TaintEffect::PreferNoSchedule;
+    (is_hard && key != UNSCHEDULABLE).then(|| format!("{key}{value}:{}", effect.as_str()))
 }
 
-/// Returns the whole names of nodes. A node may be named by the begin of its name: its host name before the first dot, or as much as is enough
+/// Returns the whole names of nodes. A node may be named by a prefix of its name: its host name before the first dot, or as much as is enough
 /// to tell it from the others. Names that begin no node's name are returned as they are.
 ///
 /// # Errors
-/// A name is the begin of several nodes' names.
+/// A name is the prefix of several nodes' names.
 fn node_names(names: &[String], known: &[String]) -> Result<Vec<String>, Failure> {
     let whole = |name: &String| {
         let host = format!("{name}.");

@@ -56,6 +56,7 @@ use explainer::Explainer;
 use explanation::Explanation;
 use placement::Placement;
 use pools::Pools;
+use start::Start;
 use state::{Keeps, State};
 use world::PlannedPod;
 
@@ -321,8 +322,9 @@ fn explain(
     let starts: Vec<_> = subjects.iter().map(start_of).collect();
     let images_of = |subject: &ExplainedPod| state.pod_facts.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
-    let wrong_node_of = |(subject, start): (&ExplainedPod, &Option<_>)| {
-        let name = subject.pod.node_name.as_ref().filter(|_| start.is_some())?;
+    let wrong_node_of = |(subject, start): (&ExplainedPod, &Option<Start>)| {
+        let is_open = start.as_ref().is_some_and(Start::may_have_the_wrong_node);
+        let name = subject.pod.node_name.as_ref().filter(|_| is_open)?;
         let node = state.nodes().find(|node| node.name == *name)?;
         let words = state.pod_facts.all_images_of(&subject.pod, table);
         let wrong = images::wrong_node(&subject.pod, &words, node, table.builds())?;

@@ -56,7 +56,12 @@ impl PodFacts {
             "\"ready\": false",
         ];
         let may_wait = signs.iter().any(|sign| text.contains(sign));
-        if may_wait && text.contains("\"nodeName\"") {
+        // A condition Ready that is False, in any order of its fields: kube-controller-manager sets nothing else where a kubelet is lost.
+        let is_unready = || {
+            let has = |sign| text.contains(sign);
+            has("\"Ready\"") && (has("\"status\":\"False\"") || has("\"status\": \"False\""))
+        };
+        if (may_wait || is_unready()) && text.contains("\"nodeName\"") {
             self.note_start(&serde_json::from_str(text)?);
         }
         if text.contains(PLACED_BY_IMAGE) || text.contains(RUNS_ON) {

@@ -234,6 +234,14 @@ impl Start {
         self
     }
 
+    /// Returns whether the pod may have the wrong node for its images: a container of it does not run, or its kubelet refused it for that.
+    pub(super) fn may_have_the_wrong_node(&self) -> bool {
+        match &self.failed {
+            Some(failed) => OF_ANOTHER_NODE.contains(&failed.reason.as_str()),
+            None => !self.some_run || !self.containers.is_empty(),
+        }
+    }
+
     /// Returns the sentence that says that the pod, or a part of it, does not run, without a full stop.
     pub(super) fn summary(&self) -> String {
         if let Some(failed) = &self.failed {
@@ -241,7 +249,8 @@ impl Start {
             return format!("It has failed and is not started again{why}");
         }
         match self.init_containers {
-            Some(Progress { done, all }) if done < all => {
+            // The init containers of a pod that runs are done; a sidecar among them may have to start again.
+            Some(Progress { done, all }) if done < all && self.phase == "Pending" => {
                 let are = if done == 1 { "is" } else { "are" };
                 format!("It does not run yet: {done} of its {all} init containers {are} done")
             }
@@ -562,14 +571,41 @@ mod tests {
                 "readiness gate a.example/two: its condition is False: no target",
             ]
         );
-        let lost = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]});
+        // Of pods whose kubelet is lost, kube-controller-manager sets the condition alone.
+        let lost =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]});
         assert_eq!(
             said(&pod(json!({}), lost)),
-            [
-                "It runs and is not ready",
-                "condition Ready is False: NodeLost"
-            ]
+            ["It runs and is not ready", "condition Ready is False"]
         );
+    }
+
+    #[test]
+    fn a_sidecar_that_starts_again_keeps_no_pod_from_running() {
+        let spec = json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}]});
+        let status = json!({"phase": "Running", "initContainerStatuses": [
+            {"name": "proxy", "started": false, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        ], "containerStatuses": [{"name": "web", "ready": true, "state": {"running": {}}}],
+        "conditions": [{"type": "Ready", "status": "False"}]});
+        let said = said(&pod(spec, status));
+        assert_eq!(said[0], "Not all of its containers run");
+        assert!(
+            said[1].contains("proxy waits: CrashLoopBackOff"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_pod_whose_containers_all_run_has_the_right_node() {
+        let of = |container: Value| {
+            let status = json!({"phase": "Running", "containerStatuses": [container]});
+            let start = Start::of(&pod(json!({}), status));
+            start.map(|start| start.may_have_the_wrong_node())
+        };
+        let unready = json!({"name": "a", "ready": false, "state": {"running": {}}});
+        assert_eq!(of(unready), Some(false));
+        let waits = json!({"name": "a", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
+        assert_eq!(of(waits), Some(true));
     }
 
     #[test]

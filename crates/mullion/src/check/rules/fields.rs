@@ -4,7 +4,10 @@ use serde_json::Value;
 
 use super::Context;
 use crate::{
-    check::{finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object},
+    check::{
+        finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object,
+        table::Severity,
+    },
     input,
 };
 
@@ -36,8 +39,13 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
             }
         }
         Reading::Nameless { lacks, near } => {
+            // A kind that Kubernetes does not have may be another program's: a `kind` alone is no sign of an object.
+            let is_foreign = lacks == "apiVersion" && near.is_none();
             let problem = Problem::Nameless { lacks, near };
-            found.add("MUL082", index, Path::default(), problem);
+            let finding = found.add("MUL082", index, Path::default(), problem);
+            if is_foreign {
+                finding.as_a(Severity::Warn);
+            }
         }
         Reading::NoSuchKind { near } => {
             let problem = Problem::NoSuchKind {

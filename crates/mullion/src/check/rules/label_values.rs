@@ -49,7 +49,7 @@ pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
             (true, _) => LabelEffect::NotPreferred,
             (false, 1) => LabelEffect::Pending,
             // Terms are alternatives.
-            (false, _) => LabelEffect::OthersCount,
+            (false, _) => LabelEffect::OtherTermsCount,
         };
         let at = path.key("matchExpressions");
         expressions(
@@ -78,7 +78,8 @@ pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
 pub(super) fn check_selector(at: &Path, selector: &Value, object: usize, found: &mut Findings) {
     for key in LABELS {
         if let Some(value) = selector[key].as_str() {
-            check_value(key, value, LabelEffect::Pending, at.key(key), object, found);
+            let at = (at.key(key), |_: &str| false);
+            check_value((key, value), LabelEffect::Pending, at, object, found);
         }
     }
 }
@@ -106,25 +107,27 @@ fn expressions(
         let values: Vec<_> = list(&expression["values"]).collect();
         let is_known = |value: &&Value| value.as_str().is_none_or(|value| is_known(key, value));
         let effect = match expression["operator"].as_str() {
-            Some("In") if values.iter().any(is_known) => LabelEffect::OthersCount,
+            Some("In") if values.iter().any(is_known) => LabelEffect::OtherValuesCount,
             Some("In") => otherwise,
             Some("NotIn") => LabelEffect::NotExcluded,
             _ => continue,
         };
-        for (position, value) in values.into_iter().enumerate() {
+        for (position, value) in values.iter().enumerate() {
             if let Some(value) = value.as_str() {
                 let at = at.index(index).key("values").index(position);
-                check_value(key, value, effect, at, object, found);
+                // The value that is meant may stand beside the wrong one already.
+                let is_there = |meant: &str| values.iter().any(|other| **other == *meant);
+                check_value((key, value), effect, (at, is_there), object, found);
             }
         }
     }
 }
 
+/// Checks a value of a label at a place. `is_there` says of a value whether the place's list has it too.
 fn check_value(
-    key: &'static str,
-    value: &str,
+    (key, value): (&'static str, &str),
     effect: LabelEffect,
-    at: Path,
+    (at, is_there): (Path, impl Fn(&str) -> bool),
     object: usize,
     found: &mut Findings,
 ) {
@@ -136,11 +139,14 @@ fn check_value(
         value: value.to_owned(),
         effect,
     };
+    let mended = mended(key, value);
     let finding = found.add("MUL013", object, at.clone(), problem);
-    if !matches!(effect, LabelEffect::Pending | LabelEffect::NothingBought) {
+    // Kubelets that others build, such as those for `wasm32-wasi`, write values of their own.
+    let is_fatal = matches!(effect, LabelEffect::Pending | LabelEffect::NothingBought);
+    if !is_fatal || mended.is_none() {
         finding.as_a(Severity::Warn);
     }
-    if let Some(mended) = mended(key, value) {
+    if let Some(mended) = mended.filter(|mended| !is_there(mended)) {
         finding.safe([Edit::Set(at, json!(mended))]);
     }
 }

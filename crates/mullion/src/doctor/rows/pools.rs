@@ -79,15 +79,15 @@ fn check_class(value: &Value, pools: &[Value], found: &mut Findings) -> bool {
         said if said.is_empty() => message(ready).to_owned(),
         said => said.join("; "),
     };
-    let own: Vec<_> = pools.iter().filter(|pool| class_of(pool) == name).collect();
-    let names = few(own.iter().map(|pool| name_of(pool).to_owned()));
-    let without = match own.len() {
+    let users: Vec<_> = pools.iter().filter(|pool| class_of(pool) == name).collect();
+    let names = few(users.iter().map(|pool| name_of(pool).to_owned()));
+    let without = match users.len() {
         0 => String::new(),
         1 => format!(", so NodePool {names} buys nothing"),
         _ => format!(", so NodePools {names} buy nothing"),
     };
     let text = format!("EC2NodeClass {name} is not ready: {why}{without}");
-    let for_windows = own
+    let for_windows = users
         .iter()
         .any(|pool| is_for_windows(pool, std::slice::from_ref(value)));
     let problem = problem(found, ready, for_windows, text);
@@ -194,10 +194,12 @@ fn is_going(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Returns the name of a pool's node class.
+/// Returns the name of a pool's EC2NodeClass; empty for a pool of another kind of class, such as the NodeClass of EKS Auto Mode.
 fn class_of(pool: &Value) -> &str {
-    let class = &pool["spec"]["template"]["spec"]["nodeClassRef"]["name"];
-    class.as_str().unwrap_or_default()
+    let class = &pool["spec"]["template"]["spec"]["nodeClassRef"];
+    let is_ours = class["group"] == "karpenter.k8s.aws" && class["kind"] == "EC2NodeClass";
+    let name = class["name"].as_str().filter(|_| is_ours);
+    name.unwrap_or_default()
 }
 
 /// Returns whether nothing but its class keeps a pool from being ready.

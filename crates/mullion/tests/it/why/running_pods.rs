@@ -75,6 +75,19 @@ fn a_pod_that_is_bound_and_does_not_run_says_why() {
 }
 
 #[test]
+fn a_pod_whose_kubelet_is_lost_says_that_it_is_not_ready() {
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    web["status"] = json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "c", "ready": true, "started": true, "state": {"running": {}}}],
+    });
+    let (text, ..) = said_of("web", json!([node_of_4("n0"), web]));
+    let expected = "\nIt runs and is not ready.\n    condition Ready is False\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
 fn objects_of_files_are_named_without_their_kind() {
     for words in [&["daemonset/agent"][..], &["daemonset", "agent"]] {
         let ended = why(
