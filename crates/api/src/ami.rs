@@ -244,9 +244,11 @@ pub struct UnknownFamily;
 impl FromStr for AmiFamily {
     type Err = UnknownFamily;
 
-    /// Parses eksctl's name.
+    /// Parses eksctl's name. As in eksctl, letters may be small or large.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        find(EKSCTL, name).ok_or(UnknownFamily)
+        let mut known = EKSCTL.iter();
+        let row = known.find(|(known, _)| known.eq_ignore_ascii_case(name));
+        row.map(|row| row.1).ok_or(UnknownFamily)
     }
 }
 
@@ -258,6 +260,7 @@ mod tests {
     fn the_three_vocabularies_name_the_same_image() {
         let family = AmiFamily::Windows(V2022, Core);
         assert_eq!("WindowsServer2022CoreContainer".parse(), Ok(family));
+        assert_eq!("windowsserver2022corecontainer".parse(), Ok(family));
         assert_eq!(AmiFamily::from_karpenter("Windows2022"), Some(family));
         assert_eq!(AmiFamily::from_alias("windows2022@latest"), Some(family));
         assert_eq!(

@@ -262,7 +262,9 @@ fn package(api_version: &str) -> Option<String> {
             let own = other.strip_suffix(".k8s.io")?;
             let own = own.strip_suffix(".authorization").unwrap_or(own);
             let own = own.strip_suffix(".apiserver").unwrap_or(own);
-            return (!own.contains('.')).then(|| format!("api.{own}.{version}"));
+            // `autoscaling.k8s.io` is the group of the VerticalPodAutoscaler, not Kubernetes' own `autoscaling`.
+            let is_own = !own.contains('.') && own != "core" && !PLAIN.contains(&own);
+            return is_own.then(|| format!("api.{own}.{version}"));
         }
     };
     Some(format!("{package}.{version}"))

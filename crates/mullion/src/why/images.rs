@@ -188,25 +188,29 @@ pub(super) fn wrong_node(
         (None, Some(architecture)) => format!("a {system} node ({architecture})"),
         (None, None) => format!("a {system} node"),
     };
-    let select = if !runs.has(system) {
+    let (key, value) = if !runs.has(system) {
         let own = runs.systems().into_iter().next();
-        let own = own.map_or("linux", System::as_str);
-        format!("{}: {own}", labels::OS)
+        (labels::OS, own.map_or("linux", System::as_str).to_owned())
     } else if let Some(build) = runs.newest_build().filter(|_| system == System::Windows) {
-        format!("{}: {build}", labels::WINDOWS_BUILD)
+        (labels::WINDOWS_BUILD, build.to_string())
     } else {
         let mut own = runs.platforms().filter_map(|own| own.architecture.as_ref());
-        format!(
-            "{}: {}",
-            labels::ARCH,
-            own.next().map_or("amd64", String::as_str)
-        )
+        let own = own.next().map_or("amd64", String::as_str);
+        (labels::ARCH, own.to_owned())
+    };
+    let first = if pod.template.node_selector.get(key) == Some(&value) {
+        // The scheduler heeds the selector, so somebody has passed it by.
+        "Leave out spec.nodeName, which passes the scheduler by".to_owned()
+    } else {
+        format!("Select {key}: {value} in the pod's node selector")
+    };
+    let then = match pod.template.owner {
+        Some(_) => "delete the pod so that its controller makes another",
+        None => "create the pod anew: no controller does",
     };
     Some(WrongNode {
         reason: format!("Image {image} does not start on {name}, {kind}"),
-        advice: format!(
-            "Select {select} in the pod's node selector, and delete the pod so that its controller makes another"
-        ),
+        advice: format!("{first}, and {then}"),
     })
 }
 
@@ -264,7 +268,7 @@ mod tests {
         };
         let select = |label: &str| {
             format!(
-                "Select {label} in the pod's node selector, and delete the pod so that its controller makes another"
+                "Select {label} in the pod's node selector, and create the pod anew: no controller does"
             )
         };
         let old = node(&[

@@ -163,13 +163,18 @@ impl Start {
         if phase == "Failed" {
             // Where containers have failed, the pod has no reason of its own.
             let reason = text(&status["reason"]);
-            return (!reason.is_empty()).then(|| Start {
+            let message = if reason.is_empty() {
+                ended_badly(status)?
+            } else {
+                text(&status["message"])
+            };
+            return Some(Start {
                 uid: text(&pod["metadata"]["uid"]),
                 phase,
                 failed: Some(Condition {
                     kind: "Failed".to_owned(),
                     reason,
-                    message: text(&status["message"]),
+                    message,
                 }),
                 ..Start::default()
             });
@@ -382,6 +387,23 @@ fn waiting(status: &Value, init: bool) -> Option<Container> {
     })
 }
 
+/// Returns which containers of a failed pod ended with which exit codes other than 0; `None` if none did.
+fn ended_badly(status: &Value) -> Option<String> {
+    let statuses = ["initContainerStatuses", "containerStatuses"];
+    let all = statuses.into_iter().flat_map(|own| list(&status[own]));
+    let ended = all.filter_map(|own| {
+        let end = &own["state"][TERMINATED];
+        let code = end["exitCode"].as_i64().filter(|code| *code != 0)?;
+        let why = words([&text(&end["reason"]), &text(&end["message"])]);
+        Some(format!(
+            "container {} ended with exit code {code}{why}",
+            text(&own["name"])
+        ))
+    });
+    let ended: Vec<_> = ended.collect();
+    (!ended.is_empty()).then(|| ended.join("; "))
+}
+
 /// Returns how far the init containers are, and the first of them that is not done; `None` for a pod without any. Sidecars count as done once
 /// they have started.
 fn init_containers(spec: &Value, status: &Value) -> Option<(Progress, Option<Container>)> {
@@ -540,6 +562,13 @@ mod tests {
         assert_eq!(said(&pod(json!({}), running)), [""; 0]);
         assert_eq!(said(&pod(json!({}), json!({}))), [""; 0]);
         assert_eq!(said(&pod(json!({}), json!({"phase": "Failed"}))), [""; 0]);
+        let ended = json!({"phase": "Failed", "containerStatuses": [
+            {"name": "a", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}},
+            {"name": "b", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+        ]});
+        let why =
+            "It has failed and is not started again: container a ended with exit code 3: Error";
+        assert_eq!(said(&pod(json!({}), ended)), [why]);
         let unbound = json!({"spec": {}, "status": {"phase": "Pending"}});
         assert_eq!(said(&unbound), [""; 0]);
     }

@@ -35,7 +35,8 @@ pub(super) fn text(
             aside: String::new(),
         });
         page.rows(&rows.collect::<Vec<_>>(), 0);
-        if let Some(advice) = start.advice() {
+        // The advice about the node is told below, where it depends on the images.
+        if let Some(advice) = start.advice().filter(|_| explanation.wrong_node.is_none()) {
             page.paragraph(&format!("{advice}."));
         }
     }
@@ -113,7 +114,10 @@ fn headline(explanation: &Explanation, ink: &Colours) -> String {
     let nodes = &explanation.answer.nodes;
     let fitting = nodes.iter().filter(|node| node.fits).count();
     if let Some(why) = &explanation.passed_over {
-        return format!("{bold}{pod}{end} is {bad}not scheduled{end}: {why}.\n");
+        return match &explanation.bound_to {
+            Some(node) => format!("{bold}{pod}{end} was on {node}: {why}.\n"),
+            None => format!("{bold}{pod}{end} is {bad}not scheduled{end}: {why}.\n"),
+        };
     }
     let count = format!("{fitting} of {} nodes fit", nodes.len());
     let profiles = |unserved: &Unserved| match &unserved.known[..] {

@@ -146,7 +146,9 @@ fn check_value(
     if !is_fatal || mended.is_none() {
         finding.as_a(Severity::Warn);
     }
-    if let Some(mended) = mended.filter(|mended| !is_there(mended)) {
+    // An exclusion that begins to work may leave the pod without a node, so it is no safe change.
+    let is_safe = |mended: &String| effect != LabelEffect::NotExcluded && !is_there(mended);
+    if let Some(mended) = mended.filter(is_safe) {
         finding.safe([Edit::Set(at, json!(mended))]);
     }
 }

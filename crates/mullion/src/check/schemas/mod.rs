@@ -21,6 +21,8 @@ use super::{path::Path, subject::Object};
 const OWN_GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "extensions", "policy"];
 /// The group of files that kustomize reads and that are never sent to an API server.
 const KUSTOMIZE: &str = "kustomize.config.k8s.io";
+/// The API version of the plugins that are built into kustomize.
+const KUSTOMIZE_PLUGIN: &str = "builtin";
 /// API versions in which a kind of another one is looked for.
 const USUAL: [&str; 12] = [
     "v1",
@@ -201,7 +203,8 @@ impl Schemas {
             return Ok(Some(schema));
         }
         let group = group_of(api_version);
-        if group == KUSTOMIZE || cluster_config::is_of_eksctl(api_version) {
+        let is_of_kustomize = group == KUSTOMIZE || api_version == KUSTOMIZE_PLUGIN;
+        if is_of_kustomize || cluster_config::is_of_eksctl(api_version) {
             return Ok(None);
         }
         let all = || self.own.iter().chain(CARRIED.iter());

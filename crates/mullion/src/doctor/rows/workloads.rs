@@ -77,20 +77,19 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Findings, Unknow
 pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let findings = snapshot.findings.as_ref().map_err(Clone::clone)?;
     let mut found = Findings::state("no finding");
-    let mut by_rule: BTreeMap<&str, Vec<&LiveFinding>> = BTreeMap::new();
+    // By the text as well, because one rule may find several things.
+    let mut alike: BTreeMap<(&str, &str), Vec<&LiveFinding>> = BTreeMap::new();
     for finding in findings
         .iter()
         .filter(|own| !OTHERS.contains(&own.id.as_str()))
     {
-        by_rule.entry(&finding.id).or_default().push(finding);
+        let own = alike.entry((&finding.id, &finding.text)).or_default();
+        own.push(finding);
     }
-    for (id, findings) in by_rule {
-        let [first, ..] = findings.as_slice() else {
-            continue;
-        };
+    for ((id, text), findings) in alike {
         let mut objects: Vec<_> = findings.iter().map(|own| own.object.clone()).collect();
         objects.dedup();
-        let text = format!("{id} {}: {}", few(objects), first.text);
+        let text = format!("{id} {}: {}", few(objects), text);
         if findings.iter().any(|own| own.is_error) {
             found.fail(text)
         } else {

@@ -204,7 +204,7 @@ fn a_pod_on_a_node_of_another_system_is_told_so_and_what_to_select() {
     });
     let (text, _, said) = said_of("web", json!([node, web]));
     let reason = "Image nginx does not start on n0, a Windows node of build 10.0.20348";
-    let advice = "Select kubernetes.io/os: linux in the pod's node selector, and delete the pod so that its controller makes another";
+    let advice = "Select kubernetes.io/os: linux in the pod's node selector, and create the pod anew: no controller does";
     let guess = "Image nginx runs on Linux, by the repository docker.io/library/nginx (a guess)";
     assert!(
         text.contains(&format!("{guess}.\n{reason}.\n{advice}.\n")),
