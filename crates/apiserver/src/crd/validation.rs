@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use mullion_kube_text::{
     field::{Errors, Path},
     formats,
+    golang::number as go,
 };
 use mullion_schema::structural::{Additional, Schema};
 use serde_json::Value;
@@ -194,7 +195,7 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
             wrong_type(path, &joined, "null")
         };
     }
-    let whole_float = value.as_f64().is_some_and(number::is_whole)
+    let whole_float = value.as_f64().is_some_and(go::is_json_integer)
         && found == "number"
         && wanted.contains(&"integer");
     let int_for_number = found == "integer" && wanted.contains(&"number");

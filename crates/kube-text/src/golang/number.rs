@@ -14,6 +14,22 @@ pub fn whole(float: f64) -> Option<i64> {
     fits.then_some(float as i64)
 }
 
+/// The largest whole number up to which every whole number is a double.
+const MAX_JSON_INTEGER: f64 = 9_007_199_254_740_991.0;
+/// The relative distance from a whole number below which go-openapi takes a double for that number.
+const EPSILON: f64 = 1e-9;
+
+/// Returns whether go-openapi takes a double for a whole number (`IsFloat64AJSONInteger`).
+///
+/// The comparison is with the number without its fraction, so 2.9999999999999996 is none; below zero nothing is close enough.
+pub fn is_json_integer(float: f64) -> bool {
+    if float.is_nan() || float.abs() > MAX_JSON_INTEGER {
+        return false;
+    }
+    let whole = float.trunc();
+    float == whole || (whole > 0.0 && (float - whole) / (float + whole) < EPSILON)
+}
+
 /// Converts a float to Go's `int64` as amd64 does: without its fraction, and to the smallest number if it does not fit.
 pub fn to_integer(float: f64) -> i64 {
     whole(float.trunc()).unwrap_or(i64::MIN)

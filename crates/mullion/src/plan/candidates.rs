@@ -132,9 +132,12 @@ impl Objects {
 
     /// Returns the nodes that are being removed already.
     pub(super) fn leaving(&self) -> BTreeSet<&String> {
-        let nodes = self.nodes.iter();
-        let leaving = nodes.filter(|(name, node)| is_leaving(self.claim_of(name), node));
-        leaving.map(|(name, _)| name).collect()
+        let by_claims = self.claims.iter().filter_map(|claim| {
+            let (name, node) = self.nodes.get_key_value(claim.node_name()?)?;
+            is_leaving(Some(claim), node).then_some(name)
+        });
+        let by_nodes = self.nodes.iter().filter(|(_, node)| is_leaving(None, node));
+        by_claims.chain(by_nodes.map(|(name, _)| name)).collect()
     }
 
     fn claim_of(&self, node: &str) -> Option<&NodeClaim> {

@@ -10,22 +10,6 @@ use serde_json::Value;
 
 use crate::crd::findings::{FindingKind, Outcome};
 
-/// The largest whole number up to which every whole number is a double.
-const MAX_JSON_INTEGER: f64 = 9_007_199_254_740_991.0;
-/// The relative distance from a whole number below which go-openapi takes a double for that number.
-const EPSILON: f64 = 1e-9;
-
-/// Returns whether go-openapi takes a double for a whole number (`IsFloat64AJSONInteger`).
-///
-/// The comparison is with the number without its fraction, so 2.9999999999999996 is none; below zero nothing is close enough.
-pub(super) fn is_whole(float: f64) -> bool {
-    if float.is_nan() || float.abs() > MAX_JSON_INTEGER {
-        return false;
-    }
-    let whole = float.trunc();
-    float == whole || (whole > 0.0 && (float - whole) / (float + whole) < EPSILON)
-}
-
 /// What kube-openapi's number validator reads of a schema: no type where there are several, and only the formats of that type.
 struct Range<'a> {
     kind: &'a str,
@@ -146,7 +130,7 @@ fn multiple(float: f64, factor: f64, path: &str) -> Outcome {
     } else {
         float / factor
     };
-    if is_whole(quotient) {
+    if go::is_json_integer(quotient) {
         Outcome::default()
     } else {
         no_multiple(float.into(), &shown, path)

@@ -7,6 +7,7 @@ use mullion_kinds::schema::{
     Node, Presence, Scalar, Type,
     decode::{self, Problem},
 };
+use mullion_kube_text::golang::number::is_json_integer;
 use serde_json::Value;
 
 use super::{Misfit, Refusal};
@@ -167,7 +168,8 @@ impl Walk {
 
     fn scalar(&mut self, scalar: Scalar, kind: &Type, value: &Value) {
         // A custom resource may have 3.0 where its schema says integer.
-        let is_whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
+        let is_integer = value.is_i64() || value.is_u64();
+        let is_whole = is_integer || value.as_f64().is_some_and(is_json_integer);
         let (is_fit, expected, json) = match scalar {
             Scalar::String => (value.is_string(), "a text", "string"),
             Scalar::Bool => (value.is_boolean(), "true or false", "boolean"),
