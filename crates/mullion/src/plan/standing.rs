@@ -251,7 +251,7 @@ fn node_names(names: &[String], known: &[String]) -> Result<Vec<String>, Failure
             [] => Ok(name.clone()),
             [one] => Ok(one.clone()),
             several => Err(Failure::input(format!(
-                "there is no node {name}, and the names of {} begin so",
+                "there is no node {name}, and the names of {} begin with that",
                 count(several.len(), "node")
             ))
             .hint(format!(

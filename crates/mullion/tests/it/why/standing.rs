@@ -253,7 +253,7 @@ fn a_node_may_be_named_by_the_begin_of_its_name() {
     }
     let said = ask("ip-10-0-1");
     let expected = format!(
-        "error: there is no node ip-10-0-1, and the names of 2 nodes begin so\nhint:  name one of them: {}, {}\n",
+        "error: there is no node ip-10-0-1, and the names of 2 nodes begin with that\nhint:  name one of them: {}, {}\n",
         names[0], names[1]
     );
     assert_eq!((said.code, said.stderr), (Some(2), expected));
