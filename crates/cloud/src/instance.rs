@@ -7,7 +7,7 @@ use mullion_api::{ami::Os, labels};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CapacityType, InstanceId, Placement, Registration, Reservation, Resources,
+    CapacityType, InstanceId, Placement, Registration, Reservation, Resources, Tenancy,
     catalogue::{self, InstanceType, Price},
     image::NodeImage,
 };
@@ -73,6 +73,8 @@ pub struct Instance {
     pub reservation: Option<Reservation>,
     /// The placement group that it is in.
     pub placement: Option<Placement>,
+    /// Whether it shares its host with other accounts.
+    pub tenancy: Tenancy,
     /// Price per hour including the operating system.
     pub price: Price,
     /// First private address.

@@ -31,6 +31,7 @@ mod resources;
 pub mod sim;
 mod speed;
 mod template;
+mod tenancy;
 
 pub use account::{Account, AccountChange, AccountError, Instances};
 pub use addresses::{
@@ -59,3 +60,4 @@ pub use template::{
     KubeletSettings, MemoryOverhead, NodeTemplate, Reserved, TemplateError, Threshold,
     WindowsAddresses, default_volume_gib, family_of,
 };
+pub use tenancy::Tenancy;

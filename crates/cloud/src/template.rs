@@ -14,7 +14,7 @@ use mullion_engine::{
     model::Quantity,
 };
 
-use crate::catalogue::InstanceType;
+use crate::{Tenancy, catalogue::InstanceType};
 use serde::{Deserialize, Serialize};
 
 /// Image, root volume and kubelet settings of a node.
@@ -46,6 +46,8 @@ pub struct NodeTemplate {
     pub nests_virtual_machines: bool,
     /// Whether timeouts of tracked connections are set (`connectionTracking`).
     pub tracks_connections: bool,
+    /// Whether instances share their hosts with other accounts.
+    pub tenancy: Tenancy,
 }
 
 /// The part of a type's memory that hypervisor and kernel take, so that a node does not report it.
@@ -232,6 +234,7 @@ impl NodeTemplate {
             has_efas: false,
             nests_virtual_machines: false,
             tracks_connections: false,
+            tenancy: Tenancy::Default,
         }
     }
 

@@ -229,7 +229,7 @@ fn look_up(
         "launch-time" => one(time(own.launched_at)),
         "owner-id" => one(call.account_id()),
         "reservation-id" => one(reservation_id(&own.id)),
-        "tenancy" => one("default"),
+        "tenancy" => one(own.tenancy.as_str()),
         _ => None,
     }
 }
@@ -301,7 +301,7 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
         xml.leaf("availabilityZone", &own.zone);
         xml.leaf("availabilityZoneId", &own.zone_id);
         xml.leaf("groupName", "");
-        xml.leaf("tenancy", "default");
+        xml.leaf("tenancy", own.tenancy.as_str());
     });
     xml.maybe("platform", platform(own));
     let details = match own.os() {

@@ -8,7 +8,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
     CapacityType, CloudProvider, Instance, InstanceId, InterfaceId, LaunchImage, LaunchOption,
-    LaunchRequest, NodeTemplate, Reservation, ReservationKind,
+    LaunchRequest, NodeTemplate, Reservation, ReservationKind, Tenancy,
     catalogue::{Arch, InstanceType},
     default_volume_gib,
     image::{ImageVariant, NodeImage},
@@ -52,6 +52,8 @@ pub(super) struct LaunchSpec {
     pub(super) tags: BTreeMap<String, String>,
     /// The number of prefixes that the interface gets at launch.
     prefixes: u32,
+    /// `None` means the default one.
+    tenancy: Option<Tenancy>,
 }
 
 /// Settings of an instance that nothing here depends on.
@@ -70,7 +72,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "DisableApiStop",
     "DisableApiTermination",
     "InstanceInitiatedShutdownBehavior",
-    "Placement.Tenancy",
 ];
 
 impl LaunchSpec {
@@ -92,6 +93,14 @@ impl LaunchSpec {
         if let Some(group) = group {
             let text = format!("The Placement Group '{group}' is unknown.");
             return Err(Refusal::new("InvalidPlacementGroup.Unknown", text));
+        }
+        if let Some(text) = placement.text("Tenancy") {
+            let tenancy = Tenancy::parse(text).ok_or_else(|| {
+                Refusal::value(format!(
+                    "The tenancy '{text}' is not supported: instances are 'default' or 'dedicated' here, without dedicated hosts"
+                ))
+            })?;
+            spec.tenancy = Some(tenancy);
         }
         let profile = at.at("IamInstanceProfile");
         spec.profile = owned(profile.text("Arn").or_else(|| profile.text("Name")));
@@ -197,6 +206,7 @@ impl LaunchSpec {
             is_spot: self.is_spot || template.is_spot,
             reservation: either(self.reservation, &template.reservation),
             prefixes: self.prefixes.max(template.prefixes),
+            tenancy: self.tenancy.or(template.tenancy),
             tags,
         }
     }
@@ -231,6 +241,7 @@ impl LaunchSpec {
             template: NodeTemplate {
                 root_volume_gib: self.root_volume_gib(order.image),
                 kubelet: kubelet.settings(),
+                tenancy: self.tenancy.unwrap_or_default(),
                 ..NodeTemplate::new(family, order.image.version)
             },
             images: vec![LaunchImage {

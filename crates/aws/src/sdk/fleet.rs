@@ -393,6 +393,7 @@ impl Inner {
             capacity_type: option.capacity_type,
             reservation,
             placement: option.placement.clone(),
+            tenancy: order.request.template.tenancy,
             price: price.await,
             private_ip: Ipv4Addr::UNSPECIFIED,
             private_dns_name: String::new(),

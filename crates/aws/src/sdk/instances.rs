@@ -17,7 +17,8 @@ use jiff::Timestamp;
 use mullion_api::ami::Os;
 use mullion_cloud::{
     CapacityType, CloudError, Impairment, Instance, InstanceId, InstanceState, NodeTemplate,
-    Placement, Registration, Reservation, ReservationKind, StatusCheck, catalogue::allocatable,
+    Placement, Registration, Reservation, ReservationKind, StatusCheck, Tenancy,
+    catalogue::allocatable,
 };
 use tokio::time::Instant;
 
@@ -169,6 +170,10 @@ impl Inner {
             capacity_type,
             reservation,
             placement: placement.and_then(placed),
+            tenancy: placement
+                .and_then(|own| own.tenancy())
+                .and_then(|own| Tenancy::parse(own.as_str()))
+                .unwrap_or_default(),
             price,
             private_ip: own
                 .private_ip_address()

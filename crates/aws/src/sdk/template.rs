@@ -22,7 +22,7 @@ use mullion_api::{
     ami::AmiFamily,
     karpenter::{BlockDevice, BlockDeviceMapping, EC2NodeClassSpec},
 };
-use mullion_cloud::{CapacityType, Placement, Reservation, ReservationKind};
+use mullion_cloud::{CapacityType, Placement, Reservation, ReservationKind, Tenancy};
 use mullion_engine::model::Quantity;
 use sha2::{Digest, Sha256};
 
@@ -54,6 +54,7 @@ pub(super) struct Parts<'a> {
     /// Elastic Fabric Adapters of an instance whose class lists no interfaces.
     pub(super) efas: u64,
     pub(super) placement: Option<&'a Placement>,
+    pub(super) tenancy: Tenancy,
     pub(super) user_data: &'a str,
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
@@ -127,7 +128,7 @@ impl Parts<'_> {
                     .nested_virtualization(nested.into())
                     .build()
             }))
-            .set_placement(self.placement.map(placement_request))
+            .placement(self.placement_request())
             .set_capacity_reservation_specification(self.reservation_request())
             .set_instance_market_options(self.market_options())
             .build()
@@ -237,6 +238,16 @@ impl Parts<'_> {
         }
     }
 
+    fn placement_request(&self) -> LaunchTemplatePlacementRequest {
+        let group = self.placement.map(|own| own.group.to_string());
+        let partition = self.placement.and_then(|own| own.partition);
+        LaunchTemplatePlacementRequest::builder()
+            .tenancy(self.tenancy.as_str().into())
+            .set_group_id(group)
+            .set_partition_number(partition.and_then(|own| i32::try_from(own).ok()))
+            .build()
+    }
+
     fn market_options(&self) -> Option<LaunchTemplateInstanceMarketOptionsRequest> {
         let reservation = self.reservation?;
         let market = match (reservation.kind, reservation.interruptible) {
@@ -247,14 +258,6 @@ impl Parts<'_> {
         let request = LaunchTemplateInstanceMarketOptionsRequest::builder();
         Some(request.market_type(market).build())
     }
-}
-
-fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
-    let partition = placement.partition.and_then(|own| i32::try_from(own).ok());
-    LaunchTemplatePlacementRequest::builder()
-        .group_id(&*placement.group)
-        .set_partition_number(partition)
-        .build()
 }
 
 /// Returns the volumes of a family where the class names none. Images of the user's own have their own.
@@ -325,6 +328,7 @@ mod tests {
             security_groups: &groups,
             efas: 0,
             placement: None,
+            tenancy: Tenancy::Default,
             user_data: "<powershell></powershell>",
             tags: &tags,
             capacity_type: CapacityType::OnDemand,
@@ -421,7 +425,19 @@ mod tests {
         assert_eq!(asked.group_id(), Some("pg-1"));
         assert_eq!(asked.partition_number(), Some(2));
         let Template { data, .. } = template(json!({}), |_| ());
-        assert!(data.placement().is_none());
+        let asked = data.placement().expect("asked for");
+        assert_eq!(asked.group_id(), None);
+    }
+
+    #[test]
+    fn the_tenancy_is_asked_for() {
+        let asked = |edit: fn(&mut Parts<'_>)| {
+            let Template { data, .. } = template(json!({}), edit);
+            data.placement().and_then(|own| own.tenancy().cloned())
+        };
+        assert_eq!(asked(|_| ()), Some("default".into()));
+        let dedicated = asked(|parts| parts.tenancy = Tenancy::Dedicated);
+        assert_eq!(dedicated, Some("dedicated".into()));
     }
 
     #[test]
@@ -457,6 +473,7 @@ mod tests {
             security_groups: &groups,
             efas: 0,
             placement: None,
+            tenancy: Tenancy::Default,
             user_data: "",
             tags: &tags,
             capacity_type: CapacityType::Reserved,

@@ -212,7 +212,7 @@ impl InstanceType {
         (self.neuron_devices > 0).then_some(known)
     }
 
-    /// Returns the labels that every node of this type has, except for operating system and place.
+    /// Returns the labels that every node of this type has, except for operating system, place and tenancy.
     pub fn labels(&self) -> BTreeMap<&'static str, String> {
         let parts = self.parts();
         let mut map = BTreeMap::from([
@@ -231,7 +231,6 @@ impl InstanceType {
                 labels::INSTANCE_ENCRYPTION,
                 encryption::between_instances(self).to_string(),
             ),
-            (labels::INSTANCE_TENANCY, "default".to_owned()),
         ]);
         let optional = [
             (labels::INSTANCE_CATEGORY, parts.category.map(str::to_owned)),
@@ -332,7 +331,6 @@ mod tests {
             ("karpenter.k8s.aws/instance-memory", "8192"),
             ("karpenter.k8s.aws/instance-network-bandwidth", "1562"),
             ("karpenter.k8s.aws/instance-size", "xlarge"),
-            ("karpenter.k8s.aws/instance-tenancy", "default"),
             ("kubernetes.io/arch", "amd64"),
             ("node.kubernetes.io/instance-type", "c6a.xlarge"),
         ];

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::interface::Interface;
 use crate::{
     CapacityType, Instance, InstanceId, InstanceState, Placement, Registration, Reservation,
-    ReservationKind, Resources,
+    ReservationKind, Resources, Tenancy,
     catalogue::{self, Price},
     image::{ImageVariant, NodeImage},
 };
@@ -105,6 +105,8 @@ pub(super) struct SavedInstance {
     /// The placement group that it is in, and the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     placement: Option<(String, Option<u32>)>,
+    #[serde(default)]
+    tenancy: Tenancy,
     price: u64,
     private_ip: Ipv4Addr,
     private_dns_name: String,
@@ -198,6 +200,7 @@ impl SavedInstance {
                 .placement
                 .as_ref()
                 .map(|own| (own.group.to_string(), own.partition)),
+            tenancy: instance.tenancy,
             price: instance.price.0,
             private_ip: instance.private_ip,
             private_dns_name: instance.private_dns_name.clone(),
@@ -299,6 +302,7 @@ impl SavedInstance {
                 group: group.into(),
                 partition,
             }),
+            tenancy: self.tenancy,
             price: Price(self.price),
             private_ip: self.private_ip,
             private_dns_name: self.private_dns_name,

@@ -17,7 +17,7 @@ use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, DeniedCall,
     FleetError, Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption,
     LaunchRequest, Message, Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages,
-    Shortage, Subnet, TagSelector, ZonalShift,
+    Shortage, Subnet, TagSelector, Tenancy, ZonalShift,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -469,6 +469,10 @@ impl SimulatedEc2 {
             .find(|zone| *zone.name == option.zone)
             .ok_or_else(|| CloudError::Invalid(format!("{} is not a zone here", option.zone)))?;
         let reservation = match option.capacity_type {
+            // Reservations are for instances of default tenancy.
+            CapacityType::Reserved if template.tenancy != Tenancy::Default => {
+                return Err(Miss::Short(Shortage::Reservation));
+            }
             CapacityType::Reserved => Some(
                 self.reserved_for(state, option)
                     .ok_or(Miss::Short(Shortage::Reservation))?,
@@ -513,6 +517,7 @@ impl SimulatedEc2 {
             capacity_type: option.capacity_type,
             reservation,
             placement,
+            tenancy: template.tenancy,
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,

@@ -31,7 +31,7 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Reconciliation,
-        market::{Market, amounts, instance_labels, resource_list},
+        market::{Market, amounts, instance_labels, launch_tenancy, resource_list},
         metrics::Metric,
         requirements::decided_labels,
     },
@@ -266,6 +266,8 @@ fn order(
     let name = claim.name_any();
     let pool = claim.node_pool().unwrap_or_default();
     let mut request = class_request(&karpenter.options.cluster, class, market, pool);
+    // Without an allowed tenancy there are no options either, and nothing is launched.
+    request.template.tenancy = launch_tenancy(&claim.spec.requirements).unwrap_or_default();
     let own = [("Name", &name), ("karpenter.sh/nodeclaim", &name)];
     let own = own.map(|(key, value)| (key.to_owned(), value.clone()));
     request.tags.extend(own);
@@ -366,6 +368,8 @@ fn note(
     for (key, value) in instance.placement.iter().flat_map(Placement::labels) {
         own.insert(key.to_owned(), value);
     }
+    let (key, value) = instance.tenancy.label();
+    own.insert(key.to_owned(), value.to_owned());
     // The claim's own labels win: the pool's template may set a label that the type has, too.
     own.extend(claim.labels().clone());
     claim.metadata.labels = Some(own);

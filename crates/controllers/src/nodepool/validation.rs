@@ -15,10 +15,7 @@ use mullion_api::{
 /// Labels whose possible values are all known (Karpenter: `WellKnownValuesForRequirements`).
 const KNOWN_VALUES: [(&str, &[&str]); 2] = [
     (labels::CAPACITY_TYPE, &["on-demand", "reserved", "spot"]),
-    (
-        "karpenter.k8s.aws/instance-tenancy",
-        &["dedicated", "default"],
-    ),
+    (labels::INSTANCE_TENANCY, &["dedicated", "default"]),
 ];
 
 /// Returns what is wrong with a pool, or `None` if it is valid.

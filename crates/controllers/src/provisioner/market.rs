@@ -36,8 +36,8 @@ use super::{
     reserved,
     risk::Premiums,
 };
-use rules::{allows, offering_labels};
-pub(crate) use rules::{allows_offering, is_of_offering, node_labels};
+use rules::{allows, has_tenancy, offering_labels, tenancies};
+pub(crate) use rules::{allows_offering, is_of_offering, launch_tenancy, node_labels};
 
 use crate::{
     nodepool::{class::placement_group, hash::class_hash},
@@ -227,17 +227,24 @@ impl Market {
         // Each partition of a placement group is an offering of its own, so that topology spread
         // can choose between them.
         let places = self.places(requirements);
-        let placed = |offering| places.iter().map(move |place| (offering, place));
+        // So is each tenancy, so that pods can select one.
+        let tenancies = tenancies(requirements);
+        let placed = |offering| {
+            let own = tenancies.iter();
+            let own = own.filter(move |tenancy| has_tenancy(offering, **tenancy));
+            own.flat_map(|tenancy| places.iter().map(move |place| (*tenancy, place)))
+                .map(move |(tenancy, place)| (offering, place, tenancy))
+        };
         let offerings: Vec<_> = self
             .sold_here(offer)
             .filter(|offering| allows_offering(requirements, offering))
             .flat_map(placed)
-            .map(|(offering, place)| provision::Offering {
+            .map(|(offering, place, tenancy)| provision::Offering {
                 zone: offering.zone.to_string(),
                 capacity_type: offering.capacity_type.as_str().to_owned(),
                 price_micro_usd: self.premiums.price(&offer.instance_type.name, offering),
                 available: self.is_available(&offer.instance_type, offering, place.as_ref()),
-                labels: offering_labels(offering, place.as_ref()),
+                labels: offering_labels(offering, place.as_ref(), tenancy),
                 reservation: offering.reservation.as_ref().map(reserved::to_engine),
             })
             .collect();
@@ -281,6 +288,9 @@ impl Market {
         let Some(place) = self.launch_place(requirements) else {
             return Vec::new();
         };
+        let Some(tenancy) = launch_tenancy(requirements) else {
+            return Vec::new();
+        };
         let mut priced = Vec::new();
         for (offer, _) in self.suitable(requirements) {
             if self.is_too_small(offer, requirements) {
@@ -296,6 +306,7 @@ impl Market {
             for offering in self.sold_here(offer) {
                 if self.is_available(&offer.instance_type, offering, place.as_ref())
                     && allows_offering(requirements, offering)
+                    && has_tenancy(offering, tenancy)
                 {
                     priced.push((
                         self.premiums.price(&offer.instance_type.name, offering),

@@ -29,6 +29,7 @@ mod restart;
 mod served;
 mod static_pools;
 mod takeover;
+mod tenancy;
 mod termination;
 mod traces;
 mod truth;

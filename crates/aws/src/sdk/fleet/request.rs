@@ -68,6 +68,7 @@ impl Inner {
                 security_groups: &order.security_groups,
                 efas,
                 placement: candidates[0].option.placement.as_ref(),
+                tenancy: template.tenancy,
                 user_data: &user_data,
                 tags: &tags,
                 capacity_type,
