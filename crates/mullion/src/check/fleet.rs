@@ -184,16 +184,9 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
                 (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
                 _ => None,
             };
-            let mut types: Vec<String> = list(&group["instanceTypes"])
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect();
-            types.extend(
-                list(&group["instancesDistribution"]["instanceTypes"])
-                    .filter_map(Value::as_str)
-                    .map(str::to_owned),
-            );
-            types.extend(group["instanceType"].as_str().map(str::to_owned));
+            let path = Path::of(&[field]).index(position);
+            let types = eksctl_types(group, &path).map(|(_, name)| name.to_owned());
+            let types = types.collect();
             groups.push(Group {
                 object: index,
                 path: Path::of(&[field]).index(position),
@@ -215,6 +208,29 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
 fn pool(object: &Object, index: usize, objects: &[Object]) -> Group {
     let template = &object.value["spec"]["template"]["spec"];
     let class = template["nodeClassRef"]["name"]
+/// Returns the instance types of a node group of eksctl with their paths; `at` is the group's.
+pub(super) fn eksctl_types<'g>(
+    group: &'g Value,
+    at: &Path,
+) -> impl Iterator<Item = (Path, &'g str)> {
+    /// eksctl's type of groups whose types are in a list.
+    const MIXED: &str = "mixed";
+    let lists: [&[&str]; 2] = [
+        &["instanceTypes"],
+        &["instancesDistribution", "instanceTypes"],
+    ];
+    let of_list = |fields: &[&str]| {
+        let value = fields.iter().fold(group, |value, field| &value[*field]);
+        let at = at.keys(fields);
+        let items = list(value).enumerate();
+        items.filter_map(move |(index, item)| Some((at.index(index), item.as_str()?)))
+    };
+    let single = group["instanceType"].as_str().filter(|name| *name != MIXED);
+    let single = single.map(|name| (at.key("instanceType"), name));
+    let listed: Vec<_> = lists.into_iter().flat_map(of_list).collect();
+    listed.into_iter().chain(single)
+}
+
         .as_str()
         .unwrap_or_default();
     let class = objects

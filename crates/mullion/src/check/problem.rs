@@ -1,5 +1,9 @@
 //! Defines what rules can find, as data. Only [`super::text`] turns it into sentences.
 
+use mullion_api::{
+    ami::{AmiFamily, FamilyError},
+    eksctl::ConfigError,
+};
 use mullion_engine::images::System;
 use std::fmt;
 
@@ -328,10 +332,19 @@ pub(super) enum Problem {
     Effect {
         effect: String,
     },
-    GoneFamily {
-        family: String,
+    Family {
+        refusal: FamilyError,
+    },
+    /// An instance type cannot run the images of its node group.
+    CannotRun {
+        name: String,
+        family: AmiFamily,
     },
     KubeletConfig,
+    /// `mullion up` refuses the file.
+    NotSimulated {
+        mistake: ConfigError,
+    },
     FamilyAgainstPool {
         class: String,
         family: System,

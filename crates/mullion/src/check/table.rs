@@ -541,8 +541,8 @@ pub(super) static GROUPS: [Group; 8] = [
                 "MUL073",
                 Error,
                 Safe,
-                "a node group that eksctl refuses",
-                "Managed groups take taints as a list only; effects are NoSchedule, PreferNoSchedule and NoExecute; the families of Windows Server 2004 and 20H2 are gone; kubeletExtraConfig is not for Windows.",
+                "a node group that eksctl refuses, or a type that cannot run its images",
+                "Managed groups take taints as a list only; effects are NoSchedule, PreferNoSchedule and NoExecute; amiFamily is one of eksctl's, with Core or Full in the name for Windows, and those of Windows Server 2004 and 20H2 are gone; Windows runs on x86-64 types that the VPC resource controller knows; kubeletExtraConfig is not for Windows. It is a warning for what `mullion up` refuses beside that, such as sizes out of order or two groups of one name.",
                 "https://eksctl.io/usage/windows-worker-nodes/",
             ),
             rule_of(

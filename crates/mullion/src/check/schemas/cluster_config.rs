@@ -1,6 +1,6 @@
 //! Reads eksctl's ClusterConfig by the fields that eksctl has.
 
-use mullion_api::eksctl::fields::{self, FieldFaultKind, FieldStep};
+use mullion_api::eksctl::fields::{self, FieldFaultKind};
 
 use super::{Misfit, Reading, Refusal, UnknownField, group_of};
 use crate::check::{
@@ -29,11 +29,7 @@ pub(super) fn read(object: &Object) -> Reading {
     }
     let (mut unknown, mut misfits) = (Vec::new(), Vec::new());
     for fault in fields::faults(&object.value) {
-        let steps = fault.path.into_iter().map(|step| match step {
-            FieldStep::Field(name) => Step::Key(name),
-            FieldStep::Item(index) => Step::Index(index),
-        });
-        let path = Path(steps.collect());
+        let path = Path::of_eksctl(fault.path);
         match fault.kind {
             FieldFaultKind::Unknown { near } => unknown.push(UnknownField {
                 name: path.to_string(),
