@@ -31,6 +31,12 @@ const STATE_TAINTS: [&str; 4] = [
     "DeletionCandidateOfClusterAutoscaler",
 ];
 
+/// The lists of node groups in eksctl's files.
+pub(super) const EKSCTL_GROUPS: [(&str, Source); 2] = [
+    ("nodeGroups", Source::Unmanaged),
+    ("managedNodeGroups", Source::Managed),
+];
+
 /// A group of equal nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
@@ -168,10 +174,7 @@ fn node(object: &Object, index: usize) -> Option<Group> {
 }
 
 fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
-    for (field, source) in [
-        ("nodeGroups", Source::Unmanaged),
-        ("managedNodeGroups", Source::Managed),
-    ] {
+    for (field, source) in EKSCTL_GROUPS {
         for (position, group) in list(&object.value[field]).enumerate() {
             let family = match group["amiFamily"].as_str() {
                 // This is eksctl's default family.
@@ -189,7 +192,7 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
             let types = types.collect();
             groups.push(Group {
                 object: index,
-                path: Path::of(&[field]).index(position),
+                path,
                 name: group["name"].as_str().unwrap_or_default().to_owned(),
                 system,
                 build: family.and_then(build_of),
@@ -205,9 +208,6 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
     }
 }
 
-fn pool(object: &Object, index: usize, objects: &[Object]) -> Group {
-    let template = &object.value["spec"]["template"]["spec"];
-    let class = template["nodeClassRef"]["name"]
 /// Returns the instance types of a node group of eksctl with their paths; `at` is the group's.
 pub(super) fn eksctl_types<'g>(
     group: &'g Value,
@@ -231,6 +231,9 @@ pub(super) fn eksctl_types<'g>(
     listed.into_iter().chain(single)
 }
 
+fn pool(object: &Object, index: usize, objects: &[Object]) -> Group {
+    let template = &object.value["spec"]["template"]["spec"];
+    let class = template["nodeClassRef"]["name"]
         .as_str()
         .unwrap_or_default();
     let class = objects

@@ -385,6 +385,15 @@ pub(super) enum Problem {
     OldKarpenter {
         provisioner: bool,
     },
+    /// A pool or a node group names an instance type, a family or a size that the catalogue does not have.
+    UnlistedType {
+        /// What the value is, such as `instance type`.
+        label: &'static str,
+        value: String,
+        near: Vec<&'static str>,
+        /// Whether all values beside it are unlisted too.
+        is_alone: bool,
+    },
     UnknownField {
         /// The field as API servers name it.
         name: String,

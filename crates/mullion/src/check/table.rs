@@ -577,6 +577,14 @@ pub(super) static GROUPS: [Group; 8] = [
                 "Provisioner became NodePool and AWSNodeTemplate became EC2NodeClass; Karpenter 1 does not read the old kinds. Mullion mirrors them.",
                 "https://karpenter.sh/v0.32/upgrading/v1beta1-migration/",
             ),
+            rule_of(
+                "MUL078",
+                Warn,
+                Words,
+                "an instance type that the catalogue does not have",
+                "Karpenter buys only what EC2 has: a requirement of a NodePool whose types, families or sizes do not exist buys nothing and says nothing, and a node group with such a type does not come up. The catalogue is compiled in, so EC2 may have newer types.",
+                "https://karpenter.sh/docs/concepts/nodepools/#instance-types",
+            ),
         ],
     },
     Group {

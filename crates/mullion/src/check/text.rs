@@ -127,6 +127,9 @@ impl Problem {
             OldKarpenter { provisioner: true } => "Provisioner is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
             OldKarpenter { provisioner: false } => "AWSNodeTemplate is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
 
+            UnlistedType { label, value, is_alone: true, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, no node comes up"),
+            UnlistedType { label, value, is_alone: false, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, the other values count alone"),
+
             UnknownField { name, .. } => format!("unknown field {name:?}"),
             Misfit { kind, version, refusal: Refusal::Decoding(why), .. } => format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"),
             Misfit { refusal: Refusal::Validation(why), .. } => why.clone(),
@@ -195,6 +198,8 @@ impl Problem {
             UnknownField { near: None, is_of_eksctl: true, .. } => "remove it: eksctl refuses the file",
             UnknownField { near: None, .. } => "remove it: kubectl apply refuses it, and a client that does not ask for validation has it dropped",
             Misfit { expected: Some("a text"), value, .. } if !value.contains(' ') => "the field takes a text: put the value into quotes",
+            UnlistedType { near, .. } if near.is_empty() => "aws ec2 describe-instance-types lists the types of a region",
+            UnlistedType { near, .. } => return Some(format!("nearest to it: {}", near.join(", "))),
             Misfit { expected: Some(expected), value, .. } => return Some(format!("the field takes {expected} and is {value}")),
             Misfit { expected: None, .. } => "give the field a value of its type",
             Nameless { lacks: "kind", .. } => "name the kind, such as kind: Deployment",
