@@ -427,6 +427,12 @@ pub(super) enum Problem {
         value: String,
     },
     NoSuchKind {
+    /// A key of the envelope in other letters.
+    Misspelt {
+        key: String,
+        /// The field that is meant.
+        field: &'static str,
+    },
         kind: String,
         version: String,
         /// What may have been meant, as a sentence.

@@ -140,7 +140,11 @@ fn is_meant_as_object(object: &Object) -> bool {
 /// Returns the file that comments above a document name as its source: `# Source: chart/templates/x.yaml`.
 fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     let mut line = root.line;
+    let is_misspelt = |field: &str| object.misspelt(field).is_some();
     let above = comments
+        ("", _) | (_, "") if is_misspelt("kind") || is_misspelt("apiVersion") => {
+            has("metadata") || has("spec")
+        }
         .iter()
         .rev()
         .filter(|comment| comment.alone && comment.line < root.line);

@@ -74,6 +74,23 @@ impl Object {
 
     /// Returns the object's name for messages: `deployment/shop`, with its namespace if it has one.
     pub(super) fn title(&self) -> String {
+    /// Returns the key that may have been meant as a field of the envelope (`kind` or `apiVersion`) that the object lacks.
+    pub(super) fn misspelt(&self, field: &str) -> Option<&str> {
+        /// The largest edit distance, whatever the case of the letters.
+        const NEAR: usize = 1;
+        let wanted = field.to_lowercase();
+        let map = self
+            .value
+            .as_object()
+            .filter(|map| !map.contains_key(field))?;
+        let near = map.iter().filter_map(|(key, value)| {
+            let plain = key.to_lowercase().replace(['_', '-'], "");
+            let letters = distance(&plain, &wanted);
+            (letters <= NEAR && value.is_string()).then_some((letters, key.as_str()))
+        });
+        near.min().map(|(_, key)| key)
+    }
+
         let kind = match self.kind() {
             "" => "object".to_owned(),
             kind => kind.to_lowercase(),

@@ -611,7 +611,7 @@ pub(super) static GROUPS: [Group; 8] = [
                 Error,
                 Words,
                 "an object without a kind or an apiVersion",
-                "`kubectl apply` refuses the object, as neither its fields nor the place where it is stored are known without them. Documents that have neither of the two are passed over unless they have `metadata.name` and `spec` or `data`, those that have one of them unless they have `metadata` or `spec`: they are for other programs. An object without an apiVersion is a warning where Kubernetes has no such kind, and files of kustomize are passed over.",
+                "`kubectl apply` refuses the object, as neither its fields nor the place where it is stored are known without them. Documents that have neither of the two are passed over unless they have `metadata.name` and `spec` or `data`, those that have one of them, or one in other letters (`Kind`, `apiversion`), unless they have `metadata` or `spec`: they are for other programs. An object without an apiVersion is a warning where Kubernetes has no such kind, and files of kustomize are passed over.",
                 "https://kubernetes.io/docs/concepts/overview/working-with-objects/#required-fields",
             ),
         ],

@@ -138,6 +138,7 @@ impl Problem {
             LabelValue { key, value, effect } => format!("no kubelet of Kubernetes writes {key}: {value}, {}", label_effect(*effect)),
             OsName { value } => format!("spec.os.name is {value:?}, and the API server takes linux and windows alone"),
             NoSuchKind { kind, version, .. } => format!("no matches for kind {kind:?} in version {version:?}"),
+            Misspelt { key, field } => format!("`{key}` is spelt `{field}`: kubectl apply refuses the object, and its fields are not checked"),
         }
     }
 

@@ -52,6 +52,21 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                 kind: object.kind().to_owned(),
                 version: object.api_version().to_owned(),
                 near,
+            let misspelt = ["kind", "apiVersion"].into_iter();
+            let misspelt = misspelt.filter_map(|field| Some((field, object.misspelt(field)?)));
+            let misspelt: Vec<_> = misspelt.collect();
+            for (field, key) in &misspelt {
+                let problem = Problem::Misspelt {
+                    key: (*key).to_owned(),
+                    field,
+                };
+                let at = Path::of(&[key]);
+                let edit = Edit::Rename(at.clone(), (*field).to_owned());
+                found.add("MUL082", index, at, problem).safe([edit]);
+            }
+            if misspelt.iter().any(|(field, _)| *field == lacks) {
+                return;
+            }
             };
             found.add("MUL081", index, Path::of(&["kind"]), problem);
         }
