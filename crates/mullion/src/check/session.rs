@@ -49,6 +49,8 @@ pub(super) struct Outcome {
     pub(super) objects: usize,
     /// The kinds of which nothing is known, so that their fields are not checked.
     pub(super) unknown: Vec<UnknownKind>,
+    /// Why files are not checked.
+    pub(super) unread: Vec<String>,
 }
 
 /// What the rules say of the objects.
@@ -207,6 +209,7 @@ impl Session {
                     self.texts[object.text] =
                         Text::of(text.name.clone(), text.file.clone(), content)?;
                     changed.insert(object.text);
+            unread: Vec::new(),
                     written += 1;
                 }
             }

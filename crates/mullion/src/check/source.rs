@@ -160,19 +160,38 @@ fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     None
 }
 
-/// Reads files, and all manifests in directories and their subdirectories, each once. Helm charts in a directory are skipped with a note.
+/// The texts to check.
+#[derive(Default)]
+pub(super) struct Sources {
+    pub(super) texts: Vec<Text>,
+    /// Why files and directories are not checked: they cannot be read, or are not YAML.
+    pub(super) unread: Vec<Failure>,
+}
+
+/// Reads files, and all manifests in directories and their subdirectories, each once. Helm charts in a directory and the values of a chart are
+/// skipped with a note.
 ///
 /// # Errors
-/// A file cannot be read, or is not YAML.
-pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
-    let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
+/// A path is a Helm chart, or a directory that cannot be read or has no manifests.
+pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
+    let (mut sources, mut seen) = (Sources::default(), BTreeSet::new());
     for path in paths {
-        if manifest::is_chart(path) {
-            let shown = path.display();
-            return Err(Failure::input(format!(
-                "{shown} is a Helm chart: its templates are checked as Helm renders them"
-            ))
-            .hint(format!("helm template {shown} | mullion check -")));
+        if let Some(chart) = manifest::chart_of(path) {
+            let (shown, whole) = (path.display(), chart.display());
+            let helm = format!("helm template {whole} | mullion check -");
+            if path.is_dir() {
+                let what = if chart == path {
+                    "is a Helm chart: its"
+                } else {
+                    "is of a Helm chart, whose"
+                };
+                let why = format!("{shown} {what} templates are checked as Helm renders them");
+                return Err(Failure::input(why).hint(helm));
+            }
+            out::note(&format!(
+                "{shown} has values of a Helm chart and is passed over: {helm}"
+            ));
+            continue;
         }
         let below = manifest::files_below(path)?;
         for chart in below.charts {
@@ -185,7 +204,10 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
             // A link and its target are the same file, which is read only once.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
             if seen.insert(real) {
-                texts.push(Text::read(&file)?);
+                match Text::read(&file).and_then(|text| text.objects(0).map(|_| text)) {
+                    Ok(text) => sources.texts.push(text),
+                    Err(failure) => sources.unread.push(failure),
+                }
             }
         }
     }
@@ -198,6 +220,7 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
 /// A text is not YAML.
 pub(super) fn nothing_to_check(texts: &[Text]) -> Result<Option<String>, Failure> {
     for text in texts {
+        sources.unread.extend(below.unread);
         if !text.objects(0)?.is_empty() {
             return Ok(None);
         }
