@@ -411,11 +411,27 @@ pub(super) enum Problem {
         expected: Option<&'static str>,
         refusal: Refusal,
     },
+    /// The API server refuses the object.
+    Refused {
+        /// The field as the API server names it.
+        field: String,
+        /// The API server's message about the field.
+        why: String,
+        /// The allowed value that may have been meant.
+        near: Option<String>,
+        is_missing: bool,
+    },
     Nameless {
         /// The field that lacks: `kind` or `apiVersion`.
         lacks: &'static str,
         /// The API version in which the kind is.
         near: Option<&'static str>,
+    },
+    /// A key of the envelope in other letters.
+    Misspelt {
+        key: String,
+        /// The field that is meant.
+        field: &'static str,
     },
     LabelValue {
         key: &'static str,
@@ -427,12 +443,6 @@ pub(super) enum Problem {
         value: String,
     },
     NoSuchKind {
-    /// A key of the envelope in other letters.
-    Misspelt {
-        key: String,
-        /// The field that is meant.
-        field: &'static str,
-    },
         kind: String,
         version: String,
         /// What may have been meant, as a sentence.

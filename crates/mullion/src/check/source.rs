@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     ignore::Ignores,
+    kustomize,
     path::{Path, Step},
     subject::Object,
     yaml::tree::{self, Comment, Location, Node},
@@ -24,6 +25,8 @@ pub(super) struct Text {
     /// For each document, the file from which Helm or kustomize generated it.
     origins: Vec<Option<String>>,
     pub(super) ignores: Ignores,
+    /// Whether kustomize merges the objects into others.
+    is_patch: bool,
 }
 
 impl Text {
@@ -75,6 +78,19 @@ impl Text {
             content,
             roots,
             origins,
+            is_patch: false,
+        })
+    }
+
+    /// Returns the text with another content.
+    ///
+    /// # Errors
+    /// The content is not YAML.
+    pub(super) fn with_content(&self, content: String) -> Result<Self, Failure> {
+        let changed = Text::of(self.name.clone(), self.file.clone(), content)?;
+        Ok(Text {
+            is_patch: self.is_patch,
+            ..changed
         })
     }
 
@@ -95,6 +111,7 @@ impl Text {
                     .flat_map(|index| [Step::Key("items".to_owned()), Step::Index(*index)])
                     .collect(),
             ),
+            is_patch: self.is_patch,
         });
         Ok(objects.filter(is_meant_as_object).collect())
     }
@@ -123,7 +140,11 @@ impl Text {
 /// but seldom the rest of an object (devfiles have `metadata` and a `schemaVersion`, for example).
 fn is_meant_as_object(object: &Object) -> bool {
     let has = |field: &str| object.value[field].is_object();
+    let is_misspelt = |field: &str| object.misspelt(field).is_some();
     match (object.kind(), object.api_version()) {
+        ("", _) | (_, "") if is_misspelt("kind") || is_misspelt("apiVersion") => {
+            has("metadata") || has("spec")
+        }
         ("", "") => {
             let is_named = object.value["metadata"]["name"].is_string();
             is_named && ["spec", "data", "stringData"].into_iter().any(has)
@@ -140,11 +161,7 @@ fn is_meant_as_object(object: &Object) -> bool {
 /// Returns the file that comments above a document name as its source: `# Source: chart/templates/x.yaml`.
 fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     let mut line = root.line;
-    let is_misspelt = |field: &str| object.misspelt(field).is_some();
     let above = comments
-        ("", _) | (_, "") if is_misspelt("kind") || is_misspelt("apiVersion") => {
-            has("metadata") || has("spec")
-        }
         .iter()
         .rev()
         .filter(|comment| comment.alone && comment.line < root.line);
@@ -200,6 +217,7 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
                 "{shown} is a Helm chart and is passed over: helm template {shown} | mullion check -"
             ));
         }
+        sources.unread.extend(below.unread);
         for file in below.files {
             // A link and its target are the same file, which is read only once.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
@@ -211,7 +229,13 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
             }
         }
     }
-    Ok(texts)
+    let files = sources.texts.iter().filter_map(|text| text.file.as_deref());
+    let patches = kustomize::patches(files);
+    for text in &mut sources.texts {
+        let real = text.file.as_ref().and_then(|file| file.canonicalize().ok());
+        text.is_patch = real.is_some_and(|real| patches.contains(&real));
+    }
+    Ok(sources)
 }
 
 /// Returns a remark for the user if the texts have nothing to check.
@@ -220,7 +244,6 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
 /// A text is not YAML.
 pub(super) fn nothing_to_check(texts: &[Text]) -> Result<Option<String>, Failure> {
     for text in texts {
-        sources.unread.extend(below.unread);
         if !text.objects(0)?.is_empty() {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Checks that objects have a kind that there is, and only fields that their kinds have: MUL080 to MUL082.
+//! Checks that objects have a kind that there is, and only fields and values that their kinds have: MUL080 to MUL083.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::Context;
 use crate::{
     check::{
         finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object,
-        table::Severity,
+        table::Severity, yaml::edit::Edit,
     },
     input,
 };
@@ -17,7 +17,11 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
         return;
     }
     match context.schemas.read(object) {
-        Reading::Read { unknown, misfits } => {
+        Reading::Read {
+            unknown,
+            misfits,
+            refused,
+        } => {
             for field in unknown {
                 let problem = Problem::UnknownField {
                     name: field.name,
@@ -37,21 +41,17 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                 };
                 found.add("MUL080", index, misfit.path, problem);
             }
-        }
-        Reading::Nameless { lacks, near } => {
-            // A kind that Kubernetes does not have may be another program's: a `kind` alone is no sign of an object.
-            let is_foreign = lacks == "apiVersion" && near.is_none();
-            let problem = Problem::Nameless { lacks, near };
-            let finding = found.add("MUL082", index, Path::default(), problem);
-            if is_foreign {
-                finding.as_a(Severity::Warn);
+            for own in refused {
+                let problem = Problem::Refused {
+                    field: own.field,
+                    why: own.why,
+                    near: own.near,
+                    is_missing: own.is_missing,
+                };
+                found.add("MUL083", index, own.path, problem);
             }
         }
-        Reading::NoSuchKind { near } => {
-            let problem = Problem::NoSuchKind {
-                kind: object.kind().to_owned(),
-                version: object.api_version().to_owned(),
-                near,
+        Reading::Nameless { lacks, near } => {
             let misspelt = ["kind", "apiVersion"].into_iter();
             let misspelt = misspelt.filter_map(|field| Some((field, object.misspelt(field)?)));
             let misspelt: Vec<_> = misspelt.collect();
@@ -67,6 +67,19 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
             if misspelt.iter().any(|(field, _)| *field == lacks) {
                 return;
             }
+            // A kind that Kubernetes does not have may be another program's: a `kind` alone is no sign of an object.
+            let is_foreign = lacks == "apiVersion" && near.is_none();
+            let problem = Problem::Nameless { lacks, near };
+            let finding = found.add("MUL082", index, Path::default(), problem);
+            if is_foreign {
+                finding.as_a(Severity::Warn);
+            }
+        }
+        Reading::NoSuchKind { near } => {
+            let problem = Problem::NoSuchKind {
+                kind: object.kind().to_owned(),
+                version: object.api_version().to_owned(),
+                near,
             };
             found.add("MUL081", index, Path::of(&["kind"]), problem);
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Context, builds, config_maps, label_values, resources, strings};
 use crate::check::{
     finding::Findings,
-    fleet::{Group, Source, family_of, requirement, system_of},
+    fleet::{self, Group, Source, family_of, requirement, system_of},
     path::Path,
     placement::list,
     problem::Problem,

@@ -3,10 +3,7 @@
 use mullion_api::eksctl::fields::{self, FieldFaultKind};
 
 use super::{Misfit, Reading, Refusal, UnknownField, group_of};
-use crate::check::{
-    path::{Path, Step},
-    subject::Object,
-};
+use crate::check::{path::Path, subject::Object};
 
 const GROUP: &str = "eksctl.io";
 const VERSION: &str = "eksctl.io/v1alpha5";
@@ -43,5 +40,9 @@ pub(super) fn read(object: &Object) -> Reading {
             }),
         }
     }
-    Reading::Read { unknown, misfits }
+    Reading::Read {
+        unknown,
+        misfits,
+        refused: Vec::new(),
+    }
 }

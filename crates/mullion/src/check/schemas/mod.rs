@@ -1,21 +1,24 @@
 //! Reads objects by the schemas of their kinds, as an API server reads them: which fields a kind does not have, and which kinds there are.
 //!
 //! Built-in kinds are those of Kubernetes 1.36. Custom resources are known by the definitions that this program carries and by those among
-//! the checked objects. [`misfits`] finds values of another type, [`unknown`] where an unknown field stands; eksctl's ClusterConfig has a table
-//! of its own ([`cluster_config`]).
+//! the checked objects. [`misfits`] finds values of another type, [`refusals`] what else the API server's validation refuses, [`unknown`] where
+//! an unknown field stands; eksctl's ClusterConfig has a table of its own ([`cluster_config`]).
 
 mod cluster_config;
 mod misfits;
+mod refusals;
 mod unknown;
 
 use std::sync::LazyLock;
 
 use mullion_api::crds;
+use mullion_apiserver::trial::Trial;
 use mullion_kinds::schema::{Type, decode::Problem, structural::Schema};
 use serde_json::Value;
 
-use self::{misfits::Decoding, unknown::unknown_field};
+use self::unknown::unknown_field;
 use super::{path::Path, subject::Object};
+pub(super) use unknown::place;
 
 /// The groups without a dot, which are Kubernetes' own: it has all their versions.
 const OWN_GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "extensions", "policy"];
@@ -39,10 +42,21 @@ const USUAL: [&str; 12] = [
     "admissionregistration.k8s.io/v1",
 ];
 /// The definitions that this program carries.
-static CARRIED: LazyLock<Vec<Definition>> = LazyLock::new(|| {
+static CARRIED: LazyLock<Vec<Definition>> =
+    LazyLock::new(|| MANIFESTS.iter().flat_map(definitions).collect());
+/// The manifests of these definitions.
+static MANIFESTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let manifests = crds::MANIFESTS.iter();
-    let read = manifests.filter_map(|(_, text)| serde_saphyr::from_str::<Value>(text).ok());
-    read.flat_map(|manifest| definitions(&manifest)).collect()
+    let read = manifests.filter_map(|(_, text)| serde_saphyr::from_str(text).ok());
+    read.collect()
+});
+/// The API server's validation of the built-in kinds and of these definitions.
+static TRIAL: LazyLock<Trial> = LazyLock::new(|| {
+    let mut trial = Trial::of_builtins();
+    for definition in MANIFESTS.iter() {
+        trial.define(definition);
+    }
+    trial
 });
 
 /// A version of a custom resource.
@@ -57,6 +71,8 @@ struct Definition {
 /// The schemas by which objects are read.
 pub(super) struct Schemas {
     own: Vec<Definition>,
+    /// The API server's validation of the kinds.
+    trial: Trial,
 }
 
 /// What the schema of its kind says of an object.
@@ -68,6 +84,8 @@ pub(super) enum Reading {
         unknown: Vec<UnknownField>,
         /// The values that are of another type than their fields.
         misfits: Vec<Misfit>,
+        /// What else the API server refuses.
+        refused: Vec<Refused>,
     },
     /// The object has no kind, or no apiVersion.
     Nameless {
@@ -88,6 +106,7 @@ impl Reading {
         Reading::Read {
             unknown: Vec::new(),
             misfits: Vec::new(),
+            refused: Vec::new(),
         }
     }
 }
@@ -100,6 +119,15 @@ pub(super) struct UnknownField {
     pub(super) path: Path,
     /// The field that may have been meant.
     pub(super) near: Option<String>,
+}
+
+impl UnknownField {
+    /// Returns whether the field that may have been meant is the one that lacks.
+    fn is_for(&self, lacking: &Refused) -> bool {
+        let around = self.path.0.split_last().map(|(_, around)| around);
+        let name = lacking.field.rsplit('.').next();
+        self.near.as_deref() == name && around == Some(&lacking.path.0)
+    }
 }
 
 /// A value of another type than its field.
@@ -121,6 +149,20 @@ pub(super) enum Refusal {
     Validation(String),
     /// eksctl refuses the file.
     Eksctl,
+}
+
+/// A value that the API server refuses, or a field that it requires.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Refused {
+    /// The place of the field, or of the innermost field around it that the object has.
+    pub(super) path: Path,
+    /// The field as the API server names it.
+    pub(super) field: String,
+    /// The API server's message without the field.
+    pub(super) why: String,
+    /// The allowed value that may have been meant.
+    pub(super) near: Option<String>,
+    pub(super) is_missing: bool,
 }
 
 /// The objects of a kind that nothing is known of.
@@ -156,8 +198,14 @@ impl Schemas {
         let own = objects
             .iter()
             .filter(|object| object.is("CustomResourceDefinition", "apiextensions.k8s.io"));
+        let own: Vec<_> = own.map(|object| &object.value).collect();
+        let mut trial = TRIAL.clone();
+        for definition in &own {
+            trial.define(definition);
+        }
         Schemas {
-            own: own.flat_map(|object| definitions(&object.value)).collect(),
+            own: own.into_iter().flat_map(definitions).collect(),
+            trial,
         }
     }
 
@@ -174,11 +222,20 @@ impl Schemas {
         let Some(schema) = schema else {
             return Reading::faultless();
         };
-        let Decoding { problems, misfits } = misfits::decode(&schema, &object.value);
-        let unknown = problems.iter().filter_map(|problem| match problem {
-            Problem::Unknown(name) => Some(name),
-            _ => None,
-        });
+        let mut decoding = misfits::decode(&schema, &object.value);
+        let (in_custom, mut refused) = refusals::errors(&self.trial, &object.value, &decoding);
+        if object.is_incomplete() {
+            refused.clear();
+        }
+        let mut misfits = std::mem::take(&mut decoding.misfits);
+        misfits.extend(in_custom);
+        let unknown = decoding
+            .problems
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::Unknown(name) => Some(name),
+                _ => None,
+            });
         // Fields that begin with a dollar sign are directives of patches.
         let is_directive = |name: &&String| {
             let last = name.rsplit('.').next();
@@ -186,9 +243,13 @@ impl Schemas {
         };
         let unknown = unknown.filter(|name| !is_directive(name));
         let unknown = unknown.map(|name| unknown_field(&schema, &object.value, name));
+        let unknown: Vec<_> = unknown.collect();
+        // A field that lacks because it is misspelt is said once.
+        refused.retain(|own| !own.is_missing || !unknown.iter().any(|field| field.is_for(own)));
         Reading::Read {
-            unknown: unknown.collect(),
+            unknown,
             misfits,
+            refused,
         }
     }
 
@@ -300,6 +361,7 @@ mod tests {
             text: 0,
             document: 0,
             root: Path::default(),
+            is_patch: false,
         }
     }
 
