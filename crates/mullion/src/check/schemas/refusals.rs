@@ -55,7 +55,7 @@ pub(super) fn errors(
 /// Returns the allowed value that is most like the one that is refused.
 fn near(error: &FieldError) -> Option<String> {
     let value = match (error.error_type, &error.bad_value) {
-        (ErrorType::NotSupported, Some(BadValue::Json(Value::String(value)))) => value,
+        (ErrorType::NotSupported, Some(BadValue::Json(Value::String(value)))) => value.as_str(),
         (ErrorType::NotSupported, Some(BadValue::Text(value))) => value.trim_matches('"'),
         _ => return None,
     };
