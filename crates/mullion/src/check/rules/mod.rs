@@ -4,6 +4,7 @@ mod builds;
 mod config_maps;
 mod deprecated;
 mod fields;
+mod identity;
 mod instance_types;
 mod label_values;
 mod network;
