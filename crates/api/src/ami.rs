@@ -236,19 +236,64 @@ impl fmt::Display for AmiFamily {
     }
 }
 
-/// The error for a name that eksctl does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown AMI family")]
-pub struct UnknownFamily;
+/// Families that eksctl names only to refuse them, because Microsoft has ended their support.
+const ENDED: [&str; 2] = [
+    "WindowsServer2004CoreContainer",
+    "WindowsServer20H2CoreContainer",
+];
+
+/// Why eksctl refuses the name of a family.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FamilyError {
+    /// The support of the family has ended.
+    #[error("AMI Family {name} is deprecated")]
+    Ended {
+        /// The name.
+        name: String,
+    },
+    /// eksctl has no family of this name.
+    #[error("{name:?} is not one of {all}", all = all_names())]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+}
+
+fn all_names() -> String {
+    let names: Vec<_> = AmiFamily::eksctl_names().collect();
+    names.join(", ")
+}
+
+impl FamilyError {
+    /// Returns the family that may have been meant: one whose name begins like this one, or the usual one for Windows.
+    pub fn meant(&self) -> Option<AmiFamily> {
+        let (Self::Ended { name } | Self::Unknown { name }) = self;
+        let name = name.to_ascii_lowercase();
+        let begins =
+            |known: &str| !name.is_empty() && known.to_ascii_lowercase().starts_with(&name);
+        let longer = EKSCTL.iter().find(|(known, _)| begins(known));
+        let is_windows = name.starts_with("windows");
+        let edition = if name.contains("full") { Full } else { Core };
+        let usual = is_windows.then_some(AmiFamily::Windows(V2022, edition));
+        longer.map(|row| row.1).or(usual)
+    }
+}
 
 impl FromStr for AmiFamily {
-    type Err = UnknownFamily;
+    type Err = FamilyError;
 
     /// Parses eksctl's name. As in eksctl, letters may be small or large.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let mut known = EKSCTL.iter();
         let row = known.find(|(known, _)| known.eq_ignore_ascii_case(name));
-        row.map(|row| row.1).ok_or(UnknownFamily)
+        row.map(|row| row.1).ok_or_else(|| {
+            let name = name.to_owned();
+            if ENDED.contains(&name.as_str()) {
+                FamilyError::Ended { name }
+            } else {
+                FamilyError::Unknown { name }
+            }
+        })
     }
 }
 
@@ -267,6 +312,25 @@ mod tests {
             AmiFamily::from_ami_type("WINDOWS_CORE_2022_x86_64"),
             Some(family)
         );
+    }
+
+    #[test]
+    fn a_name_that_eksctl_refuses_leads_to_the_family_that_may_be_meant() {
+        let meant = |name: &str| name.parse::<AmiFamily>().unwrap_err().meant();
+        let windows = |release, edition| Some(AmiFamily::Windows(release, edition));
+        assert_eq!(meant("WindowsServer2019"), windows(V2019, Core));
+        assert_eq!(meant("windowsserver2025full"), windows(V2025, Full));
+        assert_eq!(
+            meant("WindowsServer2004FullContainer"),
+            windows(V2022, Full)
+        );
+        assert_eq!(
+            meant("WindowsServer20H2CoreContainer"),
+            windows(V2022, Core)
+        );
+        assert_eq!(meant("Ubuntu"), Some(AmiFamily::Ubuntu2004));
+        assert_eq!(meant(""), None);
+        assert_eq!(meant("Flatcar"), None);
     }
 
     #[test]

@@ -349,3 +349,27 @@ fn an_unquoted_version_is_read_as_text() {
         "1.31"
     );
 }
+
+#[test]
+fn each_group_has_its_first_mistake() {
+    let config = serde_json::json!({
+        "apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "metadata": {"name": "shop", "region": "us-west-2"},
+        "nodeGroups": [{"name": "a", "minSize": 3, "maxSize": 1}, {"name": "b"}],
+        "managedNodeGroups": [{"name": "b"}, {"name": "c", "amiFamily": "WindowsServer2022"}],
+    });
+    let mistakes = Cluster::mistakes(&config);
+    let paths: Vec<_> = mistakes.iter().map(|own| own.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "nodeGroups[0].minSize",
+            "managedNodeGroups[0].name",
+            "managedNodeGroups[1].amiFamily"
+        ]
+    );
+    let hint = mistakes[2].hint.as_deref();
+    assert_eq!(hint, Some("amiFamily: WindowsServer2022CoreContainer"));
+    let nowhere = serde_json::json!({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "nodeGroups": [{}]});
+    let mistakes = Cluster::mistakes(&nowhere);
+    assert_eq!((mistakes.len(), &*mistakes[0].path), (1, "metadata"));
+}

@@ -76,6 +76,7 @@ mod server;
 mod service_range;
 mod state;
 mod token_tracking;
+pub mod trial;
 mod version_order;
 
 pub use auth::{

@@ -2,13 +2,18 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use mullion_kube_text::status::{ResourceNames, Status};
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names::NameRule,
+    status::{ResourceNames, Status},
+    validation::metadata,
+};
 use mullion_schema::{Type, proto::provided::Tagged};
 use serde_json::Value;
 
 use crate::{
-    Allocation, Column, Conversion, FieldSelection, Kind, Nothing, ObjectSource, Printing, Rules,
-    Unstored, request::Ctx,
+    Allocation, Check, Column, Conversion, FieldSelection, Kind, Nothing, ObjectSource, Printing,
+    Rules, Unstored, request::Ctx,
 };
 
 type Text = Cow<'static, str>;
@@ -94,6 +99,41 @@ impl Resource {
         match self.behaviour.allocator() {
             Some(allocator) => allocator.allocate(ctx, object, old),
             None => Ok(Box::new(Nothing)),
+        }
+    }
+
+    /// Validates a new object that is decoded, defaulted and prepared: by its kind's checks in their order, and then its metadata by the rules
+    /// for all kinds, if the kind has found no error and has no rule of its own for names. `is_custom` is true for a kind that is not built in.
+    pub fn validate_new(
+        &self,
+        is_custom: bool,
+        ctx: &Ctx<'_>,
+        object: &Value,
+        errors: &mut Errors,
+    ) {
+        let (path, sent) = (Path::new("metadata"), &object["metadata"]);
+        let by_rule = |rule, errors: &mut Errors| {
+            metadata::object_meta(errors, &path, sent, self.namespaced, rule);
+        };
+        let checks = self.behaviour.creation_checks();
+        for check in checks {
+            match check {
+                Check::Metadata => {
+                    by_rule(self.rules.name, errors);
+                    if !is_custom && self.rules.core_finalizers {
+                        metadata::kube_finalizers(errors, &path, sent);
+                    }
+                }
+                // A new object has no old metadata to compare with.
+                Check::MetadataChange => {}
+                Check::Object => self.behaviour.validate_against(ctx, object, None, errors),
+                Check::Change => self.behaviour.validate_creation(ctx, object, errors),
+            }
+        }
+        let is_named_by_kind =
+            checks.contains(&Check::Metadata) && self.rules.name != NameRule::Any;
+        if errors.is_empty() && !is_named_by_kind {
+            by_rule(NameRule::PathSegment, errors);
         }
     }
 

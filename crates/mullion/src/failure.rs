@@ -53,6 +53,32 @@ impl Failure {
         self
     }
 
+    /// Returns one failure for several because of wrong input; `several` follows their number. Returns `None` if there are none.
+    pub(crate) fn of_all(all: Vec<Failure>, several: &str) -> Option<Self> {
+        let count = all.len();
+        let mut all = all.into_iter();
+        let first = all.next()?;
+        if count == 1 {
+            return Some(first);
+        }
+        let mut hint = first.hint;
+        let mut message = format!("{count} {several}\n  {}", first.message);
+        for failure in all {
+            message += &format!("\n  {}", failure.message);
+            hint = hint.or(failure.hint);
+        }
+        Some(Failure {
+            message,
+            hint,
+            code: REFUSED,
+        })
+    }
+
+    /// Returns the message without its hint.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns the process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
@@ -84,25 +110,10 @@ impl Refusals {
     /// # Errors
     /// An object was refused.
     pub(crate) fn result(self) -> Result<(), Failure> {
-        let count = self.0.len();
-        let mut all = self.0.into_iter();
-        let Some(first) = all.next() else {
-            return Ok(());
-        };
-        if count == 1 {
-            return Err(first);
+        match Failure::of_all(self.0, "objects are refused") {
+            Some(failure) => Err(failure),
+            None => Ok(()),
         }
-        let mut hint = first.hint;
-        let mut message = format!("{count} objects are refused\n  {}", first.message);
-        for failure in all {
-            message += &format!("\n  {}", failure.message);
-            hint = hint.or(failure.hint);
-        }
-        Err(Failure {
-            message,
-            hint,
-            code: REFUSED,
-        })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ami::{AmiFamily, WindowsRelease};
+use crate::ami::{AmiFamily, FamilyError, WindowsRelease};
 
 use super::{Cluster, ConfigError, Taint, reader::Field, taints};
 
@@ -180,15 +180,12 @@ fn family(group: &Field<'_>, cluster: &Cluster) -> Result<AmiFamily, ConfigError
     let Some(field) = group.get("amiFamily") else {
         return Ok(AmiFamily::AmazonLinux2023);
     };
-    let name = field.string()?;
-    if let "WindowsServer2004CoreContainer" | "WindowsServer20H2CoreContainer" = name.as_str() {
-        return Err(field
-            .error(format!("AMI Family {name} is deprecated"))
-            .hint("amiFamily: WindowsServer2022CoreContainer"));
-    }
-    let family = name.parse().map_err(|_| {
-        let all: Vec<_> = AmiFamily::eksctl_names().collect();
-        field.error(format!("{name:?} is not one of {}", all.join(", ")))
+    let family = field.string()?.parse().map_err(|refusal: FamilyError| {
+        let error = field.error(refusal.to_string());
+        match refusal.meant() {
+            Some(meant) => error.hint(format!("amiFamily: {meant}")),
+            None => error,
+        }
     })?;
     cluster.check_family(field.path(), family)?;
     Ok(family)

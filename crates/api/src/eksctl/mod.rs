@@ -159,8 +159,39 @@ impl Cluster {
     /// [`ConfigError`] for the first mistake.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let value = only_document(text)?;
-        let mut ignored = Vec::new();
         let root = Field::root(&value);
+        let mut ignored = Vec::new();
+        let mut cluster = Self::head(&root, &mut ignored)?;
+        for (field, managed) in group_fields(&root)? {
+            let group = cluster.group(&field, managed, &mut ignored)?;
+            cluster.node_groups.push(group);
+        }
+        // Twenty groups with the same ignored field are reported as one path.
+        cluster.ignored = once_each(ignored);
+        Ok(cluster)
+    }
+
+    /// Returns the mistakes for which [`Cluster::from_yaml`] refuses a ClusterConfig: the first one of its head, or else the first one of each
+    /// group.
+    pub fn mistakes(config: &Value) -> Vec<ConfigError> {
+        let root = Field::root(config);
+        let head = Self::head(&root, &mut Vec::new());
+        let (mut cluster, groups) = match head.and_then(|head| Ok((head, group_fields(&root)?))) {
+            Ok(read) => read,
+            Err(mistake) => return vec![mistake],
+        };
+        let mut mistakes = Vec::new();
+        for (field, managed) in groups {
+            match cluster.group(&field, managed, &mut Vec::new()) {
+                Ok(group) => cluster.node_groups.push(group),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        mistakes
+    }
+
+    /// Reads everything but the node groups.
+    fn head(root: &Field<'_>, ignored: &mut Vec<String>) -> Result<Self, ConfigError> {
         root.check_kind()?;
         root.check_fields(
             &[
@@ -173,45 +204,47 @@ impl Cluster {
                 "iamIdentityMappings",
             ],
             IGNORED_TOP,
-            &mut ignored,
+            ignored,
         )?;
         let metadata = root.required("metadata")?;
         metadata.check_fields(
             &["name", "region", "version", "tags"],
             &["annotations", "accountID"],
-            &mut ignored,
+            ignored,
         )?;
         let region = metadata.required("region")?.region()?;
         let version = match metadata.get("version") {
             Some(field) => version(&field)?,
             None => KubernetesVersion::NEWEST,
         };
-        let mut cluster = Self {
+        Ok(Self {
             name: metadata.required("name")?.cluster_name()?,
             version,
             tags: metadata.string_map("tags")?,
             availability_zones: root.zones("availabilityZones", &region)?,
             region,
             node_groups: Vec::new(),
-            identity_mappings: identity_mappings(&value),
+            identity_mappings: identity_mappings(root.value()),
             ignored: Vec::new(),
-        };
-        for (list, managed) in [("nodeGroups", false), ("managedNodeGroups", true)] {
-            for field in root.items(list)? {
-                let group = NodeGroup::read(&field, managed, &cluster, &mut ignored)?;
-                if let Some(twin) = cluster.node_groups.iter().find(|g| g.name == group.name) {
-                    return Err(ConfigError::new(
-                        format!("{}.name", group.path),
-                        format!("{:?} is the name of {} already", group.name, twin.path),
-                    )
-                    .hint("names of node groups are unique in a cluster"));
-                }
-                cluster.node_groups.push(group);
-            }
+        })
+    }
+
+    /// Reads a node group, whose name no group before it has.
+    fn group(
+        &self,
+        field: &Field<'_>,
+        managed: bool,
+        ignored: &mut Vec<String>,
+    ) -> Result<NodeGroup, ConfigError> {
+        let group = NodeGroup::read(field, managed, self, ignored)?;
+        match self.node_groups.iter().find(|own| own.name == group.name) {
+            None => Ok(group),
+            Some(twin) => Err(ConfigError::new(
+                format!("{}.name", group.path),
+                format!("{:?} is the name of {} already", group.name, twin.path),
+            )
+            .hint("names of node groups are unique in a cluster")),
         }
-        // Twenty groups with the same ignored field are reported as one path.
-        cluster.ignored = once_each(ignored);
-        Ok(cluster)
     }
 
     /// Returns whether any group runs Windows.
@@ -238,6 +271,16 @@ impl Cluster {
         )
         .hint(format!("metadata.version: \"1.{oldest}\"")))
     }
+}
+
+/// Returns the node groups, and whether EKS manages each.
+fn group_fields<'f>(root: &Field<'f>) -> Result<Vec<(Field<'f>, bool)>, ConfigError> {
+    let mut groups = Vec::new();
+    for (list, managed) in [("nodeGroups", false), ("managedNodeGroups", true)] {
+        let items = root.items(list)?.into_iter();
+        groups.extend(items.map(|field| (field, managed)));
+    }
+    Ok(groups)
 }
 
 /// Parses the mappings of roles. Those of users and accounts, and those that eksctl would refuse, are left out.

@@ -10,6 +10,7 @@ mod encryption;
 mod instance_type;
 mod name;
 pub mod price;
+mod unlisted;
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,6 +19,7 @@ use mullion_api::eksctl::KubernetesVersion;
 pub use instance_type::{Arch, Gpu, InstanceType, NeuronDevice};
 pub use name::TypeName;
 pub use price::Price;
+pub use unlisted::TypeLabel;
 
 static TABLE: &str = include_str!("../../data/ec2-instance-types.csv");
 

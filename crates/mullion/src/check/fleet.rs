@@ -31,6 +31,12 @@ const STATE_TAINTS: [&str; 4] = [
     "DeletionCandidateOfClusterAutoscaler",
 ];
 
+/// The lists of node groups in eksctl's files.
+pub(super) const EKSCTL_GROUPS: [(&str, Source); 2] = [
+    ("nodeGroups", Source::Unmanaged),
+    ("managedNodeGroups", Source::Managed),
+];
+
 /// A group of equal nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
@@ -168,10 +174,7 @@ fn node(object: &Object, index: usize) -> Option<Group> {
 }
 
 fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
-    for (field, source) in [
-        ("nodeGroups", Source::Unmanaged),
-        ("managedNodeGroups", Source::Managed),
-    ] {
+    for (field, source) in EKSCTL_GROUPS {
         for (position, group) in list(&object.value[field]).enumerate() {
             let family = match group["amiFamily"].as_str() {
                 // This is eksctl's default family.
@@ -184,19 +187,12 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
                 (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
                 _ => None,
             };
-            let mut types: Vec<String> = list(&group["instanceTypes"])
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect();
-            types.extend(
-                list(&group["instancesDistribution"]["instanceTypes"])
-                    .filter_map(Value::as_str)
-                    .map(str::to_owned),
-            );
-            types.extend(group["instanceType"].as_str().map(str::to_owned));
+            let path = Path::of(&[field]).index(position);
+            let types = eksctl_types(group, &path).map(|(_, name)| name.to_owned());
+            let types = types.collect();
             groups.push(Group {
                 object: index,
-                path: Path::of(&[field]).index(position),
+                path,
                 name: group["name"].as_str().unwrap_or_default().to_owned(),
                 system,
                 build: family.and_then(build_of),
@@ -210,6 +206,29 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
             });
         }
     }
+}
+
+/// Returns the instance types of a node group of eksctl with their paths; `at` is the group's.
+pub(super) fn eksctl_types<'g>(
+    group: &'g Value,
+    at: &Path,
+) -> impl Iterator<Item = (Path, &'g str)> {
+    /// eksctl's type of groups whose types are in a list.
+    const MIXED: &str = "mixed";
+    let lists: [&[&str]; 2] = [
+        &["instanceTypes"],
+        &["instancesDistribution", "instanceTypes"],
+    ];
+    let of_list = |fields: &[&str]| {
+        let value = fields.iter().fold(group, |value, field| &value[*field]);
+        let at = at.keys(fields);
+        let items = list(value).enumerate();
+        items.filter_map(move |(index, item)| Some((at.index(index), item.as_str()?)))
+    };
+    let single = group["instanceType"].as_str().filter(|name| *name != MIXED);
+    let single = single.map(|name| (at.key("instanceType"), name));
+    let listed: Vec<_> = lists.into_iter().flat_map(of_list).collect();
+    listed.into_iter().chain(single)
 }
 
 fn pool(object: &Object, index: usize, objects: &[Object]) -> Group {

@@ -18,6 +18,9 @@ pub(super) fn json(outcome: &Outcome) -> String {
         });
         answer["unknownKinds"] = unknown.collect();
     }
+    if !outcome.unread.is_empty() {
+        answer["unread"] = json!(outcome.unread);
+    }
     answer.to_string()
 }
 

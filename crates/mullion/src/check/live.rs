@@ -111,6 +111,7 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
                     text: NO_TEXT,
                     document: 0,
                     root: Path::default(),
+                    is_patch: false,
                 });
             }
         }

@@ -11,6 +11,7 @@ pub(crate) mod fleet;
 mod formats;
 mod ignore;
 mod images;
+mod kustomize;
 mod live;
 pub(crate) mod path;
 mod placement;
@@ -180,7 +181,12 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
             "--fix prints the fixed text of stdin: no file can be given with it",
         ));
     }
-    let mut session = session(&args).await?;
+    let source::Sources { texts, unread } = source::texts(&args.paths)?;
+    let has_none = texts.is_empty() && !args.live && !unread.is_empty();
+    if has_none {
+        return not_checked(unread).map(|()| true);
+    }
+    let mut session = session(&args, texts).await?;
     for text in &session.texts {
         for (line, fault) in &text.ignores.faults {
             out::note(&format!("{}:{line}: {fault}", text.name));
@@ -192,7 +198,9 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
     } else {
         None
     };
-    let outcome = session.check()?;
+    let mut outcome = session.check()?;
+    let messages = unread.iter().map(|failure| failure.message().to_owned());
+    outcome.unread = messages.collect();
     for unknown in &outcome.unknown {
         out::note(&unknown.remark());
     }
@@ -239,18 +247,28 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
         Format::Github if outcome.reports.is_empty() => {}
         Format::Github => say(&formats::github(&outcome)),
     }
+    not_checked(unread)?;
     Ok(!outcome.is_bad())
 }
 
-async fn session(args: &CheckArgs) -> Result<Session, Failure> {
-    let texts = source::texts(&args.paths)?;
+/// Returns the failure of the files that cannot be read.
+fn not_checked(unread: Vec<Failure>) -> Result<(), Failure> {
+    match Failure::of_all(unread, "files are not checked") {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+async fn session(args: &CheckArgs, texts: Vec<source::Text>) -> Result<Session, Failure> {
     if let Some(remark) = source::nothing_to_check(&texts)? {
         out::note(&remark);
     }
     let known = match &args.pools {
         Some(path) => {
             let mut objects = Vec::new();
-            for text in source::texts(std::slice::from_ref(path))? {
+            let sources = source::texts(std::slice::from_ref(path))?;
+            not_checked(sources.unread)?;
+            for text in sources.texts {
                 objects.extend(text.objects(0)?);
             }
             let groups = fleet::Fleet::of(&objects, true).groups;

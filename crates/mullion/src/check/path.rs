@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mullion_api::eksctl::fields::FieldStep;
 use serde_json::Value;
 
 /// One step of a path.
@@ -25,6 +26,15 @@ impl Path {
                 .map(|key| Step::Key((*key).to_owned()))
                 .collect(),
         )
+    }
+
+    /// Returns the path in a file of eksctl.
+    pub(crate) fn of_eksctl(steps: Vec<FieldStep>) -> Self {
+        let steps = steps.into_iter().map(|step| match step {
+            FieldStep::Field(name) => Step::Key(name),
+            FieldStep::Item(index) => Step::Index(index),
+        });
+        Path(steps.collect())
     }
 
     /// Returns the path extended by one field.

@@ -1,5 +1,9 @@
 //! Defines what rules can find, as data. Only [`super::text`] turns it into sentences.
 
+use mullion_api::{
+    ami::{AmiFamily, FamilyError},
+    eksctl::ConfigError,
+};
 use mullion_engine::images::System;
 use std::fmt;
 
@@ -328,10 +332,19 @@ pub(super) enum Problem {
     Effect {
         effect: String,
     },
-    GoneFamily {
-        family: String,
+    Family {
+        refusal: FamilyError,
+    },
+    /// An instance type cannot run the images of its node group.
+    CannotRun {
+        name: String,
+        family: AmiFamily,
     },
     KubeletConfig,
+    /// `mullion up` refuses the file.
+    NotSimulated {
+        mistake: ConfigError,
+    },
     FamilyAgainstPool {
         class: String,
         family: System,
@@ -372,6 +385,15 @@ pub(super) enum Problem {
     OldKarpenter {
         provisioner: bool,
     },
+    /// A pool or a node group names an instance type, a family or a size that the catalogue does not have.
+    UnlistedType {
+        /// What the value is, such as `instance type`.
+        label: &'static str,
+        value: String,
+        near: Vec<&'static str>,
+        /// Whether all values beside it are unlisted too.
+        is_alone: bool,
+    },
     UnknownField {
         /// The field as API servers name it.
         name: String,
@@ -389,11 +411,27 @@ pub(super) enum Problem {
         expected: Option<&'static str>,
         refusal: Refusal,
     },
+    /// The API server refuses the object.
+    Refused {
+        /// The field as the API server names it.
+        field: String,
+        /// The API server's message about the field.
+        why: String,
+        /// The allowed value that may have been meant.
+        near: Option<String>,
+        is_missing: bool,
+    },
     Nameless {
         /// The field that lacks: `kind` or `apiVersion`.
         lacks: &'static str,
         /// The API version in which the kind is.
         near: Option<&'static str>,
+    },
+    /// A key of the envelope in other letters.
+    Misspelt {
+        key: String,
+        /// The field that is meant.
+        field: &'static str,
     },
     LabelValue {
         key: &'static str,

@@ -49,6 +49,8 @@ pub(super) struct Outcome {
     pub(super) objects: usize,
     /// The kinds of which nothing is known, so that their fields are not checked.
     pub(super) unknown: Vec<UnknownKind>,
+    /// Why files are not checked.
+    pub(super) unread: Vec<String>,
 }
 
 /// What the rules say of the objects.
@@ -82,6 +84,34 @@ impl Outcome {
     }
 }
 
+/// The rule with the API server's own words.
+const REFUSED: &str = "MUL083";
+/// Rules about fields that the API server refuses for one operating system.
+const OF_A_SYSTEM: [&str; 6] = ["MUL013", "MUL040", "MUL041", "MUL042", "MUL043", "MUL044"];
+
+/// Removes the API server's words from where another rule says the same in its own.
+fn drop_repeated(found: &mut Vec<Finding>) {
+    let is_refused = |own: &Finding| own.rule.id == REFUSED;
+    let (refused, others): (Vec<_>, Vec<_>) =
+        std::mem::take(found).into_iter().partition(is_refused);
+    let says_the_same = |other: &Finding, own: &Finding| {
+        let (at, own_at) = (&other.at, &own.at);
+        // The other stands for a field around this one, or for one right below it.
+        let is_around = own_at.0.starts_with(&at.0);
+        let is_below = at.0.starts_with(&own_at.0) && at.0.len() == own_at.0.len() + 1;
+        let is_near = is_around || is_below;
+        let is_of_a_system = OF_A_SYSTEM.contains(&other.rule.id);
+        other.object == own.object
+            && (at == own_at && other.severity == Severity::Error || is_of_a_system && is_near)
+    };
+    let kept = refused.into_iter().filter(|own| {
+        own.at == Path::default() || !others.iter().any(|other| says_the_same(other, own))
+    });
+    let kept: Vec<_> = kept.collect();
+    *found = others;
+    found.extend(kept);
+}
+
 impl Session {
     /// Applies the rules.
     fn apply(&self) -> Result<Applied, Failure> {
@@ -94,6 +124,7 @@ impl Session {
             text: NO_TEXT,
             document: own.document,
             root: Path::default(),
+            is_patch: own.is_patch,
         };
         let live = self.live.as_ref();
         objects.extend(live.iter().flat_map(|live| &live.objects).map(copy));
@@ -107,6 +138,7 @@ impl Session {
             self.images.as_ref(),
         );
         let mut found = rules::all(&context).0;
+        drop_repeated(&mut found);
         let of_texts = context.checked().map(|(_, object)| object);
         let unknown = context
             .schemas
@@ -177,6 +209,7 @@ impl Session {
             reports,
             objects: checked,
             unknown,
+            unread: Vec::new(),
         })
     }
 
@@ -204,8 +237,7 @@ impl Session {
                     edit::apply(&content, object.document, &edit)
                 });
                 if let Some(content) = content {
-                    self.texts[object.text] =
-                        Text::of(text.name.clone(), text.file.clone(), content)?;
+                    self.texts[object.text] = text.with_content(content)?;
                     changed.insert(object.text);
                     written += 1;
                 }

@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     ignore::Ignores,
+    kustomize,
     path::{Path, Step},
     subject::Object,
     yaml::tree::{self, Comment, Location, Node},
@@ -24,6 +25,8 @@ pub(super) struct Text {
     /// For each document, the file from which Helm or kustomize generated it.
     origins: Vec<Option<String>>,
     pub(super) ignores: Ignores,
+    /// Whether kustomize merges the objects into others.
+    is_patch: bool,
 }
 
 impl Text {
@@ -75,6 +78,19 @@ impl Text {
             content,
             roots,
             origins,
+            is_patch: false,
+        })
+    }
+
+    /// Returns the text with another content.
+    ///
+    /// # Errors
+    /// The content is not YAML.
+    pub(super) fn with_content(&self, content: String) -> Result<Self, Failure> {
+        let changed = Text::of(self.name.clone(), self.file.clone(), content)?;
+        Ok(Text {
+            is_patch: self.is_patch,
+            ..changed
         })
     }
 
@@ -95,6 +111,7 @@ impl Text {
                     .flat_map(|index| [Step::Key("items".to_owned()), Step::Index(*index)])
                     .collect(),
             ),
+            is_patch: self.is_patch,
         });
         Ok(objects.filter(is_meant_as_object).collect())
     }
@@ -123,7 +140,11 @@ impl Text {
 /// but seldom the rest of an object (devfiles have `metadata` and a `schemaVersion`, for example).
 fn is_meant_as_object(object: &Object) -> bool {
     let has = |field: &str| object.value[field].is_object();
+    let is_misspelt = |field: &str| object.misspelt(field).is_some();
     match (object.kind(), object.api_version()) {
+        ("", _) | (_, "") if is_misspelt("kind") || is_misspelt("apiVersion") => {
+            has("metadata") || has("spec")
+        }
         ("", "") => {
             let is_named = object.value["metadata"]["name"].is_string();
             is_named && ["spec", "data", "stringData"].into_iter().any(has)
@@ -156,19 +177,38 @@ fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     None
 }
 
-/// Reads files, and all manifests in directories and their subdirectories, each once. Helm charts in a directory are skipped with a note.
+/// The texts to check.
+#[derive(Default)]
+pub(super) struct Sources {
+    pub(super) texts: Vec<Text>,
+    /// Why files and directories are not checked: they cannot be read, or are not YAML.
+    pub(super) unread: Vec<Failure>,
+}
+
+/// Reads files, and all manifests in directories and their subdirectories, each once. Helm charts in a directory and the values of a chart are
+/// skipped with a note.
 ///
 /// # Errors
-/// A file cannot be read, or is not YAML.
-pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
-    let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
+/// A path is a Helm chart, or a directory that cannot be read or has no manifests.
+pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
+    let (mut sources, mut seen) = (Sources::default(), BTreeSet::new());
     for path in paths {
-        if manifest::is_chart(path) {
-            let shown = path.display();
-            return Err(Failure::input(format!(
-                "{shown} is a Helm chart: its templates are checked as Helm renders them"
-            ))
-            .hint(format!("helm template {shown} | mullion check -")));
+        if let Some(chart) = manifest::chart_of(path) {
+            let (shown, whole) = (path.display(), chart.display());
+            let helm = format!("helm template {whole} | mullion check -");
+            if path.is_dir() {
+                let what = if chart == path {
+                    "is a Helm chart: its"
+                } else {
+                    "is of a Helm chart, whose"
+                };
+                let why = format!("{shown} {what} templates are checked as Helm renders them");
+                return Err(Failure::input(why).hint(helm));
+            }
+            out::note(&format!(
+                "{shown} has values of a Helm chart and is passed over: {helm}"
+            ));
+            continue;
         }
         let below = manifest::files_below(path)?;
         for chart in below.charts {
@@ -177,15 +217,25 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
                 "{shown} is a Helm chart and is passed over: helm template {shown} | mullion check -"
             ));
         }
+        sources.unread.extend(below.unread);
         for file in below.files {
             // A link and its target are the same file, which is read only once.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
             if seen.insert(real) {
-                texts.push(Text::read(&file)?);
+                match Text::read(&file).and_then(|text| text.objects(0).map(|_| text)) {
+                    Ok(text) => sources.texts.push(text),
+                    Err(failure) => sources.unread.push(failure),
+                }
             }
         }
     }
-    Ok(texts)
+    let files = sources.texts.iter().filter_map(|text| text.file.as_deref());
+    let patches = kustomize::patches(files);
+    for text in &mut sources.texts {
+        let real = text.file.as_ref().and_then(|file| file.canonicalize().ok());
+        text.is_patch = real.is_some_and(|real| patches.contains(&real));
+    }
+    Ok(sources)
 }
 
 /// Returns a remark for the user if the texts have nothing to check.

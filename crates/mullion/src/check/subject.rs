@@ -1,7 +1,7 @@
 //! Defines what is checked: objects with their positions in a text, and their pods with everything that rules need to know about them.
 
 use mullion_api::labels::PRIVATE_IPV4;
-use mullion_engine::images::System;
+use mullion_engine::{images::System, remedy::distance};
 use serde_json::Value;
 
 use super::{
@@ -20,6 +20,8 @@ pub(super) struct Object {
     pub(super) document: usize,
     /// The path in the document; not empty for an item of a list.
     pub(super) root: Path,
+    /// Whether the object is a part of one, which kustomize merges into another.
+    pub(super) is_patch: bool,
 }
 
 /// The index of the text of objects that come from a cluster.
@@ -29,6 +31,14 @@ impl Object {
     /// Returns whether the object comes from a cluster.
     pub(super) fn is_live(&self) -> bool {
         self.text == NO_TEXT
+    }
+
+    /// Returns whether the object is not what is applied: kustomize merges it into another, or a tool reads it and drops it.
+    pub(super) fn is_incomplete(&self) -> bool {
+        let annotations = &self.value["metadata"]["annotations"];
+        self.is_patch
+            || annotations["config.kubernetes.io/local-config"] == "true"
+            || has_directive(&self.value)
     }
 
     pub(super) fn kind(&self) -> &str {
@@ -64,6 +74,23 @@ impl Object {
         self.kind() == kind && own == group
     }
 
+    /// Returns the key that may have been meant as a field of the envelope (`kind` or `apiVersion`) that the object lacks.
+    pub(super) fn misspelt(&self, field: &str) -> Option<&str> {
+        /// The largest edit distance, whatever the case of the letters.
+        const NEAR: usize = 1;
+        let wanted = field.to_lowercase();
+        let map = self
+            .value
+            .as_object()
+            .filter(|map| !map.contains_key(field))?;
+        let near = map.iter().filter_map(|(key, value)| {
+            let plain = key.to_lowercase().replace(['_', '-'], "");
+            let letters = distance(&plain, &wanted);
+            (letters <= NEAR && value.is_string()).then_some((letters, key.as_str()))
+        });
+        near.min().map(|(_, key)| key)
+    }
+
     /// Returns the string at a JSON pointer; empty if there is none.
     pub(super) fn text_at(&self, pointer: &str) -> &str {
         self.value
@@ -82,6 +109,17 @@ impl Object {
             "" => format!("{kind}/{}", self.name()),
             home => format!("{kind}/{home}/{}", self.name()),
         }
+    }
+}
+
+/// Returns whether a value has a directive of a strategic merge patch anywhere, such as `$patch: delete`.
+fn has_directive(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .any(|(key, value)| key.starts_with('$') || has_directive(value)),
+        Value::Array(items) => items.iter().any(has_directive),
+        _ => false,
     }
 }
 

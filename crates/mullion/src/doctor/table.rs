@@ -261,7 +261,7 @@ pub(super) static GROUPS: [Group; 5] = [
             Check {
                 id: "DOC24",
                 title: "NodePools and EC2NodeClasses are ready",
-                explanation: "A NodePool that is not ready buys no nodes, and neither do the pools of an EC2NodeClass that is not: its subnets, security groups, images or instance profile are not found, or the controller lacks a right. Pods wait, and the nodes that are there go on. It is a failure where a pool for Windows has the condition Ready with status False, else a warning.",
+                explanation: "A NodePool that is not ready buys no nodes, and neither do the pools of an EC2NodeClass that is not: its subnets, security groups, images or instance profile are not found, or the controller lacks a right. Pods wait, and the nodes that are there go on. It is a failure where a pool for Windows has the condition Ready with status False, else a warning. In a simulated account, whose instance types are those of the catalogue, a pool that names only types that are not there is named as well.",
                 asks: "nodepools, ec2nodeclasses",
                 fix: Shown,
                 source: "https://karpenter.sh/docs/concepts/nodeclasses/#status-conditions",

@@ -128,6 +128,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 /// The manifests found in a directory and its subdirectories.
 pub(crate) struct ManifestFiles {
     pub(crate) files: Vec<PathBuf>,
+    /// Why subdirectories cannot be read.
+    pub(crate) unread: Vec<Failure>,
     /// Directories that were skipped because they are Helm charts, whose templates are not valid manifests.
     pub(crate) charts: Vec<PathBuf>,
 }
@@ -136,10 +138,11 @@ pub(crate) struct ManifestFiles {
 /// directories are skipped.
 ///
 /// # Errors
-/// A directory cannot be read, or there is no manifest.
+/// The directory cannot be read, or there is no manifest.
 pub(crate) fn files_below(path: &Path) -> Result<ManifestFiles, Failure> {
     let mut below = ManifestFiles {
         files: Vec::new(),
+        unread: Vec::new(),
         charts: Vec::new(),
     };
     if !path.is_dir() {
@@ -152,16 +155,38 @@ pub(crate) fn files_below(path: &Path) -> Result<ManifestFiles, Failure> {
             below.charts.push(directory);
             continue;
         }
-        let Directory { files, directories } = Directory::of(&directory)?;
+        let Directory { files, directories } = match Directory::of(&directory) {
+            Ok(read) => read,
+            Err(failure) if directory == path => return Err(failure),
+            Err(failure) => {
+                below.unread.push(failure);
+                continue;
+            }
+        };
         below.files.extend(files);
         // The last element is taken first, so the reversed order visits directories by name.
         left.extend(directories.into_iter().rev());
     }
-    // If charts were skipped, the caller tells the user about them instead.
-    if below.charts.is_empty() {
+    // If something was skipped, the caller tells the user about it instead.
+    if below.charts.is_empty() && below.unread.is_empty() {
         below.files = some(below.files, path)?;
     }
     Ok(below)
+}
+
+/// Returns the Helm chart of a path that has no manifests: of the chart itself or of its templates, which Helm renders, or of a file of values.
+pub(crate) fn chart_of(path: &Path) -> Option<&Path> {
+    if is_chart(path) {
+        return Some(path);
+    }
+    if path.is_dir() {
+        let mut templates = path.ancestors().filter(|own| own.ends_with("templates"));
+        return templates.find_map(|own| own.parent().filter(|chart| is_chart(chart)));
+    }
+    let name = path.file_name()?.to_str()?;
+    let is_of_values = name.starts_with("values") && !name.ends_with(".json");
+    path.parent()
+        .filter(|parent| is_of_values && is_chart(parent))
 }
 
 /// Returns whether a directory is a Helm chart.
@@ -203,8 +228,13 @@ impl Directory {
                 if !entry.file_name().to_string_lossy().starts_with('.') {
                     directories.push(path);
                 }
-            } else if path.is_file() && ending.is_some_and(|ending| ENDINGS.contains(&ending)) {
-                files.push(path);
+            } else if ending.is_some_and(|ending| ENDINGS.contains(&ending)) {
+                // Emacs marks a file that is being edited by a link to nowhere with such a name.
+                let is_lock = entry.file_name().to_string_lossy().starts_with(".#");
+                let is_dangling = !is_lock && path.is_symlink() && !path.exists();
+                if path.is_file() || is_dangling {
+                    files.push(path);
+                }
             }
         }
         files.sort();

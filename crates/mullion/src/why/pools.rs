@@ -14,11 +14,14 @@ use kube::ResourceExt;
 use mullion_api::{
     account::{CapacityReservation, SimulatedAccount},
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClass, NodeClaim, NodeOverlay, NodePool, SubnetStatus},
+    karpenter::{
+        EC2NodeClass, NodeClaim, NodeOverlay, NodePool, Operator, Requirement, SubnetStatus,
+    },
     labels,
 };
 use mullion_cloud::{
-    Clock, CloudProvider, WindowsAddresses, catalogue,
+    Clock, CloudProvider, WindowsAddresses,
+    catalogue::{self, TypeLabel},
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::{
@@ -226,6 +229,12 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
             }
         };
         let requirements = &pool.spec.template.spec.requirements;
+        if let Some(why) =
+            unlisted(requirements).filter(|_| market.machines(requirements).is_empty())
+        {
+            found.unready.push((name, why));
+            continue;
+        }
         let small = market.too_small(requirements).into_iter();
         let small = small.map(|small| TooSmall {
             instance_type: small.name.to_string(),
@@ -275,6 +284,32 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     found.leaving = leaving.map(str::to_owned).collect();
     found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
     Ok(found)
+}
+
+/// Returns the sentence about a requirement that names instance types, families or sizes none of which is in the catalogue.
+pub(crate) fn unlisted(requirements: &[Requirement]) -> Option<String> {
+    requirements.iter().find_map(|own| {
+        let label = TypeLabel::of(&own.key).filter(|_| own.operator == Operator::In)?;
+        let is_listed = |value: &String| label.lists(value);
+        if own.values.is_empty() || own.values.iter().any(is_listed) {
+            return None;
+        }
+        let near: Vec<_> = own
+            .values
+            .iter()
+            .flat_map(|value| label.nearest(value))
+            .collect();
+        let near = match near.as_slice() {
+            [] => String::new(),
+            near => format!(" (nearest: {})", near.join(", ")),
+        };
+        Some(format!(
+            "no {} {} is in the catalogue{near}, and no other is allowed by the requirement {}",
+            label.noun(),
+            own.values.join(", "),
+            own.key
+        ))
+    })
 }
 
 /// Returns whether a node has a pod of a DaemonSet.

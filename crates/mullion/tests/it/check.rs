@@ -13,6 +13,9 @@ use crate::{
 const POD: &str = "# the shop\napiVersion: v1\nkind: Pod\nmetadata:\n  name: shop\nspec:\n  containers:\n  - name: shop\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n";
 const LINUX: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: 'nginx:1.27'}]}\n";
 
+/// Leaves out what the API server says of values and of fields that lack: the objects are extracts, without the fields that no other rule reads.
+const WITHOUT_VALUES: &[&str] = &["--ignore", "MUL083"];
+
 fn check(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
     let args: Vec<_> = ["check", "--images", "table"]
         .iter()
@@ -169,6 +172,99 @@ fn a_directory_is_checked_with_those_in_it_but_for_charts_and_hidden_ones() {
     assert_eq!(stderr, note);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_checked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("a.yaml"), "no: [manifest").expect("a file");
+    fs::write(at("b.yaml"), b"apiVersion: v1\nkind: Caf\xe9\n").expect("a file");
+    std::os::unix::fs::symlink(at("nowhere"), at("c.yaml")).expect("a link");
+    std::os::unix::fs::symlink("host.1", at(".#d.yaml")).expect("a link");
+    fs::write(at("d.yaml"), POD).expect("a file");
+    let shown = directory.path().display().to_string();
+    let (code, stdout, stderr) = check(&["--select", "MUL001", &shown], "");
+    assert_eq!(code, Some(2), "{stdout}{stderr}");
+    assert!(stdout.contains("1 error in 1 object."), "{stdout}");
+    assert!(
+        stderr.starts_with("error: 3 files are not checked\n"),
+        "{stderr}"
+    );
+    for why in [
+        "a.yaml: line 1 column 5: ",
+        "b.yaml cannot be read: ",
+        "c.yaml cannot be read: ",
+    ] {
+        assert!(stderr.contains(&format!("  {shown}/{why}")), "{stderr}");
+    }
+    let (code, json, _) = check(&["-o", "json", "--select", "MUL001", &shown], "");
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (code, answer["unread"].as_array().map(Vec::len)),
+        (Some(2), Some(3)),
+        "{json}"
+    );
+    // The fixes of the other files are written.
+    let (code, _, _) = check(&["--fix", "--select", "MUL001", &shown], "");
+    assert_eq!(code, Some(2));
+    let fixed = fs::read_to_string(at("d.yaml")).expect("readable");
+    assert!(fixed.contains("kubernetes.io/os: windows"), "{fixed}");
+}
+
+#[test]
+fn files_of_a_chart_are_passed_over_and_its_templates_left_to_helm() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir_all(at("shop/templates/web")).expect("a directory");
+    fs::write(at("shop/Chart.yaml"), "name: shop").expect("a file");
+    let values = "kind: Deployment\nmetadata: {labels: {a: b}}\n";
+    fs::write(at("shop/values-prod.yaml"), values).expect("a file");
+    fs::write(at("values.yaml"), values).expect("a file");
+    let chart = at("shop").display().to_string();
+    let shown = at("shop/values-prod.yaml").display().to_string();
+    let (code, _, stderr) = check(&[&shown], "");
+    let note = format!(
+        "note:  {shown} has values of a Helm chart and is passed over: helm template {chart} | mullion check -\n"
+    );
+    assert_eq!((code, stderr), (Some(0), note));
+    let templates = at("shop/templates/web").display().to_string();
+    let (code, _, stderr) = check(&[&templates], "");
+    assert_eq!(code, Some(2));
+    let hint = format!("hint:  helm template {chart} | mullion check -\n");
+    assert!(stderr.ends_with(&hint), "{stderr}");
+    // Beside no chart, nothing says that these are values.
+    let (code, stdout, _) = check(&[&at("values.yaml").display().to_string()], "");
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("MUL082"), "{stdout}");
+}
+
+#[test]
+fn patches_of_a_kustomization_are_parts_of_objects() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir_all(at("overlay/patches")).expect("a directory");
+    let part = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replica: 3}\n";
+    for name in ["overlay/patches/a.yaml", "overlay/b.yaml", "overlay/c.yaml"] {
+        fs::write(at(name), part).expect("a file");
+    }
+    let kustomization =
+        "resources: [c.yaml]\npatches: [{path: patches/a.yaml}]\npatchesStrategicMerge: [b.yaml]\n";
+    fs::write(at("overlay/kustomization.yaml"), kustomization).expect("a file");
+    let told = |name: &str| check(&["-o", "json", &at(name).display().to_string()], "").1;
+    let refused = |text: &str| text.matches("MUL083").count();
+    // A field that there is not is none in a patch either.
+    for name in ["overlay/patches", "overlay/b.yaml"] {
+        let said = told(name);
+        assert!(
+            said.contains("MUL080") && refused(&said) == 0,
+            "{name}: {said}"
+        );
+    }
+    assert!(refused(&told("overlay/c.yaml")) > 0);
+    let said = told("overlay");
+    assert_eq!(refused(&said), refused(&told("overlay/c.yaml")), "{said}");
+}
+
 #[test]
 fn unknown_fields_and_kinds_are_said_and_kinds_of_others_remarked_once() {
     let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replica: 3\n---\n\
@@ -176,13 +272,13 @@ fn unknown_fields_and_kinds_are_said_and_kinds_of_others_remarked_once() {
                 apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: one}\n---\n\
                 apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: two}\n";
     let note = "note:  nothing of Widget (example.com/v1) is checked: the kind is not known, unless its CustomResourceDefinition is checked with it\n";
-    let (code, stdout, stderr) = check(&["-"], text);
+    let (code, stdout, stderr) = check(&["--ignore", "MUL083", "-"], text);
     assert_eq!((code, &*stderr), (Some(1), note));
     let expected = "deployment/web  stdin\n    5  error  MUL080  unknown field \"spec.replica\"\n              help    the nearest field is replicas\n\n\
                     deploymnet/web  stdin\n    8  error  MUL081  no matches for kind \"Deploymnet\" in version \"apps/v1\"\n              \
                     help    the nearest kind is Deployment\n\n2 errors in 4 objects.\n";
     assert_eq!(stdout, expected);
-    let (_, json, _) = check(&["-o", "json", "-"], text);
+    let (_, json, _) = check(&["--ignore", "MUL083", "-o", "json", "-"], text);
     let answer: Value = serde_json::from_str(&json).expect("JSON");
     let unknown = &answer["unknownKinds"];
     assert_eq!(unknown.as_array().map(Vec::len), Some(1), "{unknown}");
@@ -274,11 +370,14 @@ fn the_mistakes_of_the_examples_are_found() {
 #[test]
 fn extracts_of_linux_charts_are_silent_until_the_cluster_has_windows() {
     let charts = format!("{}/tests/check/charts", env!("CARGO_MANIFEST_DIR"));
-    let (code, stdout, stderr) = check(&[&charts], "");
+    let (code, stdout, stderr) = check(&[WITHOUT_VALUES, &[&*charts]].concat(), "");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.contains("no findings"), "{stdout}");
     let pools = format!("{}/tests/check/pools.yaml", env!("CARGO_MANIFEST_DIR"));
-    let (code, stdout, _) = check(&["--pools", &pools, &charts], "");
+    let (code, stdout, _) = check(
+        &[WITHOUT_VALUES, &["--pools", &*pools, &*charts]].concat(),
+        "",
+    );
     assert_eq!(code, Some(1), "{stdout}");
     let shown = stdout.replace(&charts, "charts");
     insta::assert_snapshot!(shown);
@@ -291,11 +390,12 @@ fn thirty_well_known_charts_for_linux_have_no_finding_until_the_cluster_has_wind
     let is_render = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".yaml");
     let renders = renders.map(|entry| entry.expect("an entry").file_name());
     assert_eq!(renders.filter(is_render).count(), 30);
-    let (code, stdout, stderr) = check(&[&charts], "");
+    let (code, stdout, stderr) = check(&[WITHOUT_VALUES, &[&*charts]].concat(), "");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.ends_with(" objects, no findings.\n"), "{stdout}");
     let pools = format!("{}/tests/check/pools.yaml", env!("CARGO_MANIFEST_DIR"));
-    let (_, json, _) = check(&["-o", "json", "--pools", &pools, &charts], "");
+    let args = ["-o", "json", "--pools", &*pools, &*charts];
+    let (_, json, _) = check(&[WITHOUT_VALUES, &args].concat(), "");
     let answer: Value = serde_json::from_str(&json).expect("JSON");
     let findings = answer["findings"].as_array().expect("a list").iter();
     let lines = findings.map(|own| {
@@ -471,7 +571,7 @@ fn every_value_of_a_wrong_type_is_named_with_its_line_and_hides_no_unknown_field
                 - name: 7\n        imag: nginx\n---\n\
                 apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata:\n  name: shop\n  region: us-west-2\n  version: 1.30\nnodeGroup: []\n---\n\
                 kind: Service\nmetadata: {name: web}\n";
-    let (code, stdout, stderr) = check(&["-"], text);
+    let (code, stdout, stderr) = check(&["--ignore", "MUL083", "-"], text);
     assert_eq!((code, &*stderr), (Some(1), ""));
     let expected = "deployment/web  stdin\n    \
         5  error  MUL080  Deployment in version \"apps/v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32\n              \

@@ -24,19 +24,18 @@ impl Attempt<'_> {
         let call = self.call;
         let ctx = call.ctx(self.options.dry_run);
         let mut errors = Errors::about(call.emptied());
-        let checks = self.checks();
-        if let Target::Existing { old, .. } = &self.target {
-            self.check_metadata(NameRule::PathSegment, &mut errors);
-            self.check_metadata_change(old, &mut errors);
-        }
-        for check in checks {
-            self.run_check(*check, &ctx, &mut errors);
-        }
-        if let Target::New = self.target
-            && errors.is_empty()
-            && !self.is_named_by_kind(checks)
-        {
-            self.check_metadata(NameRule::PathSegment, &mut errors);
+        match &self.target {
+            Target::New => {
+                let (resource, is_custom) = (call.resource(), call.row.custom);
+                resource.validate_new(is_custom, &ctx, &self.object, &mut errors);
+            }
+            Target::Existing { old, .. } => {
+                self.check_metadata(NameRule::PathSegment, &mut errors);
+                self.check_metadata_change(old, &mut errors);
+                for check in self.update_checks() {
+                    self.run_check(*check, &ctx, old, &mut errors);
+                }
+            }
         }
         if !errors.is_empty() {
             return Err(call.invalid(&self.name, &errors));
@@ -47,43 +46,34 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Returns the checks of the kind for this write, in their order.
-    fn checks(&self) -> &'static [Check] {
+    /// Returns the checks of the kind for an update, in their order.
+    fn update_checks(&self) -> &'static [Check] {
         let behaviour = &self.call.resource().behaviour;
-        match (&self.target, self.part) {
-            (Target::New, _) => behaviour.creation_checks(),
-            (Target::Existing { .. }, Part::Status(_)) => behaviour.status_checks(),
-            (Target::Existing { .. }, Part::Main | Part::Piece(_)) => {
-                behaviour.update_checks(self.subresource())
-            }
+        match self.part {
+            Part::Status(_) => behaviour.status_checks(),
+            Part::Main | Part::Piece(_) => behaviour.update_checks(self.subresource()),
         }
     }
 
-    fn run_check(&self, check: Check, ctx: &Ctx<'_>, errors: &mut Errors) {
+    /// Runs a check of an update of the stored object `old`.
+    fn run_check(&self, check: Check, ctx: &Ctx<'_>, old: &Value, errors: &mut Errors) {
         let resource = self.call.resource();
         let (behaviour, object) = (&resource.behaviour, &self.object);
-        match (check, &self.target, self.part) {
-            (Check::Metadata, ..) => {
+        match (check, self.part) {
+            (Check::Metadata, _) => {
                 self.check_metadata(resource.rules.name, errors);
                 self.check_finalizers(errors);
             }
-            // A new object has no old metadata to compare with.
-            (Check::MetadataChange, Target::New, _) => {}
-            (Check::MetadataChange, Target::Existing { old, .. }, _) => {
+            (Check::MetadataChange, _) => {
                 self.check_metadata_change(old, errors);
                 self.check_finalizers(errors);
             }
-            (Check::Object, target, _) => {
-                behaviour.validate_against(ctx, object, target.old(), errors);
-            }
-            (Check::Change, Target::New, _) => behaviour.validate_creation(ctx, object, errors),
-            (Check::Change, Target::Existing { old, .. }, Part::Main) => {
-                behaviour.validate_update(ctx, object, old, errors);
-            }
-            (Check::Change, Target::Existing { old, .. }, Part::Status(_)) => {
+            (Check::Object, _) => behaviour.validate_against(ctx, object, Some(old), errors),
+            (Check::Change, Part::Main) => behaviour.validate_update(ctx, object, old, errors),
+            (Check::Change, Part::Status(_)) => {
                 behaviour.validate_status(ctx, object, old, errors);
             }
-            (Check::Change, Target::Existing { old, .. }, Part::Piece(_)) => {
+            (Check::Change, Part::Piece(_)) => {
                 behaviour.validate_part(ctx, self.subresource(), object, old, errors);
             }
         }
@@ -105,11 +95,6 @@ impl Attempt<'_> {
             let path = Path::new("metadata");
             metadata::kube_finalizers(errors, &path, &self.object["metadata"]);
         }
-    }
-
-    /// Returns whether the kind has checked the name of a new object by a rule of its own.
-    fn is_named_by_kind(&self, checks: &[Check]) -> bool {
-        checks.contains(&Check::Metadata) && self.call.resource().rules.name != NameRule::Any
     }
 
     /// Returns the kind's warnings about the object that the client sent.

@@ -10,6 +10,7 @@
 
 mod compare;
 mod due;
+mod trial;
 
 use std::{collections::BTreeMap, io::Read, sync::Arc, time::Duration};
 

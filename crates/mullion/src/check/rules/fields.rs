@@ -1,4 +1,4 @@
-//! Checks that objects have a kind that there is, and only fields that their kinds have: MUL080 to MUL082.
+//! Checks that objects have a kind that there is, and only fields and values that their kinds have: MUL080 to MUL083.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::Context;
 use crate::{
     check::{
         finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object,
-        table::Severity,
+        table::Severity, yaml::edit::Edit,
     },
     input,
 };
@@ -17,7 +17,11 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
         return;
     }
     match context.schemas.read(object) {
-        Reading::Read { unknown, misfits } => {
+        Reading::Read {
+            unknown,
+            misfits,
+            refused,
+        } => {
             for field in unknown {
                 let problem = Problem::UnknownField {
                     name: field.name,
@@ -37,8 +41,32 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                 };
                 found.add("MUL080", index, misfit.path, problem);
             }
+            for own in refused {
+                let problem = Problem::Refused {
+                    field: own.field,
+                    why: own.why,
+                    near: own.near,
+                    is_missing: own.is_missing,
+                };
+                found.add("MUL083", index, own.path, problem);
+            }
         }
         Reading::Nameless { lacks, near } => {
+            let misspelt = ["kind", "apiVersion"].into_iter();
+            let misspelt = misspelt.filter_map(|field| Some((field, object.misspelt(field)?)));
+            let misspelt: Vec<_> = misspelt.collect();
+            for (field, key) in &misspelt {
+                let problem = Problem::Misspelt {
+                    key: (*key).to_owned(),
+                    field,
+                };
+                let at = Path::of(&[key]);
+                let edit = Edit::Rename(at.clone(), (*field).to_owned());
+                found.add("MUL082", index, at, problem).safe([edit]);
+            }
+            if misspelt.iter().any(|(field, _)| *field == lacks) {
+                return;
+            }
             // A kind that Kubernetes does not have may be another program's: a `kind` alone is no sign of an object.
             let is_foreign = lacks == "apiVersion" && near.is_none();
             let problem = Problem::Nameless { lacks, near };

@@ -4,6 +4,8 @@ mod builds;
 mod config_maps;
 mod deprecated;
 mod fields;
+mod identity;
+mod instance_types;
 mod label_values;
 mod network;
 mod nodes;
@@ -164,6 +166,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         network::check_object(context, index, object, &mut found);
         nodes::check(context, index, object, &mut found);
         config_maps::check(context, index, object, &mut found);
+        instance_types::check(index, object, &mut found);
         fields::check(context, index, object, &mut found);
     }
     nodes::check_groups(context, &mut found);

@@ -1,6 +1,6 @@
 //! Checks node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075 and MUL077.
 
-use mullion_api::labels;
+use mullion_api::{ami::AmiFamily, eksctl, labels};
 use mullion_cloud::catalogue;
 use mullion_engine::images::System;
 use serde_json::{Map, Value, json};
@@ -8,20 +8,18 @@ use serde_json::{Map, Value, json};
 use super::{Context, builds, config_maps, label_values, resources, strings};
 use crate::check::{
     finding::Findings,
-    fleet::{Group, Source, family_of, requirement, system_of},
+    fleet::{self, Group, Source, family_of, requirement, system_of},
     path::Path,
     placement::list,
     problem::Problem,
+    schemas::place,
     subject::Object,
+    table::Severity,
     yaml::edit::Edit,
 };
 
 const RESERVE: f64 = 2.0 * 1_073_741_824.0;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-const GONE: [&str; 2] = [
-    "WindowsServer2004CoreContainer",
-    "WindowsServer20H2CoreContainer",
-];
 
 pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     match object.kind() {
@@ -39,6 +37,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                     );
                 }
             }
+            not_simulated(index, object, found);
         }
         "NodePool" if object.is("NodePool", "karpenter.sh") => {
             builds::object_forms(index, object, found);
@@ -186,15 +185,17 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
         }
     }
     let family = group["amiFamily"].as_str().unwrap_or_default();
-    if GONE.contains(&family) {
-        found.add(
-            "MUL073",
-            index,
-            at.key("amiFamily"),
-            Problem::GoneFamily {
-                family: family.to_owned(),
-            },
-        );
+    let read = match family {
+        // eksctl takes its default family.
+        "" => Ok(AmiFamily::AmazonLinux2023),
+        name => name.parse::<AmiFamily>(),
+    };
+    match read {
+        Err(refusal) => {
+            let problem = Problem::Family { refusal };
+            found.add("MUL073", index, at.key("amiFamily"), problem);
+        }
+        Ok(family) => unfit_types(index, at, group, family, found),
     }
     if !managed && family.starts_with("WindowsServer") && !group["kubeletExtraConfig"].is_null() {
         found.add(
@@ -203,6 +204,38 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
             at.key("kubeletExtraConfig"),
             Problem::KubeletConfig,
         );
+    }
+}
+
+/// Reports for what else `mullion up` refuses the file.
+fn not_simulated(index: usize, object: &Object, found: &mut Findings) {
+    /// eksctl's fields are a table of their own, which says more of unknown ones and of types ([`super::fields`]).
+    const UNKNOWN: &str = "unknown field";
+    let of_types = eksctl::fields::faults(&object.value).into_iter();
+    let of_types: Vec<_> = of_types.map(|fault| Path::of_eksctl(fault.path)).collect();
+    for mistake in eksctl::Cluster::mistakes(&object.value) {
+        let at = place(&object.value, &mistake.path);
+        let is_found = found
+            .0
+            .iter()
+            .any(|own| own.object == index && own.at == at);
+        let is_of_family = mistake.path.ends_with(".amiFamily");
+        if mistake.message == UNKNOWN || is_of_family || is_found || of_types.contains(&at) {
+            continue;
+        }
+        let problem = Problem::NotSimulated { mistake };
+        found.add("MUL073", index, at, problem).as_a(Severity::Warn);
+    }
+}
+
+/// Reports the instance types of a node group that cannot run its images.
+fn unfit_types(index: usize, at: &Path, group: &Value, family: AmiFamily, found: &mut Findings) {
+    for (at, name) in fleet::eksctl_types(group, at) {
+        // Types that the catalogue does not know may run it.
+        if catalogue::get(name).is_some_and(|known| !known.runs(family.os())) {
+            let name = name.to_owned();
+            found.add("MUL073", index, at, Problem::CannotRun { name, family });
+        }
     }
 }
 

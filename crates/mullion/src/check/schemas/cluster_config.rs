@@ -1,12 +1,9 @@
 //! Reads eksctl's ClusterConfig by the fields that eksctl has.
 
-use mullion_api::eksctl::fields::{self, FieldFaultKind, FieldStep};
+use mullion_api::eksctl::fields::{self, FieldFaultKind};
 
 use super::{Misfit, Reading, Refusal, UnknownField, group_of};
-use crate::check::{
-    path::{Path, Step},
-    subject::Object,
-};
+use crate::check::{path::Path, subject::Object};
 
 const GROUP: &str = "eksctl.io";
 const VERSION: &str = "eksctl.io/v1alpha5";
@@ -29,11 +26,7 @@ pub(super) fn read(object: &Object) -> Reading {
     }
     let (mut unknown, mut misfits) = (Vec::new(), Vec::new());
     for fault in fields::faults(&object.value) {
-        let steps = fault.path.into_iter().map(|step| match step {
-            FieldStep::Field(name) => Step::Key(name),
-            FieldStep::Item(index) => Step::Index(index),
-        });
-        let path = Path(steps.collect());
+        let path = Path::of_eksctl(fault.path);
         match fault.kind {
             FieldFaultKind::Unknown { near } => unknown.push(UnknownField {
                 name: path.to_string(),
@@ -47,5 +40,9 @@ pub(super) fn read(object: &Object) -> Reading {
             }),
         }
     }
-    Reading::Read { unknown, misfits }
+    Reading::Read {
+        unknown,
+        misfits,
+        refused: Vec::new(),
+    }
 }

@@ -20,7 +20,12 @@ const MOST: usize = 50;
 pub(super) struct Decoding {
     /// The problems that strict decoding reports, such as unknown fields.
     pub(super) problems: Vec<Problem>,
+    /// The values that the decoder refuses.
     pub(super) misfits: Vec<Misfit>,
+    /// The values of a custom resource that its validation refuses, with what their fields take.
+    pub(super) in_custom: Vec<(Path, &'static str)>,
+    /// The object without the values that the decoder refuses.
+    pub(super) rest: Value,
 }
 
 /// Decodes an object. Values of other types are left out where they would hide other problems.
@@ -33,46 +38,46 @@ pub(super) fn decode(schema: &Type, object: &Value) -> Decoding {
     }
     let (in_custom, others): (Vec<_>, Vec<_>) =
         walk.found.into_iter().partition(|own| own.is_in_custom);
-    let mut misfits: Vec<_> = in_custom.iter().map(|own| own.validated(object)).collect();
+    let in_custom = in_custom.into_iter().map(|own| (own.path, own.expected));
+    let mut decoding = Decoding {
+        problems: Vec::new(),
+        misfits: Vec::new(),
+        in_custom: in_custom.collect(),
+        rest: object.clone(),
+    };
     let error = match decoded {
         Ok(decoded) => {
-            return Decoding {
-                problems: decoded.problems,
-                misfits,
-            };
+            decoding.problems = decoded.problems;
+            return decoding;
         }
         Err(error) => error,
     };
-    let mut without = object.clone();
     for own in &others {
-        put(&mut without, &own.path, Value::Null);
+        put(&mut decoding.rest, &own.path, Value::Null);
     }
-    let before = misfits.len();
     for own in others {
-        let mut alone = without.clone();
+        let mut alone = decoding.rest.clone();
         let value = own.path.get(object).cloned().unwrap_or_default();
         put(&mut alone, &own.path, value);
         if let Err(error) = decode::value(schema, alone) {
-            misfits.push(Misfit {
+            decoding.misfits.push(Misfit {
                 path: own.path,
                 expected: Some(own.expected),
                 refusal: Refusal::Decoding(error.to_string()),
             });
         }
     }
-    let rest = decode::value(schema, without);
-    if misfits.len() == before || rest.is_err() {
+    let rest = decode::value(schema, decoding.rest.clone());
+    if decoding.misfits.is_empty() || rest.is_err() {
         let error = rest.as_ref().err().unwrap_or(&error);
-        misfits.push(Misfit {
+        decoding.misfits.push(Misfit {
             path: Path::default(),
             expected: None,
             refusal: Refusal::Decoding(error.to_string()),
         });
     }
-    Decoding {
-        problems: rest.map(|rest| rest.problems).unwrap_or_default(),
-        misfits,
-    }
+    decoding.problems = rest.map(|rest| rest.problems).unwrap_or_default();
+    decoding
 }
 
 /// Replaces the value at a path, which is there.
@@ -90,33 +95,8 @@ fn put(object: &mut Value, path: &Path, value: Value) {
 struct Candidate {
     path: Path,
     expected: &'static str,
-    /// JSON's name of the type.
-    json: &'static str,
     /// Whether the type is one of a custom resource's schema.
     is_in_custom: bool,
-}
-
-impl Candidate {
-    /// Returns the misfit that the validation of custom resources reports (k8s.io/kube-openapi/pkg/validation).
-    fn validated(&self, object: &Value) -> Misfit {
-        let found = match self.path.get(object).unwrap_or(&Value::Null) {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-            Value::Number(number) if number.is_f64() => "number",
-            Value::Number(_) => "integer",
-        };
-        let (path, wanted) = (&self.path, self.json);
-        Misfit {
-            expected: Some(self.expected),
-            refusal: Refusal::Validation(format!(
-                "{path}: Invalid value: {found:?}: {path} in body must be of type {wanted}: {found:?}"
-            )),
-            path: path.clone(),
-        }
-    }
 }
 
 /// A walk over an object beside its type.
@@ -159,9 +139,9 @@ impl Walk {
                 }
             }
             (Node::Struct(fields), _) if fields.any => {}
-            (Node::Struct(_), _) => self.found("a map of fields", "object"),
-            (Node::Map { .. }, _) => self.found("a map", "object"),
-            (Node::List(_), _) => self.found("a list", "array"),
+            (Node::Struct(_), _) => self.found("a map of fields"),
+            (Node::Map { .. }, _) => self.found("a map"),
+            (Node::List(_), _) => self.found("a list"),
             (Node::Scalar(scalar), value) => self.scalar(*scalar, kind, value),
         }
     }
@@ -170,16 +150,14 @@ impl Walk {
         // A custom resource may have 3.0 where its schema says integer.
         let is_integer = value.is_i64() || value.is_u64();
         let is_whole = is_integer || value.as_f64().is_some_and(is_json_integer);
-        let (is_fit, expected, json) = match scalar {
-            Scalar::String => (value.is_string(), "a text", "string"),
-            Scalar::Bool => (value.is_boolean(), "true or false", "boolean"),
-            Scalar::Double => (value.is_number(), "a number", "number"),
-            Scalar::Int64 if self.is_in_custom => (is_whole, "a whole number", "integer"),
-            Scalar::IntOrString if self.is_in_custom => (
-                is_whole || value.is_string(),
-                "a whole number or a text",
-                "integer,string",
-            ),
+        let (is_fit, expected) = match scalar {
+            Scalar::String => (value.is_string(), "a text"),
+            Scalar::Bool => (value.is_boolean(), "true or false"),
+            Scalar::Double => (value.is_number(), "a number"),
+            Scalar::Int64 if self.is_in_custom => (is_whole, "a whole number"),
+            Scalar::IntOrString if self.is_in_custom => {
+                (is_whole || value.is_string(), "a whole number or a text")
+            }
             _ => {
                 // The types that only built-in kinds have are left to the decoder.
                 let expected = match scalar {
@@ -191,11 +169,11 @@ impl Walk {
                     _ => "a value of its type",
                 };
                 let is_fit = decode::value(kind, value.clone()).is_ok();
-                (is_fit, expected, "")
+                (is_fit, expected)
             }
         };
         if !is_fit {
-            self.found(expected, json);
+            self.found(expected);
         }
     }
 
@@ -205,11 +183,10 @@ impl Walk {
         self.path.0.pop();
     }
 
-    fn found(&mut self, expected: &'static str, json: &'static str) {
+    fn found(&mut self, expected: &'static str) {
         self.found.push(Candidate {
             path: self.path.clone(),
             expected,
-            json,
             is_in_custom: self.is_in_custom,
         });
     }

@@ -1,21 +1,28 @@
 //! Reads objects by the schemas of their kinds, as an API server reads them: which fields a kind does not have, and which kinds there are.
 //!
 //! Built-in kinds are those of Kubernetes 1.36. Custom resources are known by the definitions that this program carries and by those among
-//! the checked objects. [`misfits`] finds values of another type, [`unknown`] where an unknown field stands; eksctl's ClusterConfig has a table
-//! of its own ([`cluster_config`]).
+//! the checked objects. [`misfits`] finds values of another type, [`refusals`] what else the API server's validation refuses, [`unknown`] where
+//! an unknown field stands; eksctl's ClusterConfig has a table of its own ([`cluster_config`]).
 
 mod cluster_config;
 mod misfits;
+mod reading;
+mod refusals;
+#[cfg(test)]
+mod tests;
 mod unknown;
 
 use std::sync::LazyLock;
 
 use mullion_api::crds;
+use mullion_apiserver::trial::Trial;
 use mullion_kinds::schema::{Type, decode::Problem, structural::Schema};
 use serde_json::Value;
 
-use self::{misfits::Decoding, unknown::unknown_field};
-use super::{path::Path, subject::Object};
+use self::unknown::unknown_field;
+use super::subject::Object;
+pub(super) use reading::{Misfit, Reading, Refusal, Refused, UnknownField, UnknownKind};
+pub(super) use unknown::place;
 
 /// The groups without a dot, which are Kubernetes' own: it has all their versions.
 const OWN_GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "extensions", "policy"];
@@ -39,10 +46,21 @@ const USUAL: [&str; 12] = [
     "admissionregistration.k8s.io/v1",
 ];
 /// The definitions that this program carries.
-static CARRIED: LazyLock<Vec<Definition>> = LazyLock::new(|| {
+static CARRIED: LazyLock<Vec<Definition>> =
+    LazyLock::new(|| MANIFESTS.iter().flat_map(definitions).collect());
+/// The manifests of these definitions.
+static MANIFESTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let manifests = crds::MANIFESTS.iter();
-    let read = manifests.filter_map(|(_, text)| serde_saphyr::from_str::<Value>(text).ok());
-    read.flat_map(|manifest| definitions(&manifest)).collect()
+    let read = manifests.filter_map(|(_, text)| serde_saphyr::from_str(text).ok());
+    read.collect()
+});
+/// The API server's validation of the built-in kinds and of these definitions.
+static TRIAL: LazyLock<Trial> = LazyLock::new(|| {
+    let mut trial = Trial::of_builtins();
+    for definition in MANIFESTS.iter() {
+        trial.define(definition);
+    }
+    trial
 });
 
 /// A version of a custom resource.
@@ -57,97 +75,8 @@ struct Definition {
 /// The schemas by which objects are read.
 pub(super) struct Schemas {
     own: Vec<Definition>,
-}
-
-/// What the schema of its kind says of an object.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reading {
-    /// The object was read, with these faults.
-    Read {
-        /// The fields that the kind does not have.
-        unknown: Vec<UnknownField>,
-        /// The values that are of another type than their fields.
-        misfits: Vec<Misfit>,
-    },
-    /// The object has no kind, or no apiVersion.
-    Nameless {
-        /// The field that lacks: `kind` or `apiVersion`.
-        lacks: &'static str,
-        /// The API version in which the kind is.
-        near: Option<&'static str>,
-    },
-    /// Kubernetes has the API version, or would have it, but not the kind. `near` is what may have been meant.
-    NoSuchKind { near: Option<String> },
-    /// Nothing is known of the kind, or of this version of the kind.
-    Unknown { is_other_version: bool },
-}
-
-impl Reading {
-    /// Returns the reading of an object without faults.
-    fn faultless() -> Self {
-        Reading::Read {
-            unknown: Vec::new(),
-            misfits: Vec::new(),
-        }
-    }
-}
-
-/// A field that a kind does not have.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct UnknownField {
-    /// The field as API servers name it, as in `spec.containers[0].imag`.
-    pub(super) name: String,
-    pub(super) path: Path,
-    /// The field that may have been meant.
-    pub(super) near: Option<String>,
-}
-
-/// A value of another type than its field.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Misfit {
-    /// The place of the value; the object as a whole where the value is not found.
-    pub(super) path: Path,
-    /// What the field takes, such as `a whole number`; `None` if that is not known.
-    pub(super) expected: Option<&'static str>,
-    pub(super) refusal: Refusal,
-}
-
-/// Who refuses a value, and in which words.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Refusal {
-    /// The API server refuses to decode the object, with this error.
-    Decoding(String),
-    /// The API server refuses the value of a custom resource, with this error.
-    Validation(String),
-    /// eksctl refuses the file.
-    Eksctl,
-}
-
-/// The objects of a kind that nothing is known of.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct UnknownKind {
-    pub(super) api_version: String,
-    pub(super) kind: String,
-    /// Whether another version of the kind is known.
-    pub(super) is_other_version: bool,
-    /// The number of objects.
-    pub(super) objects: usize,
-}
-
-impl UnknownKind {
-    /// Returns the remark that nothing of the objects was checked.
-    pub(super) fn remark(&self) -> String {
-        let UnknownKind {
-            api_version, kind, ..
-        } = self;
-        if self.is_other_version {
-            format!("the fields of {kind} are not checked: its version {api_version} is not known")
-        } else {
-            format!(
-                "nothing of {kind} ({api_version}) is checked: the kind is not known, unless its CustomResourceDefinition is checked with it"
-            )
-        }
-    }
+    /// The API server's validation of the kinds.
+    trial: Trial,
 }
 
 impl Schemas {
@@ -156,8 +85,14 @@ impl Schemas {
         let own = objects
             .iter()
             .filter(|object| object.is("CustomResourceDefinition", "apiextensions.k8s.io"));
+        let own: Vec<_> = own.map(|object| &object.value).collect();
+        let mut trial = TRIAL.clone();
+        for definition in &own {
+            trial.define(definition);
+        }
         Schemas {
-            own: own.flat_map(|object| definitions(&object.value)).collect(),
+            own: own.into_iter().flat_map(definitions).collect(),
+            trial,
         }
     }
 
@@ -174,11 +109,20 @@ impl Schemas {
         let Some(schema) = schema else {
             return Reading::faultless();
         };
-        let Decoding { problems, misfits } = misfits::decode(&schema, &object.value);
-        let unknown = problems.iter().filter_map(|problem| match problem {
-            Problem::Unknown(name) => Some(name),
-            _ => None,
-        });
+        let mut decoding = misfits::decode(&schema, &object.value);
+        let (in_custom, mut refused) = refusals::errors(&self.trial, &object.value, &decoding);
+        if object.is_incomplete() {
+            refused.clear();
+        }
+        let mut misfits = std::mem::take(&mut decoding.misfits);
+        misfits.extend(in_custom);
+        let unknown = decoding
+            .problems
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::Unknown(name) => Some(name),
+                _ => None,
+            });
         // Fields that begin with a dollar sign are directives of patches.
         let is_directive = |name: &&String| {
             let last = name.rsplit('.').next();
@@ -186,9 +130,13 @@ impl Schemas {
         };
         let unknown = unknown.filter(|name| !is_directive(name));
         let unknown = unknown.map(|name| unknown_field(&schema, &object.value, name));
+        let unknown: Vec<_> = unknown.collect();
+        // A field that lacks because it is misspelt is said once.
+        refused.retain(|own| !own.is_missing || !unknown.iter().any(|field| field.is_for(own)));
         Reading::Read {
-            unknown: unknown.collect(),
+            unknown,
             misfits,
+            refused,
         }
     }
 
@@ -286,265 +234,4 @@ fn definitions(manifest: &Value) -> Vec<Definition> {
         }
     });
     read.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn object(value: Value) -> Object {
-        Object {
-            value,
-            text: 0,
-            document: 0,
-            root: Path::default(),
-        }
-    }
-
-    fn read(value: Value) -> Reading {
-        Schemas::of(&[]).read(&object(value))
-    }
-
-    fn fields(reading: Reading) -> Vec<(String, String, Option<String>)> {
-        match reading {
-            Reading::Read { unknown, .. } => unknown
-                .into_iter()
-                .map(|own| (own.name, own.path.to_string(), own.near))
-                .collect(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_field_that_a_kind_does_not_have_is_found_where_it_stands() {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "annotation": {}},
-            "spec": {
-                "nodeSelectr": {}, "containers": [{"name": "a"}, {"name": "b", "imag": "x"}],
-                "volumes": [{"name": "v", "$patch": "delete"}],
-            },
-        });
-        let near = |name: &str| Some(name.to_owned());
-        let mut found = fields(read(pod));
-        found.sort();
-        assert_eq!(
-            found,
-            [
-                (
-                    "metadata.annotation",
-                    "metadata.annotation",
-                    near("annotations")
-                ),
-                (
-                    "spec.containers[1].imag",
-                    "spec.containers[1].imag",
-                    near("image")
-                ),
-                ("spec.nodeSelectr", "spec.nodeSelectr", near("nodeSelector")),
-            ]
-            .map(|(name, path, near)| (name.to_owned(), path.to_owned(), near))
-        );
-    }
-
-    #[test]
-    fn custom_resources_are_known_by_their_definitions() {
-        let pool = |spec: Value| json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a"}, "spec": spec});
-        let found = fields(read(pool(json!({"wieght": 1}))));
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(
-            (&*found[0].0, found[0].2.as_deref()),
-            ("spec.wieght", Some("weight"))
-        );
-        let widget = || {
-            object(json!({"apiVersion": "example.com/v1", "kind": "Widget", "spec": {"sise": 1}}))
-        };
-        let definition = object(json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "widgets.example.com"},
-            "spec": {"group": "example.com", "names": {"kind": "Widget"}, "versions": [{"name": "v1", "schema": {"openAPIV3Schema": {
-                "type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}},
-            }}}]},
-        }));
-        let unknown = Schemas::of(&[]).unknown([&widget(), &widget()].into_iter());
-        assert_eq!((unknown.len(), unknown[0].objects), (1, 2));
-        assert!(!unknown[0].is_other_version);
-        let schemas = Schemas::of(&[definition]);
-        assert_eq!(schemas.unknown([&widget()].into_iter()), []);
-        assert_eq!(fields(schemas.read(&widget()))[0].0, "spec.sise");
-    }
-
-    #[test]
-    fn a_kind_that_kubernetes_does_not_have_names_what_may_be_meant() {
-        let near = |api_version: &str, kind: &str| match read(
-            json!({"apiVersion": api_version, "kind": kind}),
-        ) {
-            Reading::NoSuchKind { near } => near.unwrap_or_default(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(
-            near("apps/v1", "Deploymnet"),
-            "the nearest kind is Deployment"
-        );
-        assert_eq!(near("v1", "Deployment"), "Deployment is in apps/v1");
-        assert_eq!(near("v1", "PodSpec"), "");
-        assert_eq!(near("apps/v7", "Widget"), "");
-        let beta = read(json!({"apiVersion": "karpenter.sh/v1beta1", "kind": "NodePool"}));
-        assert_eq!(
-            beta,
-            Reading::Unknown {
-                is_other_version: true
-            }
-        );
-        let file =
-            read(json!({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}));
-        assert_eq!(file, Reading::faultless());
-    }
-
-    /// Returns the misfits of an object as place, what the field takes, and the words of who refuses the value.
-    fn misfits(value: Value) -> Vec<(String, &'static str, String)> {
-        let Reading::Read { misfits, .. } = read(value) else {
-            panic!("nothing was read");
-        };
-        let shown = misfits.into_iter().map(|own| {
-            let words = match own.refusal {
-                Refusal::Decoding(words) | Refusal::Validation(words) => words,
-                Refusal::Eksctl => "eksctl".to_owned(),
-            };
-            (
-                own.path.to_string(),
-                own.expected.unwrap_or_default(),
-                words,
-            )
-        });
-        shown.collect()
-    }
-
-    #[test]
-    fn a_value_of_another_type_is_refused_in_the_servers_words() {
-        let found = misfits(
-            json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": "3"}}),
-        );
-        let [(path, expected, why)] = found.as_slice() else {
-            panic!("{found:?}");
-        };
-        assert_eq!(
-            (path.as_str(), *expected),
-            ("spec.replicas", "a whole number")
-        );
-        assert!(
-            why.starts_with("json: cannot unmarshal string into Go struct field"),
-            "{why}"
-        );
-    }
-
-    #[test]
-    fn values_of_other_types_hide_neither_each_other_nor_unknown_fields() {
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": {"a": 1}},
-            "spec": {
-                "replica": 3, "replicas": "3",
-                "template": {"spec": {"containers": [
-                    {"name": 1, "imag": "x"}, {"name": 2, "resources": {"limits": {"memory": "1Gib"}}}, "text",
-                ]}},
-            },
-        });
-        let found = misfits(deployment.clone());
-        let mut places: Vec<_> = found.iter().map(|(path, ..)| path.as_str()).collect();
-        places.sort_unstable();
-        assert_eq!(
-            places,
-            [
-                "metadata.labels.a",
-                "spec.replicas",
-                "spec.template.spec.containers[0].name",
-                "spec.template.spec.containers[1].name",
-                "spec.template.spec.containers[1].resources.limits.memory",
-                "spec.template.spec.containers[2]",
-            ]
-        );
-        let mut unknown = fields(read(deployment));
-        unknown.sort();
-        let unknown: Vec<_> = unknown.iter().map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(
-            unknown,
-            ["spec.replica", "spec.template.spec.containers[0].imag"]
-        );
-    }
-
-    #[test]
-    fn a_value_of_another_type_in_a_custom_resource_is_found_too() {
-        let pool = json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": 7},
-            "spec": {
-                "weight": "10", "limits": {"cpu": 8, "memory": "1Gi"},
-                "template": {"spec": {"requirements": [{"key": "a", "operator": "In", "values": "b"}]}},
-            },
-        });
-        let mut found = misfits(pool);
-        found.sort();
-        let found: Vec<_> = found
-            .iter()
-            .map(|(path, expected, why)| (path.as_str(), *expected, why.as_str()))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (
-                    "metadata.name",
-                    "a text",
-                    "json: cannot unmarshal number into Go struct field ObjectMeta.name of type string"
-                ),
-                (
-                    "spec.template.spec.requirements[0].values",
-                    "a list",
-                    r#"spec.template.spec.requirements[0].values: Invalid value: "string": spec.template.spec.requirements[0].values in body must be of type array: "string""#
-                ),
-                (
-                    "spec.weight",
-                    "a whole number",
-                    r#"spec.weight: Invalid value: "string": spec.weight in body must be of type integer: "string""#
-                ),
-            ]
-        );
-    }
-
-    #[test]
-    fn an_object_without_a_kind_or_an_api_version_says_which_and_what_may_be_meant() {
-        let lacks = |value: Value| match read(value) {
-            Reading::Nameless { lacks, near } => (lacks, near),
-            other => panic!("{other:?}"),
-        };
-        let deployment = json!({"kind": "Deployment", "metadata": {"name": "web"}});
-        assert_eq!(lacks(deployment), ("apiVersion", Some("apps/v1")));
-        assert_eq!(lacks(json!({"kind": "Widget"})), ("apiVersion", None));
-        assert_eq!(lacks(json!({"apiVersion": "v1"})), ("kind", None));
-    }
-
-    #[test]
-    fn a_file_of_eksctl_is_read_by_the_fields_of_eksctl() {
-        let config = |value: Value| json!({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "nodeGroups": [value]});
-        let found = fields(read(config(json!({"name": "a", "desiredCapcity": 3}))));
-        let near = Some("desiredCapacity".to_owned());
-        let name = "nodeGroups[0].desiredCapcity".to_owned();
-        assert_eq!(found, [(name.clone(), name, near)]);
-        let found = misfits(config(json!({"name": "a", "minSize": "3"})));
-        assert_eq!(
-            found,
-            [(
-                "nodeGroups[0].minSize".to_owned(),
-                "a whole number",
-                "eksctl".to_owned()
-            )]
-        );
-        let near = |api_version: &str, kind: &str| match read(
-            json!({"apiVersion": api_version, "kind": kind}),
-        ) {
-            Reading::NoSuchKind { near } => near,
-            other => panic!("{other:?}"),
-        };
-        let meant = Some("eksctl reads ClusterConfig in eksctl.io/v1alpha5".to_owned());
-        assert_eq!(near("eksctl.io/v1alpha5", "ClusterConfg"), meant);
-        assert_eq!(near("eksctl.io/v1alpha4", "ClusterConfig"), meant);
-    }
 }

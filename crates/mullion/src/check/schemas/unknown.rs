@@ -27,19 +27,37 @@ pub(super) fn unknown_field(schema: &Type, object: &Value, name: &str) -> Unknow
     }
 }
 
+/// Returns the path of a field by the name that API servers give to it, or of the innermost field around it that the object has.
+pub(in crate::check) fn place(object: &Value, name: &str) -> Path {
+    let mut rest = name;
+    loop {
+        let mut steps = Vec::new();
+        if find(rest, object, &mut steps) {
+            return Path(steps);
+        }
+        match rest.rfind(['.', '[']) {
+            Some(end) => rest = &rest[..end],
+            None => return Path::default(),
+        }
+    }
+}
+
 /// Finds the steps of a field in an object by the field's name, as in `spec.containers[0].imag`. Keys may have dots too, so each key that the
 /// name may begin with is tried.
 fn find(rest: &str, value: &Value, steps: &mut Vec<Step>) -> bool {
     if rest.is_empty() {
         return true;
     }
-    if let Some((index, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        let item = index.parse::<usize>().ok();
-        let item = item.and_then(|index| Some((index, value.get(index)?)));
-        let Some((index, item)) = item else {
+    if let Some((inside, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        // A key of a map may stand in brackets too.
+        let (step, item) = match inside.parse::<usize>() {
+            Ok(index) if value.is_array() => (Step::Index(index), value.get(index)),
+            _ => (Step::Key(inside.to_owned()), value.get(inside)),
+        };
+        let Some(item) = item else {
             return false;
         };
-        steps.push(Step::Index(index));
+        steps.push(step);
         let found = find(after.strip_prefix('.').unwrap_or(after), item, steps);
         if !found {
             steps.pop();
@@ -106,5 +124,16 @@ mod tests {
         let mut none = Vec::new();
         assert!(!find("a.b.c", &object, &mut none));
         assert_eq!(none, []);
+    }
+
+    #[test]
+    fn a_field_that_is_not_there_stands_in_the_innermost_one_around_it() {
+        let object = json!({"spec": {"labels": {"a.b/c": "?"}, "items": [{"x": 1}]}});
+        let at = |name: &str| place(&object, name).to_string();
+        assert_eq!(at("spec.labels[a.b/c]"), "spec.labels[a.b/c]");
+        assert_eq!(at("spec.items[0].y.z"), "spec.items[0]");
+        assert_eq!(at("spec.items[1]"), "spec.items");
+        assert_eq!(at("metadata.name"), "");
+        assert_eq!(at("<nil>"), "");
     }
 }

@@ -2,6 +2,7 @@
 //! rest of the text.
 
 pub(crate) mod edit;
+mod editor;
 mod render;
 pub(super) mod tree;
 

@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     check::fleet,
-    why::unready::{self, message},
+    why::{
+        pools,
+        unready::{self, message},
+    },
 };
 
 /// Checks DOC24: NodePools and EC2NodeClasses are ready.
@@ -47,6 +50,12 @@ pub(in super::super) fn ready(snapshot: &Snapshot) -> Result<Findings, Unknown> 
             .any(|class| class_of(pool) == name_of(class) && has_class_alone(pool));
         if !of_faulty {
             check_pool(pool, classes, &mut found);
+        }
+    }
+    // The account that this version can ask is a simulated one, whose instance types are those of the catalogue.
+    if snapshot.account.instances.is_ok() {
+        for pool in pools.iter().filter(|pool| !is_going(pool)) {
+            check_types(pool, &mut found);
         }
     }
     Ok(found)
@@ -142,6 +151,19 @@ fn check_pool(value: &Value, classes: &[Value], found: &mut Findings) {
     } else {
         problem.advise("mend what the conditions of the pool say:");
         problem.command(format!("kubectl describe nodepools.karpenter.sh {name}"));
+    }
+}
+
+/// Reports a pool that names instance types none of which the account has. Such a pool is ready and buys nothing.
+fn check_types(value: &Value, found: &mut Findings) {
+    let Ok(pool) = serde_json::from_value::<NodePool>(value.clone()) else {
+        return;
+    };
+    if let Some(why) = pools::unlisted(&pool.spec.template.spec.requirements) {
+        let name = name_of(value);
+        let problem = found.warn(format!("NodePool {name} buys nothing: {why}"));
+        problem.advise("name instance types that there are in spec.template.spec.requirements:");
+        problem.command(format!("kubectl edit nodepools.karpenter.sh {name}"));
     }
 }
 

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "parts that know the vocabulary alone",
         &["connections", "crd", "flows", "metrics", "object"],
     ),
+    ("judging objects without a server", &["trial"]),
     (
         "identity and what the program provides",
         &["auth", "provided"],

@@ -158,6 +158,22 @@ fn a_pool_whose_class_is_not_ready_says_what_the_class_says() {
 }
 
 #[test]
+fn a_pool_whose_instance_types_do_not_exist_says_so_first() {
+    let ready = json!([condition("Ready", "True", "")]);
+    let mut pool = pool(ready.clone());
+    let requirement = &mut pool["spec"]["template"]["spec"]["requirements"][0];
+    requirement["values"] = json!(["m5.lrge"]);
+    let (text, code, json) = asked("nodepool", "linux", json!([pool, class(ready)]));
+    let why = "no instance type m5.lrge is in the catalogue (nearest: m5.large), and no other is allowed by the requirement node.kubernetes.io/instance-type";
+    assert_eq!(code, Some(1));
+    assert!(
+        text.starts_with(&format!("NodePool linux buys nothing: {why}.\n")),
+        "{text}"
+    );
+    assert_eq!(json["buysNothing"], why);
+}
+
+#[test]
 fn a_node_that_is_being_removed_names_the_pods_and_budgets_that_hold_it() {
     let mut going = node("n0");
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");

@@ -1,0 +1,120 @@
+//! What reading an object by the schema of its kind says.
+
+use crate::check::path::Path;
+
+/// What the schema of its kind says of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) enum Reading {
+    /// The object was read, with these faults.
+    Read {
+        /// The fields that the kind does not have.
+        unknown: Vec<UnknownField>,
+        /// The values that are of another type than their fields.
+        misfits: Vec<Misfit>,
+        /// What else the API server refuses.
+        refused: Vec<Refused>,
+    },
+    /// The object has no kind, or no apiVersion.
+    Nameless {
+        /// The field that lacks: `kind` or `apiVersion`.
+        lacks: &'static str,
+        /// The API version in which the kind is.
+        near: Option<&'static str>,
+    },
+    /// Kubernetes has the API version, or would have it, but not the kind. `near` is what may have been meant.
+    NoSuchKind { near: Option<String> },
+    /// Nothing is known of the kind, or of this version of the kind.
+    Unknown { is_other_version: bool },
+}
+
+impl Reading {
+    /// Returns the reading of an object without faults.
+    pub(super) fn faultless() -> Self {
+        Reading::Read {
+            unknown: Vec::new(),
+            misfits: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+/// A field that a kind does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) struct UnknownField {
+    /// The field as API servers name it, as in `spec.containers[0].imag`.
+    pub(in crate::check) name: String,
+    pub(in crate::check) path: Path,
+    /// The field that may have been meant.
+    pub(in crate::check) near: Option<String>,
+}
+
+impl UnknownField {
+    /// Returns whether the field that may have been meant is the one that lacks.
+    pub(super) fn is_for(&self, lacking: &Refused) -> bool {
+        let around = self.path.0.split_last().map(|(_, around)| around);
+        let name = lacking.field.rsplit('.').next();
+        self.near.as_deref() == name && around == Some(lacking.path.0.as_slice())
+    }
+}
+
+/// A value of another type than its field.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) struct Misfit {
+    /// The place of the value; the object as a whole where the value is not found.
+    pub(in crate::check) path: Path,
+    /// What the field takes, such as `a whole number`; `None` if that is not known.
+    pub(in crate::check) expected: Option<&'static str>,
+    pub(in crate::check) refusal: Refusal,
+}
+
+/// Who refuses a value, and in which words.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) enum Refusal {
+    /// The API server refuses to decode the object, with this error.
+    Decoding(String),
+    /// The API server refuses the value of a custom resource, with this error.
+    Validation(String),
+    /// eksctl refuses the file.
+    Eksctl,
+}
+
+/// A value that the API server refuses, or a field that it requires.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) struct Refused {
+    /// The place of the field, or of the innermost field around it that the object has.
+    pub(in crate::check) path: Path,
+    /// The field as the API server names it.
+    pub(in crate::check) field: String,
+    /// The API server's message without the field.
+    pub(in crate::check) why: String,
+    /// The allowed value that may have been meant.
+    pub(in crate::check) near: Option<String>,
+    pub(in crate::check) is_missing: bool,
+}
+
+/// The objects of a kind that nothing is known of.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) struct UnknownKind {
+    pub(in crate::check) api_version: String,
+    pub(in crate::check) kind: String,
+    /// Whether another version of the kind is known.
+    pub(in crate::check) is_other_version: bool,
+    /// The number of objects.
+    pub(in crate::check) objects: usize,
+}
+
+impl UnknownKind {
+    /// Returns the remark that nothing of the objects was checked.
+    pub(in crate::check) fn remark(&self) -> String {
+        let UnknownKind {
+            api_version, kind, ..
+        } = self;
+        if self.is_other_version {
+            format!("the fields of {kind} are not checked: its version {api_version} is not known")
+        } else {
+            format!(
+                "nothing of {kind} ({api_version}) is checked: the kind is not known, unless its CustomResourceDefinition is checked with it"
+            )
+        }
+    }
+}

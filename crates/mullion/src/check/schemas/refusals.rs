@@ -1,0 +1,68 @@
+//! Asks the validation of the API server about an object, and sorts its errors: values of a wrong type, and values that are not allowed.
+
+use mullion_apiserver::trial::Trial;
+use mullion_engine::remedy::distance;
+use mullion_kube_text::field::{BadValue, ErrorType, FieldError};
+use serde_json::Value;
+
+use super::{Misfit, Refusal, Refused, misfits::Decoding, unknown::place};
+
+/// The beginning of texts for which another program puts a value before the object is applied, as envsubst does.
+const PLACEHOLDER: &str = "${";
+/// The error that stands for rules that were not run, because of the other errors.
+const NOT_RUN: &str = "some validation rules were not checked";
+/// The largest edit distance at which one of the allowed values is suggested.
+const NEAR: usize = 2;
+
+/// Returns the values of a wrong type in a custom resource, and what else the API server refuses of the object.
+pub(super) fn errors(
+    trial: &Trial,
+    object: &Value,
+    decoding: &Decoding,
+) -> (Vec<Misfit>, Vec<Refused>) {
+    let errors = trial.errors(&decoding.rest, jiff::Timestamp::now());
+    let (mut misfits, mut refused) = (Vec::new(), Vec::new());
+    for error in errors.unwrap_or_default() {
+        let path = place(object, &error.field);
+        let why = error.body();
+        if error.error_type == ErrorType::TypeInvalid
+            && let Some((_, expected)) = decoding.in_custom.iter().find(|(own, _)| *own == path)
+        {
+            misfits.push(Misfit {
+                path,
+                expected: Some(expected),
+                refusal: Refusal::Validation(format!("{}: {why}", error.field)),
+            });
+            continue;
+        }
+        // The value is left out for the decoder's sake, so its absence is no error.
+        let is_left_out = (decoding.misfits.iter()).any(|own| own.path.0.starts_with(&path.0));
+        let is_filled_in_later = error.field.contains(PLACEHOLDER) || why.contains(PLACEHOLDER);
+        if is_left_out || is_filled_in_later || error.detail.starts_with(NOT_RUN) {
+            continue;
+        }
+        refused.push(Refused {
+            near: near(&error),
+            is_missing: error.error_type == ErrorType::Required,
+            path,
+            field: error.field,
+            why,
+        });
+    }
+    (misfits, refused)
+}
+
+/// Returns the allowed value that is most like the one that is refused.
+fn near(error: &FieldError) -> Option<String> {
+    let value = match (error.error_type, &error.bad_value) {
+        (ErrorType::NotSupported, Some(BadValue::Json(Value::String(value)))) => value.as_str(),
+        (ErrorType::NotSupported, Some(BadValue::Text(value))) => value.trim_matches('"'),
+        _ => return None,
+    };
+    let wanted = value.to_lowercase();
+    // Allowed values stand in quotes, with commas between.
+    let allowed = error.detail.split('"').skip(1).step_by(2);
+    let near = allowed.map(|own| (distance(&wanted, &own.to_lowercase()), own));
+    let (letters, own) = near.min()?;
+    (letters <= NEAR && letters < value.chars().count()).then(|| own.to_owned())
+}
