@@ -30,6 +30,7 @@ mod pod_facts;
 pub(crate) mod pod_owner;
 pub(crate) mod pools;
 mod readiness;
+pub(crate) mod refused;
 pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod start;
