@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::readiness::{Gate, Readiness, Unready};
+use crate::input::list;
 
 /// The number of events that are kept, the last ones.
 const MOST_EVENTS: usize = 3;
@@ -116,11 +117,6 @@ fn is_false(value: &bool) -> bool {
 /// Returns a text, which is empty if the value is none.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-/// Returns the items of a list; none if the value is no list.
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 /// Returns the namespace and the name of the pod that an Event warns about, and the warning; `None` for other Events. Warnings about a single

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 
 use k8s_openapi::api::core::v1::PodSpec;
-use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set};
+use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set, job};
 use serde_json::{Map, Value, json};
 
 use super::pod_owner::PodOwner;
@@ -149,9 +149,9 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
 /// Returns how many pods a workload has at a time.
 fn replicas(kind: &str, object: &Value) -> u64 {
     let of_job = |spec: &Value| {
-        // A Job never runs more pods than it still has completions to reach.
-        let most = spec["completions"].as_u64().unwrap_or(u64::MAX);
-        spec["parallelism"].as_u64().unwrap_or(1).min(most)
+        let parallelism = spec["parallelism"].as_i64().unwrap_or(1);
+        let wanted = job::wanted_active(parallelism, spec["completions"].as_i64(), 0, 0);
+        u64::try_from(wanted).unwrap_or(0)
     };
     let spec = &object["spec"];
     match kind {
