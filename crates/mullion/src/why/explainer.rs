@@ -1,11 +1,12 @@
 //! Explains pods of one state: asks the engine about each, plans for all pending ones, and searches the smallest changes that help.
 
-use mullion_api::labels;
+mod wrong_node;
+
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
     images::{ImageTable, Runs},
     model::{PodSpec, PodTemplate, label},
-    remedy::{Change, ChangedPlace, Facts, Remedy},
+    remedy::{ChangedPlace, Facts, Remedy},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,7 +16,6 @@ use super::{
     daemon::{self, Daemon},
     explanation::{ChangeSet, Explanation, Unserved},
     groups::{Group, grouped},
-    images::WrongNode,
     outlook::{Costs, Outlook, PoolReason, Purchase, costs, outlook, purchase},
     pools::Pools,
 };
@@ -207,86 +207,6 @@ impl<'a> Explainer<'a> {
             None => {}
         }
         Ok(explanation)
-    }
-
-    /// Completes the advice to a bound pod whose node is the wrong one: asks what else it needs to be scheduled once it asks for the right
-    /// nodes, or why it gets no place even then. Pods of DaemonSets are tied to their nodes, so nothing is added for them.
-    ///
-    /// # Errors
-    /// A pod or a pool has an impossible amount of a resource, such as a negative one.
-    pub(super) fn complete(
-        &mut self,
-        wrong: WrongNode,
-        pod: &PodSpec,
-    ) -> Result<WrongNode, ModelError> {
-        let owner = pod.template.owner.as_ref();
-        if owner.is_some_and(|owner| owner.kind == "DaemonSet") || self.unserved(pod).is_some() {
-            return Ok(wrong);
-        }
-        let checkpoint = self.cluster.checkpoint();
-        // This fails if the pod's node is not in the state; the pod is not in the cluster then.
-        let _ = self.cluster.remove_pod(&pod.key());
-        let completed = self.complete_without(wrong, pod);
-        self.cluster.rollback(checkpoint);
-        completed
-    }
-
-    /// Completes the advice while the pod is not in the cluster.
-    fn complete_without(
-        &mut self,
-        mut wrong: WrongNode,
-        pod: &PodSpec,
-    ) -> Result<WrongNode, ModelError> {
-        let mut pod = PodSpec {
-            node_name: None,
-            nominated_node_name: None,
-            ..pod.clone()
-        };
-        if let Some(Change::Select { key, instead, .. }) = &wrong.change
-            && key == label::OS
-        {
-            if pod.template.os.is_some() {
-                pod.template.os.clone_from(instead);
-            }
-            // Admission asked for the address of a Windows pod, and does not of a Linux pod.
-            let template = &mut pod.template;
-            for container in template
-                .containers
-                .iter_mut()
-                .chain(&mut template.init_containers)
-            {
-                container.resources.requests.remove(labels::PRIVATE_IPV4);
-            }
-        }
-        let facts = Facts {
-            images: self.table,
-            prefixes: &self.pools.prefixes,
-            recorded: self.recorded.get(&pod.key()),
-        };
-        let first = wrong.change.as_slice();
-        let pools = &self.pools.templates;
-        let found = self
-            .cluster
-            .remedies_after(first, &pod, pools, facts, 1)?
-            .into_iter();
-        if let Some(remedy) = found.map(|own| self.change_set(own)).next() {
-            return Ok(wrong.and(&remedy.changes));
-        }
-        if let Some(change) = &wrong.change {
-            change.apply(&mut pod.template);
-        }
-        let said = self.say(&pod, str::to_owned)?;
-        let plan = outlook(self.cluster, self.pools, vec![pod.clone()])?;
-        let refused = plan.refusals.get(&pod.key()).into_iter().flatten();
-        let refused = refused.map(|own| format!("NodePool {}: {}", own.pool, own.reason));
-        let nodes = said.refusals.iter();
-        let nodes = nodes.map(|group| match group.nodes.as_slice() {
-            [only] => format!("{only}: {}", group.reason),
-            several => format!("{} nodes: {}", several.len(), group.reason),
-        });
-        let all: Vec<String> = nodes.chain(refused).collect();
-        wrong.remains = Some(format!("Even then nothing takes it: {}", all.join("; ")));
-        Ok(wrong)
     }
 
     /// Explains a pod of a DaemonSet, as [`Explainer::explain`] does for others. The DaemonSet has one pod for each node; they replace the
