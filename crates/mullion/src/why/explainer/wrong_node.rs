@@ -55,7 +55,9 @@ impl Explainer<'_> {
             let containers = template.containers.iter_mut();
             let all = containers.chain(&mut template.init_containers);
             if instead.as_deref() == Some(labels::OS_LINUX) {
-                all.for_each(|own| drop(own.resources.requests.remove(labels::PRIVATE_IPV4)));
+                all.for_each(|own| {
+                    own.resources.requests.remove(labels::PRIVATE_IPV4);
+                });
             }
         }
         let facts = Facts {
