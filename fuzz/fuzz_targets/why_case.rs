@@ -16,6 +16,9 @@ mod input;
 #[path = "../../crates/mullion/src/lines.rs"]
 mod lines;
 
+#[path = "../../crates/mullion/src/near.rs"]
+mod near;
+
 #[path = "../../crates/mullion/src/why"]
 mod why {
     mod answer;

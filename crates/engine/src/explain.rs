@@ -18,6 +18,17 @@ use crate::provision::PoolReason;
 use crate::reason::{Conflict, LabelMismatch, Reason, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 
+/// Returns the text for a limit of a pool that is reached, or exceeded if less than nothing is left.
+fn limit_text(resource: &str, left: Quantity) -> String {
+    if left.is_negative() {
+        let over = Quantity::default().saturating_sub(left);
+        let over = change::format_quantity(resource, over);
+        return format!("limit exceeded by {over} {resource}");
+    }
+    let left = change::format_quantity(resource, left);
+    format!("limit reached: {left} {resource} left")
+}
+
 /// Returns the text for a pod that accepts more combinations of labels than the `tried` ones, with none of which it has a place.
 pub fn more_combinations(tried: usize) -> String {
     format!(
@@ -326,6 +337,7 @@ impl Cluster {
             }
             Reason::FeatureMissing { feature } => format!("its kubelet does not declare {feature}"),
             Reason::SpreadKeyMissing { key } => format!("no label {}", self.text(key)),
+            Reason::NotNamed => "the pod is for another node, which it names".to_owned(),
             other => self.reason_text(other),
         }
     }
@@ -348,20 +360,16 @@ impl Cluster {
             PoolReason::LimitReached {
                 resource,
                 remaining,
-            } if remaining.is_negative() => format!(
-                "limit exceeded by {} {resource}",
-                change::format_quantity(
-                    resource,
-                    Quantity::default().saturating_sub(*remaining)
-                )
-            ),
-            PoolReason::LimitReached {
-                resource,
-                remaining,
-            } => format!(
-                "limit reached: {} {resource} left",
-                change::format_quantity(resource, *remaining)
-            ),
+                others,
+            } => {
+                let first = std::iter::once((resource, remaining));
+                let others = others.iter().map(|(name, left)| (name, left));
+                let mut all: Vec<_> = first.chain(others).collect();
+                all.sort_unstable();
+                let texts = all.into_iter();
+                let texts = texts.map(|(name, left)| limit_text(name, *left));
+                texts.collect::<Vec<_>>().join("; ")
+            }
             PoolReason::TooLarge { resource } => {
                 format!("{resource}: more than any type offers beside its DaemonSets")
             }

@@ -74,46 +74,24 @@ impl Failure {
         })
     }
 
-    /// Returns the message without its hint.
+    /// Returns the message without the hint.
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Returns the hint about what to do.
+    pub(crate) fn hinted(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// Returns whether the input is wrong, as opposed to work that failed.
+    pub(crate) fn is_of_input(&self) -> bool {
+        self.code == REFUSED
     }
 
     /// Returns the process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
-    }
-}
-
-/// Refusals of several objects, which are reported together.
-#[derive(Default)]
-pub(crate) struct Refusals(Vec<Failure>);
-
-impl Refusals {
-    /// Notes the failure of one object; returns the result of the others.
-    ///
-    /// # Errors
-    /// The failure is no refusal: the work failed, and so it would for other objects.
-    pub(crate) fn note<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(failure) if failure.code == REFUSED => {
-                self.0.push(failure);
-                Ok(None)
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Returns the failure of all objects.
-    ///
-    /// # Errors
-    /// An object was refused.
-    pub(crate) fn result(self) -> Result<(), Failure> {
-        match Failure::of_all(self.0, "objects are refused") {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
     }
 }
 

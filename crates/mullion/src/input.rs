@@ -39,6 +39,11 @@ pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
     read.map(|()| text).map_err(refuse)
 }
 
+/// Returns the elements of a list in an object that was read; none if the value is no list.
+pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
 /// The reason why a YAML text is not a map of fields; its text is a line.
 #[derive(Debug)]
 pub(crate) enum FieldsError {

@@ -25,6 +25,7 @@ mod kubeconfig;
 mod lines;
 mod logged;
 mod memory;
+mod near;
 mod nodes;
 mod open_files;
 mod out;

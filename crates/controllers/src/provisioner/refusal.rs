@@ -163,6 +163,7 @@ mod tests {
             message_of(PoolReason::LimitReached {
                 resource: resource.into(),
                 remaining: "1".parse().expect("a quantity"),
+                others: Vec::new(),
             })
         };
         assert_eq!(

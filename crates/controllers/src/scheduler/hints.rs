@@ -6,6 +6,7 @@
 //! The table in [`super::wake`] refers to them.
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, Taint, Toleration};
+use mullion_api::labels;
 
 use super::{
     requirements::{self, PodRequirements},
@@ -90,7 +91,7 @@ pub(super) fn tolerations_added(old: &Pod, new: &Pod, _: &PodRequirements) -> bo
 /// NodeUnschedulable).
 pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, requirements: &PodRequirements) -> bool {
     let cordon = Taint {
-        key: "node.kubernetes.io/unschedulable".to_owned(),
+        key: labels::UNSCHEDULABLE_TAINT.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..Taint::default()
     };

@@ -9,9 +9,6 @@ use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::resources::Amounts;
 
-/// The taint that the node lifecycle controller adds to a cordoned node.
-const CORDON: &str = "node.kubernetes.io/unschedulable";
-
 impl Cluster {
     /// Adds a hypothetical node. Its labels (without a hostname) and taints are already compiled.
     pub(crate) fn add_virtual(
@@ -72,10 +69,11 @@ impl Cluster {
     /// the taint that goes with it.
     pub(crate) fn uncordon(&mut self, id: NodeId) {
         let mut fixed = self.at(id).fixed.clone();
-        let cordon = self.names.intern(CORDON);
         let taints = fixed.taints.iter().copied();
         // The node lifecycle controller would take the taint away too.
-        fixed.taints = taints.filter(|taint| taint.key != cordon).collect();
+        fixed.taints = taints
+            .filter(|taint| taint.key != Symbol::UNSCHEDULABLE)
+            .collect();
         fixed.unschedulable = false;
         let class = NodeClass {
             labels: fixed.labels.without(Symbol::HOSTNAME),

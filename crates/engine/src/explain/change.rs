@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::amounts::{at_least, at_most, between};
 use crate::model::Quantity;
-use crate::remedy::{Change, units};
+use crate::remedy::{Change, PrefixGain, units};
 
 /// The text that tells a user how to enable prefix delegation.
 const PREFIX_SWITCH: &str =
@@ -119,6 +119,19 @@ impl fmt::Display for DescribedChange<'_> {
             Change::RaiseLimit { pool, resource, .. } => {
                 write!(f, "raise the {resource} limit of {}", owner(pool))
             }
+            Change::DelegatePrefixes {
+                on:
+                    Some(PrefixGain {
+                        is_enabled: true,
+                        node: Some(node),
+                        instance_type,
+                        from,
+                        to,
+                    }),
+            } => write!(
+                f,
+                "replace node {node}, which is older than the setting of prefix delegation: {instance_type} then has addresses for {to} pods instead of {from}"
+            ),
             Change::DelegatePrefixes { on } => {
                 f.write_str(PREFIX_SWITCH)?;
                 let Some(on) = on else { return Ok(()) };

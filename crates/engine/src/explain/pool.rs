@@ -4,7 +4,8 @@
 //! The plan keeps only the first machine's refusal, which may be about something else than what the pool lacks. Here every
 //! demand is compared with every machine, which is too slow for the provisioner but right for a user who asks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::values::{self, noun};
 use crate::amounts::{at_least, at_most};
@@ -36,6 +37,7 @@ impl Cluster {
                 ..
             } => self.unmet_by(pod, pool)?,
             PoolReason::TooLarge { .. } => self.most_of(pod, pool)?,
+            PoolReason::NoOffering => self.refused_zones(pod, pool)?,
             PoolReason::NoInstanceTypes => {
                 let sold = machines(pool, self)?;
                 values::unmet_requirements(pool, &sold, self)
@@ -87,6 +89,46 @@ impl Cluster {
             return Ok(apart.map(|(a, b)| format!("no machine has both {} and {}", of(a), of(b))));
         }
         Ok(Some(words.join("; ")))
+    }
+
+    /// Names the zones that the pod may go to if none of them sells any type of the pool now: then a zone is out rather than the types.
+    fn refused_zones(
+        &mut self,
+        pod: &PodTemplate,
+        pool: &NodeTemplate,
+    ) -> Result<Option<String>, ModelError> {
+        let mut sells: BTreeMap<&str, bool> = BTreeMap::new();
+        for offering in pool.instance_types.iter().flat_map(|own| &own.offerings) {
+            *sells.entry(&offering.zone).or_default() |= offering.available;
+        }
+        let mut open = pool.clone();
+        for kind in &mut open.instance_types {
+            let offerings = Arc::make_mut(kind).offerings.iter_mut();
+            offerings.for_each(|offering| offering.available = true);
+        }
+        let all = options(&open, self)?;
+        let demands = Demands::of(pod, self.names_mut());
+        let Some(key) = self.names().find(label::ZONE) else {
+            return Ok(None);
+        };
+        let mut zones = BTreeSet::new();
+        for machine in &all {
+            let unmet = demands.unmet(&machine.labels, self.names());
+            if let Some(zone) = machine.labels.value(key)
+                && unmet.is_some_and(|unmet| unmet.is_empty())
+            {
+                zones.insert(self.text(zone).to_owned());
+            }
+        }
+        let sells_some = |zone: &String| sells.get(zone.as_str()) == Some(&true);
+        let is_out = !zones.is_empty() && !zones.iter().any(sells_some);
+        Ok(is_out.then(|| {
+            let zones: Vec<String> = zones.into_iter().collect();
+            format!(
+                "no type of the pool can be bought in {} now, as while a zone is out",
+                zones.join(", ")
+            )
+        }))
     }
 
     /// Describes the requests that exceed every suitable machine: each resource with its largest amount, or those that no

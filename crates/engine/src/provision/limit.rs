@@ -48,7 +48,17 @@ impl Limits {
         broken.map(|(name, left)| PoolReason::LimitReached {
             resource: name.clone(),
             remaining: *left,
+            others: Vec::new(),
         })
+    }
+
+    /// Returns the limits, with what is left of each, that every machine of these capacities would exceed.
+    pub(super) fn broken_by_all(&self, capacities: &[&ResourceMap]) -> Vec<(String, Quantity)> {
+        let of_all = self.remaining.iter().filter(|(name, left)| {
+            let mut capacities = capacities.iter();
+            capacities.all(|capacity| amount(capacity, name) > **left)
+        });
+        of_all.map(|(name, left)| (name.clone(), *left)).collect()
     }
 
     /// Returns the largest amount of each limited resource among some machines.

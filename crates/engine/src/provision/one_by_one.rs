@@ -9,7 +9,7 @@ use super::solve::{PLANNED, Pending, Solver};
 use super::{PoolReason, PoolRefusal, PreferencePolicy, units};
 use crate::class::PodClassId;
 use crate::intern::Symbol;
-use crate::model::ResourceMap;
+use crate::model::{Quantity, ResourceMap};
 use crate::reason::Reason;
 use crate::resources::Amounts;
 
@@ -248,6 +248,13 @@ impl Solver<'_> {
                 {
                     *fewest = self.cluster.emptiest_domain(pod.class, (*key, *max_skew));
                 }
+                if let PoolReason::LimitReached {
+                    resource, others, ..
+                } = &mut reason
+                {
+                    *others = self.limits_in_the_way(index, pod);
+                    others.retain(|(name, _)| name != resource);
+                }
                 refusals.push(PoolRefusal {
                     pool: self.catalogs[index].pool.clone(),
                     reason,
@@ -255,6 +262,21 @@ impl Solver<'_> {
             }
         }
         refusals
+    }
+
+    /// Returns the limits of a pool that exclude every type which would hold a pod.
+    fn limits_in_the_way(&mut self, index: usize, pod: &Pending) -> Vec<(String, Quantity)> {
+        let catalog = &mut self.catalogs[index];
+        let fits = catalog.verdicts(pod.class, self.cluster).fits.clone();
+        let mut requests = self.cluster.class(pod.class).shape.requests.real.clone();
+        requests.pods += 1;
+        let holding = catalog.holding(&fits, &requests);
+        let types = holding.ones().map(|option| catalog.type_of(option));
+        let capacities: Vec<&ResourceMap> = types.map(|own| &own.capacity).collect();
+        if capacities.is_empty() {
+            return Vec::new();
+        }
+        catalog.limits.broken_by_all(&capacities)
     }
 }
 

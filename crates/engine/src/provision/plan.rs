@@ -124,6 +124,8 @@ pub enum PoolReason {
         resource: String,
         /// The amount left of it.
         remaining: Quantity,
+        /// The other limited resources of which too little is left for each type that would hold the pod, with the amounts left.
+        others: Vec<(String, Quantity)>,
     },
     /// The pod and the DaemonSets' pods together are larger than every type that the pod could run on.
     TooLarge {

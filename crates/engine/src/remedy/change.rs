@@ -103,7 +103,7 @@ pub enum Change {
         /// The least amount to raise it by, in the resource's units; `None` until an instance type is chosen.
         by: Option<Quantity>,
     },
-    /// Enable prefix delegation for Windows nodes.
+    /// Enable prefix delegation for Windows nodes, and replace those that are older.
     DelegatePrefixes {
         /// The effect on the machine that the pod then gets; `None` until one is chosen.
         on: Option<PrefixGain>,
@@ -245,7 +245,7 @@ impl Change {
     }
 
     /// Applies the change to a pod; changes of nodes and pools do nothing here.
-    pub(super) fn apply(&self, pod: &mut PodTemplate) {
+    pub fn apply(&self, pod: &mut PodTemplate) {
         match self {
             Change::Tolerate { key, value, effect } => pod.tolerations.push(Toleration {
                 key: key.clone(),

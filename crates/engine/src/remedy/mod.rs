@@ -104,10 +104,29 @@ impl Cluster {
         facts: Facts<'_>,
         most: usize,
     ) -> Result<Vec<Remedy>, ModelError> {
-        // A best-first search: the heap gives the smallest set, the empty one first, which also tells whether any
+        let mut found = self.remedies_after(&[], pod, pools, facts, most)?;
+        found.retain(|remedy| !remedy.changes.is_empty());
+        Ok(found)
+    }
+
+    /// Returns what [`Cluster::remedies`] does for a pod that is changed by `first` in any case: the changes that it needs besides.
+    /// Unlike there, a remedy without changes says where the pod goes if it needs no more.
+    ///
+    /// # Errors
+    /// Returns an error if the pod or a pool has an invalid amount.
+    pub fn remedies_after(
+        &mut self,
+        first: &[Change],
+        pod: &PodSpec,
+        pools: &[NodeTemplate],
+        facts: Facts<'_>,
+        most: usize,
+    ) -> Result<Vec<Remedy>, ModelError> {
+        // A best-first search: the heap gives the smallest set, the given one first, which also tells whether any more
         // change is needed.
-        let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(Set::new()))]);
-        let mut seen = BTreeSet::from([Set::new()]);
+        let start: Set = first.iter().cloned().collect();
+        let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(start.clone()))]);
+        let mut seen = BTreeSet::from([start.clone()]);
         let mut found: Vec<(Size, Set, Remedy)> = Vec::new();
         let mut dominated: Vec<Set> = Vec::new();
         let mut market = Market::default();
@@ -128,7 +147,6 @@ impl Cluster {
                 continue;
             }
             match self.try_changes(pod, (pools, &mut market), facts, &set)? {
-                TrialResult::Placed(..) if set.is_empty() => return Ok(Vec::new()),
                 TrialResult::Placed(place, refined) => {
                     let better = |(_, smaller, remedy): &(Size, Set, Remedy)| {
                         dominance::dominates((smaller, &remedy.place), (&set, &place))
@@ -138,9 +156,8 @@ impl Cluster {
                         dominated.push(set);
                         continue;
                     }
-                    let displayed = refined
-                        .into_iter()
-                        .map(|own| own.displayed_for(&pod.template));
+                    let besides = refined.into_iter().filter(|own| !start.contains(own));
+                    let displayed = besides.map(|own| own.displayed_for(&pod.template));
                     let changes = displayed.collect();
                     found.push((own, set, Remedy { changes, place }));
                 }

@@ -15,16 +15,18 @@ use crate::provision::NodeTemplate;
 pub(super) const ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
 /// The number of addresses for Windows pods that nodes of each instance type have with prefix delegation. Empty if prefix
-/// delegation is enabled already, would not help, or nothing is known.
+/// delegation would not help, or nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixAddresses {
     by_type: BTreeMap<String, i64>,
+    is_enabled: bool,
 }
 
 impl FromIterator<(String, i64)> for PrefixAddresses {
     fn from_iter<I: IntoIterator<Item = (String, i64)>>(all: I) -> Self {
         PrefixAddresses {
             by_type: all.into_iter().collect(),
+            is_enabled: false,
         }
     }
 }
@@ -32,6 +34,8 @@ impl FromIterator<(String, i64)> for PrefixAddresses {
 /// The effect of prefix delegation on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixGain {
+    /// Whether prefix delegation is enabled already, so that only the node has to be replaced.
+    pub is_enabled: bool,
     /// The node that has to be replaced, if it exists already.
     pub node: Option<String>,
     /// Instance type.
@@ -43,6 +47,14 @@ pub struct PrefixGain {
 }
 
 impl PrefixAddresses {
+    /// Returns the numbers for a cluster where prefix delegation is enabled already: nodes that are older have to be replaced.
+    pub fn enabled(self) -> Self {
+        PrefixAddresses {
+            is_enabled: true,
+            ..self
+        }
+    }
+
     /// Returns whether prefix delegation may be proposed.
     pub(super) fn is_known(&self) -> bool {
         !self.by_type.is_empty()
@@ -86,6 +98,7 @@ impl PrefixAddresses {
             .get("pods")
             .map_or(i64::MAX, |pods| pods.value());
         Some(PrefixGain {
+            is_enabled: self.is_enabled,
             node: None,
             instance_type: machine.to_owned(),
             from: kind.allocatable.get(ADDRESSES)?.value().min(pods),
@@ -119,6 +132,7 @@ impl Cluster {
             return None;
         }
         Some(PrefixGain {
+            is_enabled: prefixes.is_enabled,
             node: Some(self.node_name(node).to_owned()),
             instance_type: kind.to_owned(),
             from: fixed

@@ -397,6 +397,7 @@ fn a_limit_on_nodes_counts_machines() {
     let expected = PoolReason::LimitReached {
         resource: "nodes".into(),
         remaining: Quantity::from_units(0),
+        others: Vec::new(),
     };
     assert_eq!(plan.unplaceable[0].pools[0].reason, expected);
 }

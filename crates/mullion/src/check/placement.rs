@@ -7,6 +7,7 @@ use mullion_engine::images::System;
 use serde_json::Value;
 
 use super::subject::Object;
+pub(super) use crate::input::list;
 
 /// The operating system that a pod selects for its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,11 +196,6 @@ fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
         }
     }
     (!all.is_empty()).then_some(all)
-}
-
-/// Returns the elements of a list, or nothing if the value is not a list.
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 /// Returns the string values of a map.

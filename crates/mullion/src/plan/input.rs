@@ -16,15 +16,16 @@ use super::{
     replicas,
 };
 use crate::{
-    failure::{Failure, Refusals},
+    failure::Failure,
     up,
     why::{
         answer,
         daemon::{self, Daemon},
         kinds,
-        manifest::{self, Document},
+        manifest::{self, Document, Place},
         placement::{Placement, Switch},
         pod_owner::PodOwner,
+        refused::Refusals,
         rules::RuleFlags,
         source::{self, Source},
         state::{Keeps, State},
@@ -142,6 +143,7 @@ impl Input {
         namespace: Option<&str>,
     ) -> Result<(), Failure> {
         let mut refusals = Refusals::default();
+        let documents = manifest::whole(documents, &mut refusals);
         let documents = strict::check(&self.source, documents, namespace, &mut refusals).await?;
         let objects = documents.iter().map(|document| &document.object);
         let jobs = objects.filter(|object| object["kind"] == "Job");
@@ -170,7 +172,7 @@ impl Input {
         let mut documents: Vec<Document> = objects
             .into_iter()
             .map(|found| Document {
-                place: "the default pools".to_owned(),
+                place: Place::of("the default pools", "", ""),
                 object: found.object,
             })
             .collect();
@@ -192,7 +194,7 @@ impl Input {
         });
         if state.address_settings().is_none() {
             documents.push(Document {
-                place: "the default pools".to_owned(),
+                place: Place::of("the default pools", "", ""),
                 object: json!({
                     "apiVersion": "v1", "kind": "ConfigMap",
                     "metadata": {"name": "amazon-vpc-cni", "namespace": "kube-system"},

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mullion_controllers::workloads::job;
 use mullion_engine::model::{PodSpec, PodVolume};
 use rustc_hash::FxHashSet;
 use serde_json::Value;
@@ -177,29 +178,25 @@ fn bound_of(spec: &Value, status: &Value, before: usize) -> Option<JobBound> {
     }
     let uncounted = &status["uncountedTerminatedPods"]["succeeded"];
     let uncounted = uncounted.as_array().map_or(0, Vec::len);
-    let done = status["succeeded"].as_u64().unwrap_or(0) + uncounted as u64;
+    let uncounted = i64::try_from(uncounted).unwrap_or(i64::MAX);
+    let done = status["succeeded"].as_i64().unwrap_or(0);
+    let done = done.saturating_add(uncounted);
     let of_default = spec["parallelism"].is_null() && spec.is_object();
-    let completions = spec["completions"].as_u64().or(of_default.then_some(1));
-    let (pods, why) = match (completions, done) {
+    let completions = spec["completions"].as_i64().or(of_default.then_some(1));
+    let completion = |all: i64| count(usize::try_from(all).unwrap_or(0), "completion");
+    let why = match (completions, done) {
         (None, 0) => return None,
-        // Once a pod has succeeded, what runs goes on and nothing is started.
-        (None, _) => (
-            before,
-            "a pod of it has succeeded, so it starts no more".to_owned(),
-        ),
-        (Some(all), 0) => {
-            let all = all as usize;
-            (all, format!("it needs {}", count(all, "completion")))
-        }
-        (Some(all), done) => (
-            all.saturating_sub(done) as usize,
-            format!(
-                "{done} of its {} are done",
-                count(all as usize, "completion")
-            ),
-        ),
+        (None, _) => "a pod of it has succeeded, so it starts no more".to_owned(),
+        (Some(all), 0) => format!("it needs {}", completion(all)),
+        (Some(all), done) => format!("{done} of its {} are done", completion(all)),
     };
-    Some(JobBound { pods, why })
+    let active = i64::try_from(before).unwrap_or(i64::MAX);
+    // The number that is asked for is the parallelism.
+    let pods = job::wanted_active(i64::MAX, completions, done, active);
+    Some(JobBound {
+        pods: usize::try_from(pods).unwrap_or(0),
+        why,
+    })
 }
 
 /// Returns a pod of a workload that has none: as the manifest says, or the workload's object in the cluster.

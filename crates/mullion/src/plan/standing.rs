@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use mullion_api::karpenter::NodeClaim;
+use mullion_api::{karpenter::NodeClaim, labels::UNSCHEDULABLE_TAINT};
 use mullion_controllers::provisioner::in_flight::is_in_flight;
 use mullion_engine::{
     Cluster,
@@ -196,7 +196,7 @@ impl NodeStanding {
         page.dimmed(&format!("  {}", facts.join(", ")));
         if self.unschedulable {
             page.paragraph(&format!(
-                "The node is cordoned (spec.unschedulable): no pod is placed there until `kubectl uncordon {name}`, except pods that tolerate {UNSCHEDULABLE}."
+                "The node is cordoned (spec.unschedulable): no pod is placed there until `kubectl uncordon {name}`, except pods that tolerate {UNSCHEDULABLE_TAINT}."
             ));
         }
         match self.taints.as_slice() {
@@ -213,9 +213,6 @@ impl NodeStanding {
     }
 }
 
-/// The taint of a cordoned node.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-
 /// Returns a taint as `key=value:Effect` if it keeps pods off its node. That of a cordoned node is left out, which is said by the cordon.
 fn hard(taint: &Taint) -> Option<String> {
     let Taint { key, value, effect } = taint;
@@ -225,7 +222,7 @@ fn hard(taint: &Taint) -> Option<String> {
         format!("={value}")
     };
     let is_hard = *effect != TaintEffect::PreferNoSchedule;
-    (is_hard && key != UNSCHEDULABLE).then(|| format!("{key}{value}:{}", effect.as_str()))
+    (is_hard && key != UNSCHEDULABLE_TAINT).then(|| format!("{key}{value}:{}", effect.as_str()))
 }
 
 /// Returns the whole names of nodes. A node may be named by a prefix of its name: its host name before the first dot, or as much as is enough

@@ -13,6 +13,9 @@ use super::answer::Record;
 /// The largest number of refusing nodes that are asked one by one whether the pod can make room there by preemption.
 const MOST_ASKED: usize = 100;
 
+/// The field of nodes by which the controller ties a pod to its node.
+const NAME: &str = "metadata.name";
+
 /// The plugins whose refusals mean that the DaemonSet controller makes no pod for the node: they check node names, labels and taints.
 const NOT_MEANT: [Plugin; 4] = [
     Plugin::NodeName,
@@ -69,10 +72,23 @@ fn is_none(count: &usize) -> bool {
     *count == 0
 }
 
+/// Returns the node that a pod of a DaemonSet was made for; `None` for other pods, and for one that its controller has not tied to a node.
+pub(super) fn node_of(pod: &PodSpec) -> Option<&str> {
+    let owner = pod.template.owner.as_ref()?;
+    let affinity = pod.template.affinity.node_affinity.as_ref()?;
+    let terms = &affinity.required.as_ref()?.node_selector_terms;
+    let mut fields = terms.iter().flat_map(|term| &term.match_fields);
+    let by_name = fields.find(|field| field.key == NAME && field.operator == Operator::In)?;
+    match by_name.values.as_slice() {
+        [node] if owner.kind == "DaemonSet" => Some(node),
+        _ => None,
+    }
+}
+
 /// Returns the DaemonSet's pod for a node, tied to it by node affinity.
 pub(crate) fn on(pod: &PodSpec, node: &str) -> PodSpec {
     let by_name = NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
+        key: NAME.to_owned(),
         operator: Operator::In,
         values: vec![node.to_owned()],
     };

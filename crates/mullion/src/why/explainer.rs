@@ -1,5 +1,7 @@
 //! Explains pods of one state: asks the engine about each, plans for all pending ones, and searches the smallest changes that help.
 
+mod wrong_node;
+
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
     images::{ImageTable, Runs},
@@ -186,6 +188,9 @@ impl<'a> Explainer<'a> {
             };
             known.changes = Some(changes.clone());
             explanation.changes = changes;
+        }
+        if let Some(node) = daemon::node_of(pod) {
+            explanation.keep_only(node);
         }
         match known.room.take().filter(|_| explanation.evicts()) {
             Some((node, victims)) => {

@@ -86,6 +86,12 @@ pub(super) struct Explanation {
     pub(super) broken_pools: Vec<String>,
     /// The sets of changes that would place the pod, smallest first.
     pub(super) changes: Vec<ChangeSet>,
+    /// That a node which the pod would go to is in a zone that has failed, as a sentence without a full stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outage: Option<String>,
+    /// The node that the pod is for, if a DaemonSet made it and it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) only_node: Option<String>,
     /// The pod's scheduling gates, which hold it back on purpose and are easily overlooked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) gates: Vec<String>,
@@ -140,8 +146,21 @@ impl Explanation {
             pools: Vec::new(),
             broken_pools: Vec::new(),
             changes: Vec::new(),
+            outage: None,
+            only_node: None,
             gates: Vec::new(),
         }
+    }
+
+    /// Leaves out what is no answer for a pod that a DaemonSet made for one node: other nodes, pools, and changes that lead elsewhere.
+    pub(super) fn keep_only(&mut self, node: &str) {
+        let is_it = |own: &String| own == node;
+        self.refusals.retain(|group| group.nodes.iter().any(is_it));
+        self.changes
+            .retain(|set| set.node.as_ref().is_some_and(is_it));
+        self.pools.clear();
+        self.broken_pools.clear();
+        self.only_node = Some(node.to_owned());
     }
 
     /// Returns whether another pending pod gets the same explanation, so that both can be printed together.
@@ -170,6 +189,7 @@ impl Explanation {
                 == (&other.no_address, &other.awaits, &other.buys, &other.costs)
             && (&self.pools, &self.broken_pools) == (&other.pools, &other.broken_pools)
             && (&self.changes, &self.gates) == (&other.changes, &other.gates)
+            && (&self.outage, &self.only_node) == (&other.outage, &other.only_node)
     }
 
     /// Returns whether the pod has a place, will get one without any change by the user, or does not need one any more.
@@ -183,6 +203,14 @@ impl Explanation {
             || free && (self.answer.best.is_some() || self.buys.is_some() || self.awaits.is_some())
             || self.evicts()
             || free && self.waits_for_victims
+    }
+
+    /// Returns the nodes that a pod without a node would go to, as it is or changed.
+    pub(super) fn proposed_nodes(&self) -> impl Iterator<Item = &String> {
+        let waits = self.bound_to.is_none() && self.passed_over.is_none();
+        let best = self.answer.best.iter().flatten();
+        let changed = self.changes.iter().filter_map(|set| set.node.as_ref());
+        best.chain(changed).filter(move |_| waits)
     }
 
     /// Returns whether the answer depends on what is bought for pending pods.

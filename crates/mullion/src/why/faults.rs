@@ -4,19 +4,31 @@
 //! Faults are objects of a cluster with a simulated EC2 (SimulatedFault). A real cluster has none: which capacity its cloud lacks is not
 //! known here, and events that report a zonal shift are gone long before the shift ends, so they are not read.
 
+use std::collections::BTreeMap;
+
 use mullion_api::fault::{FaultKind, REFUSED, SimulatedFault};
 use mullion_cloud::sim::{Fault, SimulatedEc2};
 
 use super::{kinds::FAULT, state::State};
 use crate::failure::Failure;
 
-/// Causes those faults of a state in a simulated cloud that decide what can be bought there. Returns a sentence about each.
+/// The faults that decide what can be bought.
+#[derive(Default)]
+pub(super) struct KnownFaults {
+    /// A sentence about each.
+    pub(super) remarks: Vec<String>,
+    /// The names of those that let a zone fail, by the zone.
+    pub(super) outages: BTreeMap<String, String>,
+}
+
+/// Causes those faults of a state in a simulated cloud that decide what can be bought there.
 ///
 /// # Errors
 /// A fault is malformed.
-pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, Failure> {
+pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<KnownFaults, Failure> {
     let faults: Vec<SimulatedFault> = state.kept(FAULT).map_err(Failure::input)?;
-    let mut remarks = Vec::new();
+    let mut known = KnownFaults::default();
+    let mut effects: Vec<(String, Vec<String>)> = Vec::new();
     for own in faults {
         let status = own.status.unwrap_or_default();
         let decides = |kind: &FaultKind| {
@@ -40,15 +52,33 @@ pub(super) fn cause(state: &State, cloud: &SimulatedEc2) -> Result<Vec<String>, 
                 // One that a cluster has accepted is of another region: no node class has a subnet in its zone, so nothing is bought there
                 // anyway.
                 if status.names.is_empty() {
-                    remarks.push(format!("{FAULT} {name} refuses nothing: {}", error.message));
+                    let why = format!("{FAULT} {name} refuses nothing: {}", error.message);
+                    known.remarks.push(why);
                 }
                 continue;
             }
         };
         cloud.cause(&fault);
-        remarks.push(format!("{FAULT} {name} {}", effect(&fault, target)));
+        if let Fault::ZoneOutage(zone) = &fault {
+            known.outages.insert(zone.to_string(), name.clone());
+        }
+        let does = effect(&fault, target);
+        match effects.iter_mut().find(|(known, _)| *known == does) {
+            Some((_, names)) => names.push(name),
+            None => effects.push((does, vec![name])),
+        }
     }
-    Ok(remarks)
+    // Several faults may do the same, which is said once.
+    known
+        .remarks
+        .extend(effects.into_iter().map(|(does, names)| {
+            let (first, others) = names.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
+            match others {
+                [] => format!("{FAULT} {first} {does}"),
+                others => format!("{FAULT} {first} {does}; so does {}", others.join(", ")),
+            }
+        }));
+    Ok(known)
 }
 
 /// Describes what a fault does to purchases.

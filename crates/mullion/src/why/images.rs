@@ -5,10 +5,13 @@ use mullion_api::labels::{self, RUNS_ON};
 use mullion_engine::{
     images::{Host, ImageRef, ImageTable, Runs, System},
     model::{NodeSpec, PodSpec},
+    remedy::Change,
     windows::Builds,
 };
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::near::nearest;
 
 /// The platforms that one image runs on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,7 +114,9 @@ pub(super) fn wrong_system(pod: &PodSpec, words: &[ImagePlatforms]) -> Option<&'
 fn wanted(pod: &PodSpec) -> Option<System> {
     // The selector first: kube-scheduler obeys it, and ignores `spec.os`.
     let by_selector = pod.template.node_selector.get(labels::OS);
-    System::of_label(by_selector.or(pod.template.os.as_ref())?)
+    let named = by_selector.or(pod.template.os.as_ref())?;
+    // A misspelt name means the system that it is most like.
+    System::of_label(nearest(named, [labels::OS_LINUX, labels::OS_WINDOWS], 2)?)
 }
 
 /// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
@@ -156,6 +161,25 @@ pub(super) struct WrongNode {
     pub(super) reason: String,
     /// What the user can do, as a sentence without a full stop.
     pub(super) advice: String,
+    /// Why the pod gets no place even so, as a sentence without a full stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remains: Option<String>,
+    /// The first part of the advice as a change of the pod; `None` if the pod only has to pass through the scheduler.
+    #[serde(skip)]
+    pub(super) change: Option<Change>,
+    /// The first and the last part of the advice.
+    #[serde(skip)]
+    parts: [String; 2],
+}
+
+impl WrongNode {
+    /// Adds the changes that the pod needs besides to be scheduled.
+    pub(super) fn and(mut self, changes: &[String]) -> Self {
+        let [first, then] = &self.parts;
+        let more: String = changes.iter().map(|own| format!(", {own}")).collect();
+        self.advice = format!("{first}{more}, and {then}");
+        self
+    }
 }
 
 /// Returns why an image of a pod does not start on the pod's node: the node has another operating system, architecture or Windows build.
@@ -198,20 +222,38 @@ pub(super) fn wrong_node(
         let own = own.next().map_or("amd64", String::as_str);
         (labels::ARCH, own.to_owned())
     };
-    let first = if pod.template.node_selector.get(key) == Some(&value) {
-        // The scheduler heeds the selector, so somebody has passed it by.
-        "Leave out spec.nodeName, which passes the scheduler by".to_owned()
-    } else {
-        format!("Select {key}: {value} in the pod's node selector")
+    let selected = pod.template.node_selector.get(key);
+    // The scheduler heeds the selector, so a pod that has it has passed the scheduler by.
+    let change = (selected != Some(&value)).then(|| Change::Select {
+        key: key.to_owned(),
+        wanted: selected.cloned().unwrap_or_default(),
+        instead: Some(value.clone()),
+    });
+    let named = pod.template.os.as_ref();
+    // What a controller's pod selects stands in the template of its workload.
+    let whose = match pod.template.owner {
+        Some(_) => "its workload's template",
+        None => "the pod's node selector",
+    };
+    let first = match &change {
+        None => "Leave out spec.nodeName, which passes the scheduler by".to_owned(),
+        Some(_) if key == labels::OS && named.is_some_and(|named| *named != value) => {
+            format!("Select {key}: {value} in {whose} and name {value} in spec.os.name")
+        }
+        Some(_) => format!("Select {key}: {value} in {whose}"),
     };
     let then = match pod.template.owner {
         Some(_) => "delete the pod so that its controller makes another",
         None => "create the pod anew: no controller does",
     };
-    Some(WrongNode {
+    let wrong = WrongNode {
         reason: format!("Image {image} does not start on {name}, {kind}"),
-        advice: format!("{first}, and {then}"),
-    })
+        advice: String::new(),
+        remains: None,
+        change,
+        parts: [first, then.to_owned()],
+    };
+    Some(wrong.and(&[]))
 }
 
 #[cfg(test)]

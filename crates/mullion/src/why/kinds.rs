@@ -1,6 +1,6 @@
 //! The kinds of objects that decide where pods go, and which of them a misspelt kind was meant to be.
 
-use mullion_engine::remedy::distance;
+use crate::near::nearest;
 
 /// The kind of buffers, whose chunks are planned for as pods are.
 pub(crate) const BUFFER: &str = "CapacityBuffer";
@@ -83,14 +83,9 @@ pub(crate) fn meant(kind: &str) -> Option<&'static str> {
     if known().any(|own| own == kind) {
         return None;
     }
-    let wanted = kind.to_lowercase();
     // Short names differ by two letters without being meant: Role and Node.
     let most = if kind.len() < 12 { 1 } else { 2 };
-    let near = known().map(|own| (distance(&wanted, &own.to_lowercase()), own));
-    let nearest = near.min_by_key(|(letters, _)| *letters);
-    nearest
-        .filter(|(letters, _)| *letters <= most)
-        .map(|(_, own)| own)
+    nearest(kind, known(), most)
 }
 
 /// Says that a kind is not known, and which one was probably meant.

@@ -2,15 +2,16 @@
 
 use std::{
     collections::{BTreeMap, hash_map::Entry},
+    fmt,
     path::{Path, PathBuf},
 };
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
-use super::{kinds, template::put, world};
+use super::{kinds, refused::Refusals, template::put, world};
 use crate::{
-    failure::{Failure, Refusals, file_error, first_line},
+    failure::{Failure, file_error, first_line},
     input, out,
 };
 
@@ -20,11 +21,46 @@ const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
 /// The number of notes about objects that are given more than once.
 const SHOWN: usize = 4;
 
-/// An object of a manifest.
+/// An object of a manifest. It may lack fields that every object must have, until [`whole`] has refused it.
 pub(crate) struct Document {
-    /// The object's place, as in `shop.yaml: document 2 (Service shop/web)`.
-    pub(crate) place: String,
+    pub(crate) place: Place,
     pub(crate) object: Value,
+}
+
+impl Document {
+    /// Returns whether the object is of a kind that is no misspelling of another one.
+    pub(super) fn is_known(&self) -> bool {
+        let kind = self.object["kind"].as_str().unwrap_or_default();
+        kinds::meant(kind).is_none()
+    }
+}
+
+/// The place of an object, as in `shop.yaml: document 2 (Service shop/web)`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    text: String,
+    /// The number of objects before this one, in all files.
+    pub(super) order: usize,
+    pub(super) kind: String,
+    pub(super) name: String,
+}
+
+impl Place {
+    /// Returns the place of an object that comes first.
+    pub(crate) fn of(text: &str, kind: &str, name: &str) -> Self {
+        Place {
+            text: text.to_owned(),
+            order: 0,
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// An object in a YAML document, or an item if the document is a list; it may be any YAML value.
@@ -39,17 +75,28 @@ pub(crate) struct ManifestObject {
 /// Reads all objects from these files and from the files in these directories; lists are replaced by their items.
 ///
 /// # Errors
-/// A file cannot be read or is not a manifest, or objects lack their kind, apiVersion or name; all of these are named.
+/// A file cannot be read or is not a manifest.
 pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
-    let mut refusals = Refusals::default();
     for path in paths {
         for file in files(path)? {
-            read(&file, &mut found, &mut refusals)?;
+            read(&file, &mut found)?;
         }
     }
-    refusals.result()?;
     Ok(found)
+}
+
+/// Returns the objects that have a kind, an apiVersion and a name, and refuses the others.
+pub(crate) fn whole(mut documents: Vec<Document>, refusals: &mut Refusals) -> Vec<Document> {
+    documents.retain(|Document { place, object }| {
+        let missing = missing(object);
+        if let Some(missing) = missing {
+            let failure = Failure::input(format!("an object without {missing}"));
+            refusals.refuse(place, failure);
+        }
+        missing.is_none()
+    });
+    documents
 }
 
 /// Returns whether any of the objects is of a kind.
@@ -82,7 +129,7 @@ pub(crate) fn last_of_each(documents: Vec<Document>, namespace: Option<&str>) ->
     }
     for (index, earlier) in replaced.iter().take(SHOWN) {
         let Document { place, .. } = &kept[*index];
-        out::note(&if place == earlier {
+        out::note(&if place.text == earlier.text {
             format!("{place} is given more than once, and counts once")
         } else {
             format!("{place} counts in place of {earlier}, as with kubectl apply")
@@ -243,7 +290,7 @@ impl Directory {
     }
 }
 
-fn read(path: &Path, found: &mut Vec<Document>, refusals: &mut Refusals) -> Result<(), Failure> {
+fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     let text = input::text_of(path)?;
     let shown = input::named(path);
     let (several, objects) = objects(&text, &shown)?;
@@ -265,18 +312,17 @@ fn read(path: &Path, found: &mut Vec<Document>, refusals: &mut Refusals) -> Resu
             place += &format!(": items[{index}]");
         }
         let title = title(&object);
-        if let Some(missing) = missing(&object) {
-            let named = if title.is_empty() {
-                title
-            } else {
-                format!(" ({title})")
-            };
-            let why = format!("{place}{named}: an object without {missing}");
-            refusals.note::<()>(Err(Failure::input(why)))?;
-            continue;
+        if !title.is_empty() {
+            place += &format!(" ({title})");
         }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         found.push(Document {
-            place: format!("{place} ({title})"),
+            place: Place {
+                text: place,
+                order: found.len(),
+                kind: text(&object["kind"]),
+                name: text(&object["metadata"]["name"]),
+            },
             object,
         });
     }
@@ -371,9 +417,12 @@ mod tests {
         std::fs::write(directory.path().join("all.yaml"), text).expect("a file");
         std::fs::write(directory.path().join("notes.txt"), "kind: [").expect("a file");
         let shown = format!("{}/", directory.path().display());
+        let mut refusals = Refusals::default();
         let read = documents(&[directory.path().to_owned()]);
-        let places = read.map(|all| all.into_iter().map(|own| own.place.replace(&shown, "")));
-        let places = places.map(Iterator::collect);
+        let read = read.map(|all| whole(all, &mut refusals));
+        let read = read.and_then(|all| refusals.result().map(|()| all));
+        let place = |own: Document| own.place.text.replace(&shown, "");
+        let places = read.map(|all| all.into_iter().map(place).collect());
         places.map_err(|failure| failure.to_string().replace(&shown, ""))
     }
 
@@ -390,7 +439,7 @@ mod tests {
     #[test]
     fn of_objects_with_one_name_the_last_counts_where_the_first_stood() {
         let document = |place: &str, text: &str| Document {
-            place: place.to_owned(),
+            place: Place::of(place, "", ""),
             object: serde_saphyr::from_str(text).expect("YAML"),
         };
         let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a";
@@ -421,7 +470,7 @@ mod tests {
             ),
         ];
         let kept = last_of_each(documents, Some("shop"));
-        let places: Vec<_> = kept.iter().map(|own| own.place.as_str()).collect();
+        let places: Vec<_> = kept.iter().map(|own| &*own.place.text).collect();
         let expected = [
             "last",
             "other home",

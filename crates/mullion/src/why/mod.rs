@@ -30,6 +30,7 @@ mod pod_facts;
 pub(crate) mod pod_owner;
 pub(crate) mod pools;
 mod readiness;
+pub(crate) mod refused;
 pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod start;
@@ -46,6 +47,7 @@ mod writes;
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use clap::Args;
+use mullion_api::labels;
 use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use mullion_kube_text::validation::selector::Selector;
 use rustc_hash::FxHashMap;
@@ -135,12 +137,12 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         config: args.scheduler_config.clone(),
         ignore_pod_os: args.ignore_pod_os,
     };
-    if let Some(kind) = args
-        .what
-        .first()
-        .and_then(|word| standing::Kind::named(word))
+    // Names with a slash beside files are refused below, with what to ask instead.
+    let is_plain = |word: &String| !word.contains('/');
+    if (args.filename.is_empty() || args.what.first().is_some_and(is_plain))
+        && let Some((kind, names)) = names::of_standing(&args.what)?
     {
-        return standing::run(of_kind(kind, &args, rules)?).await;
+        return standing::run(of_kind(kind, names, &args, rules)?).await;
     }
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
@@ -223,7 +225,10 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     let placed = explained.iter().all(Explanation::is_placed);
     // Nothing is ever bought for a pod of a DaemonSet.
     let mut answers = explained.iter().zip(&subjects);
-    let wants = answers.any(|(answer, subject)| !answer.is_placed() && subject.daemon.is_none());
+    let wants = answers.any(|(answer, subject)| {
+        let is_of_daemon = subject.daemon.is_some() || answer.only_node.is_some();
+        !answer.is_placed() && !is_of_daemon
+    });
     if args.state.is_some() && wants && !has_pools {
         out::note(NO_POOLS);
     }
@@ -233,11 +238,12 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
 /// Turns the arguments into a question about nodes or pools.
 fn of_kind(
     kind: standing::Kind,
+    names: Vec<String>,
     args: &WhyArgs,
     rules: rules::RuleFlags,
 ) -> Result<standing::StandingQuery, Failure> {
     if !args.filename.is_empty() || args.selector.is_some() || args.namespace.is_some() {
-        let word = &args.what[0];
+        let word = args.what[0].split('/').next().unwrap_or_default();
         return Err(Failure::input(format!(
             "a {word} is asked about by its name: -f, -l and -n are about pods"
         ))
@@ -245,7 +251,7 @@ fn of_kind(
     }
     Ok(standing::StandingQuery {
         kind,
-        names: args.what[1..].to_vec(),
+        names,
         state: args.state.clone(),
         kubeconfig: args.kubeconfig.clone(),
         context: args.context.clone(),
@@ -337,6 +343,16 @@ fn explain(
         Some((subject.pod.key(), runs))
     });
     let recorded = recorded.collect();
+    let failed_nodes = state.nodes().filter_map(|node| {
+        let zone = node.labels.get(labels::ZONE)?;
+        let fault = pools.outages.get(zone)?;
+        let name = &node.name;
+        let why = format!(
+            "{name} is in {zone}, which SimulatedFault {fault} lets fail: no pod starts there, though the node may still count as ready"
+        );
+        Some((name.clone(), why))
+    });
+    let failed_nodes: FxHashMap<String, String> = failed_nodes.collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
@@ -365,11 +381,19 @@ fn explain(
             Some(replaced) => explainer.explain_daemon(pod, named.clone(), replaced, name_of)?,
             None => explainer.explain(pod, named.clone(), name_of)?,
         };
+        let outage = explanation
+            .proposed_nodes()
+            .find_map(|node| failed_nodes.get(node))
+            .cloned();
         let resize = resizes[index].clone();
         let (wrong_node, words) = wrong_nodes[index].clone().unzip();
+        let wrong_node = wrong_node
+            .map(|wrong| explainer.complete(wrong, pod))
+            .transpose()?;
         explained.push((
             index,
             Explanation {
+                outage,
                 resize,
                 start: starts[index].clone(),
                 images: words.unwrap_or_else(|| images[index].clone()),

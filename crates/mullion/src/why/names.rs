@@ -33,6 +33,36 @@ const OTHERS: [&[&str]; 23] = [
 /// How many of the kinds above come first that have pods.
 const WITH_PODS: usize = 10;
 
+/// Returns the kind and the names in `node NAME...` or `node/NAME...`, and likewise for nodepools; `None` if another kind is named first.
+///
+/// # Errors
+/// A name comes with another kind.
+pub(super) fn of_standing(
+    what: &[String],
+) -> Result<Option<(standing::Kind, Vec<String>)>, Failure> {
+    let Some(first) = what.first() else {
+        return Ok(None);
+    };
+    let (kind, words) = match (standing::Kind::named(first), first.split_once('/')) {
+        (Some(kind), _) => (kind, &what[1..]),
+        (None, Some((word, _))) => match standing::Kind::named(word) {
+            Some(kind) => (kind, what),
+            None => return Ok(None),
+        },
+        (None, None) => return Ok(None),
+    };
+    let name = |word: &String| match word.split_once('/') {
+        None => Ok(word.clone()),
+        Some((own, name)) if standing::Kind::named(own) == Some(kind) => Ok(name.to_owned()),
+        Some((_, name)) => Err(Failure::input(format!(
+            "{word}: objects of one kind are asked about at a time, here of the kind in {first}"
+        ))
+        .hint(format!("ask about {name} on its own"))),
+    };
+    let names: Result<Vec<String>, Failure> = words.iter().map(name).collect();
+    Ok(Some((kind, names?)))
+}
+
 /// Returns the names of the pods in `pod NAME...`, `pod/NAME` or NAME.
 ///
 /// # Errors
@@ -65,7 +95,7 @@ fn other(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
     }
     if standing::Kind::named(kind).is_some() {
         return Failure::input(format!(
-            "{what}: nodes and nodepools are named in two words"
+            "{what}: objects of one kind are asked about at a time, here pods"
         ))
         .hint(format!("mullion why {kind} {name}"));
     }
@@ -94,6 +124,33 @@ mod tests {
     fn said(words: &[&str]) -> Result<Vec<String>, String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         of(&words, false).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn nodes_and_pools_are_named_with_their_kind_before_or_in_each_name() {
+        let said = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            of_standing(&words).map_err(|failure| failure.to_string())
+        };
+        let both = vec!["a".to_owned(), "b".to_owned()];
+        for words in [
+            &["node", "a", "b"][..],
+            &["no", "node/a", "b"],
+            &["nodes/a", "node/b"],
+        ] {
+            assert_eq!(said(words), Ok(Some((standing::Kind::Node, both.clone()))));
+        }
+        assert_eq!(
+            said(&["nodepool/a"]),
+            Ok(Some((standing::Kind::NodePool, vec!["a".to_owned()])))
+        );
+        assert_eq!(
+            said(&["node/a", "nodepool/b"]),
+            Err("error: nodepool/b: objects of one kind are asked about at a time, here of the kind in node/a\nhint:  ask about b on its own".to_owned())
+        );
+        for words in [&[][..], &["pod", "node"], &["pod/a"], &["iis"]] {
+            assert_eq!(said(words), Ok(None));
+        }
     }
 
     #[test]

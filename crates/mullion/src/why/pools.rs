@@ -68,7 +68,7 @@ pub(crate) struct Pools {
     pub(crate) chunks: Vec<PodSpec>,
     /// The instance types that a pool does not buy for Windows because they are too small, cheapest first.
     pub(crate) too_small: BTreeMap<String, Vec<TooSmall>>,
-    /// The number of addresses that Windows nodes would have with prefix delegation; empty if it is on.
+    /// The number of addresses that Windows nodes have with prefix delegation, and whether it is on.
     pub(crate) prefixes: PrefixAddresses,
     /// Whether nodes are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
     pub(crate) by_cost: bool,
@@ -78,6 +78,8 @@ pub(crate) struct Pools {
     pub(crate) overlays: Vec<String>,
     /// Remarks for the user about CapacityBuffers and faults of the simulated cloud.
     pub(crate) remarks: Vec<String>,
+    /// The names of the SimulatedFaults that let a zone fail, by the zone.
+    pub(super) outages: BTreeMap<String, String>,
     /// The nodes that are being removed. Their pods are among the pending ones.
     pub(crate) leaving: Vec<String>,
     /// The settings in the ConfigMap of the VPC resource controller, if it is known.
@@ -177,8 +179,9 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &cloud).await;
     let faults = faults::cause(state, &cloud)?;
-    let has_faults = !faults.is_empty();
-    found.remarks.extend(faults);
+    let has_faults = !faults.remarks.is_empty();
+    found.remarks.extend(faults.remarks);
+    found.outages = faults.outages;
     let shifted = cloud.zonal_shifts().await.unwrap_or_default();
     let shifted: BTreeSet<_> = shifted.into_iter().map(|shift| shift.zone_id).collect();
     let (discovered, risks) = (state.discovered_capacity(), state.spot_risks());
@@ -376,17 +379,22 @@ impl Pools {
     }
 }
 
-/// Returns the number of addresses that each instance type would have with prefix delegation; empty if that is on already.
+/// Returns the number of addresses that each instance type has with prefix delegation, and whether that is on
+/// already; empty if Windows pods get no addresses at all.
 fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
     let types = catalogue::all().iter();
-    let types =
-        types.filter(|kind| now == WindowsAddresses::Single && kind.windows_prefix_delegation);
-    types
+    let types = types.filter(|kind| kind.windows_prefix_delegation);
+    let all: PrefixAddresses = types
         .map(|kind| {
             let addresses = WindowsAddresses::Prefixes.on(kind);
             (kind.name.to_string(), addresses as i64)
         })
-        .collect()
+        .collect();
+    match now {
+        WindowsAddresses::Off => PrefixAddresses::default(),
+        WindowsAddresses::Single => all,
+        WindowsAddresses::Prefixes => all.enabled(),
+    }
 }
 
 /// Returns the Kubernetes version of the cluster's kubelets, or the newest one if it is not known.

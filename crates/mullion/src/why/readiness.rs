@@ -5,7 +5,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::start::{Condition, RUNNING, list, text, words};
+use super::start::{Condition, RUNNING, text, words};
+use crate::input::list;
 
 /// A container that runs and is not ready.
 #[derive(Clone, Debug, PartialEq, Serialize)]

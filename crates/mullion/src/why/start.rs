@@ -3,6 +3,8 @@
 //!
 //! Kubelets write the reasons of single containers into the status, those of volumes and of the sandbox into events only.
 
+mod text;
+
 use std::collections::BTreeSet;
 
 use mullion_api::labels;
@@ -10,6 +12,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::readiness::{Gate, Readiness, Unready};
+use crate::input::list;
+pub(super) use text::words;
 
 /// The number of events that are kept, the last ones.
 const MOST_EVENTS: usize = 3;
@@ -116,11 +120,6 @@ fn is_false(value: &bool) -> bool {
 /// Returns a text, which is empty if the value is none.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-/// Returns the items of a list; none if the value is no list.
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 /// Returns the namespace and the name of the pod that an Event warns about, and the warning; `None` for other Events. Warnings about a single
@@ -246,122 +245,6 @@ impl Start {
             None => !self.some_run || !self.containers.is_empty(),
         }
     }
-
-    /// Returns the sentence that says that the pod, or a part of it, does not run, without a full stop.
-    pub(super) fn summary(&self) -> String {
-        if let Some(failed) = &self.failed {
-            let why = words([&failed.reason, &failed.message]);
-            return format!("It has failed and is not started again{why}");
-        }
-        match self.init_containers {
-            // The init containers of a pod that runs are done; a sidecar among them may have to start again.
-            Some(Progress { done, all }) if done < all && self.phase == "Pending" => {
-                let are = if done == 1 { "is" } else { "are" };
-                format!("It does not run yet: {done} of its {all} init containers {are} done")
-            }
-            _ if self.phase == "Running" && self.containers.is_empty() => {
-                "It runs and is not ready".to_owned()
-            }
-            _ if self.phase == "Running" && self.some_run => {
-                "Not all of its containers run".to_owned()
-            }
-            _ => "It does not run".to_owned(),
-        }
-    }
-
-    /// Returns what keeps the pod from running, one line each.
-    pub(super) fn reasons(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        let mut open: Vec<&Container> = self.containers.iter().collect();
-        while let Some(first) = open.first().copied() {
-            // Containers in the same state share a line.
-            let (alike, others): (Vec<_>, Vec<_>) =
-                open.into_iter().partition(|own| own.is_like(first));
-            all.push(described(&alike));
-            open = others;
-        }
-        all.extend(self.unready.iter().map(Unready::sentence));
-        all.extend(self.gates.iter().map(Gate::sentence));
-        if self.awaits_address {
-            all.push(format!(
-                "it has no address yet: the annotation {} is missing",
-                labels::PRIVATE_IPV4
-            ));
-        }
-        for own in &self.conditions {
-            // What is not initialized has been said by the init containers.
-            if own.kind == "Initialized" && self.init_containers.is_some() {
-                continue;
-            }
-            let why = words([&own.reason, &own.message]);
-            all.push(format!("condition {} is False{why}", own.kind));
-        }
-        for own in &self.events {
-            let why = words([&own.reason, &own.message]);
-            all.push(format!("event{why}"));
-        }
-        all
-    }
-
-    /// Returns what the user can do, as a sentence without a full stop; `None` where the reasons say it.
-    pub(super) fn advice(&self) -> Option<&'static str> {
-        if let Some(failed) = &self.failed {
-            let is_of_another = OF_ANOTHER_NODE.contains(&failed.reason.as_str());
-            return is_of_another.then_some(
-                "Its node is none that it asks for: remove spec.nodeName, or name the node's operating system in the node selector (kubernetes.io/os) and in spec.os.name, and create it anew",
-            );
-        }
-        if !self.unready.is_empty() {
-            Some(
-                "Services send it no traffic until it is ready: `kubectl describe pod` shows what its probes are answered, `kubectl logs` what its containers say",
-            )
-        } else if !self.gates.is_empty() {
-            Some(
-                "Services send it no traffic until it is ready: see that the controller of the readiness gate runs, which sets the condition in the pod's status",
-            )
-        } else {
-            None
-        }
-    }
-}
-
-impl Container {
-    /// Returns whether both containers are in the same state.
-    fn is_like(&self, other: &Container) -> bool {
-        let is_same = (self.state, self.last_exit_code) == (other.state, other.last_exit_code);
-        is_same && self.reason == other.reason && self.message == other.message
-    }
-}
-
-/// Describes containers that are in the same state.
-fn described(alike: &[&Container]) -> String {
-    let Some(first) = alike.first() else {
-        return String::new();
-    };
-    let names: Vec<_> = alike.iter().map(|own| own.name.as_str()).collect();
-    let is_one = names.len() == 1;
-    let (noun, waits) = if is_one {
-        ("container", "waits")
-    } else {
-        ("containers", "wait")
-    };
-    let code = first.last_exit_code;
-    let code = code.map(|code| format!(" with exit code {code}"));
-    let (verb, before) = match (first.state, code) {
-        (WAITING, Some(code)) => (waits, format!(", having ended{code}")),
-        (WAITING, None) => (waits, String::new()),
-        (RUNNING, _) => ("runs", String::new()),
-        (_, code) => ("ended", code.unwrap_or_default()),
-    };
-    let why = words([&first.reason, &first.message]);
-    format!("{noun} {} {verb}{before}{why}", names.join(", "))
-}
-
-/// Joins what there is of a reason and a message, with a colon before each, in one line.
-pub(super) fn words(all: [&String; 2]) -> String {
-    let all = all.into_iter().filter(|own| !own.is_empty());
-    let lines = all.map(|own| own.lines().collect::<Vec<_>>().join(" "));
-    lines.map(|own| format!(": {own}")).collect()
 }
 
 /// Returns a message without the quoted names in it that differ each time, such as that of a sandbox.

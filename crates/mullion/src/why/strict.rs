@@ -14,14 +14,12 @@ use super::{
     admission::Warnings,
     kinds,
     manifest::Document,
+    refused::Refusals,
     source::{self, Source},
     template::put,
     world, writes,
 };
-use crate::{
-    failure::{Failure, Refusals},
-    up::setup,
-};
+use crate::{failure::Failure, up::setup};
 
 /// Checks the objects of these documents that are taken as they are written, and prints what the server warns of. Objects that the user may
 /// not create, and kinds that neither the cluster nor this program defines, are not checked. Returns the documents that no server refuses; the
@@ -40,9 +38,8 @@ pub(crate) async fn check(
     let mut taken = Vec::new();
     for document in documents {
         let checked = check_object(source, &document.object, namespace, &mut local).await;
-        let checked = checked.map_err(|failure| failure.about(&document.place));
-        if let Some(texts) = refusals.note(checked)? {
-            warnings.add(&document.place, texts);
+        if let Some(texts) = refusals.note(&document.place, checked)? {
+            warnings.add(&document.place.to_string(), texts);
             taken.push(document);
         }
     }
@@ -62,7 +59,7 @@ async fn check_object(
     let Some((plural, is_namespaced)) = kinds::taken_as_written(&kind) else {
         return Ok(Vec::new());
     };
-    // An object without a name is refused later, as for all kinds.
+    // An object that only has a generateName is refused later, as for all kinds.
     if text(&object["metadata"]["name"]).is_empty() {
         return Ok(Vec::new());
     }

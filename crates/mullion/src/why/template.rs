@@ -2,13 +2,14 @@
 //!
 //! Objects are taken as they are written; misspelt fields are left for the API server to refuse.
 
-use std::fmt::Display;
+mod claims;
 
 use k8s_openapi::api::core::v1::PodSpec;
-use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set};
+use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set, job};
 use serde_json::{Map, Value, json};
 
 use super::pod_owner::PodOwner;
+pub(super) use claims::{device_claims, ephemeral_claims};
 
 /// A pod that would be created, and what would exist because of its workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,9 +150,9 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
 /// Returns how many pods a workload has at a time.
 fn replicas(kind: &str, object: &Value) -> u64 {
     let of_job = |spec: &Value| {
-        // A Job never runs more pods than it still has completions to reach.
-        let most = spec["completions"].as_u64().unwrap_or(u64::MAX);
-        spec["parallelism"].as_u64().unwrap_or(1).min(most)
+        let parallelism = spec["parallelism"].as_i64().unwrap_or(1);
+        let wanted = job::wanted_active(parallelism, spec["completions"].as_i64(), 0, 0);
+        u64::try_from(wanted).unwrap_or(0)
     };
     let spec = &object["spec"];
     match kind {
@@ -222,7 +223,8 @@ impl Prospect {
             // A claim template replaces a volume of the same name, as in the StatefulSet controller.
             volumes.retain(|own| own["name"] != volume);
             volumes.push(json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}}));
-            self.claims.push(self::claim(&claim, home, template, None));
+            self.claims
+                .push(claims::claim(&claim, home, template, None));
         }
         put(&mut self.pod["spec"], "volumes", Value::Array(volumes));
     }
@@ -261,71 +263,6 @@ pub(crate) fn put(object: &mut Value, field: &str, value: Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.insert(field.to_owned(), value);
     }
-}
-
-/// Returns the claims of a pod's ephemeral volumes; the pod must have a uid.
-pub(super) fn ephemeral_claims(pod: &Value) -> Vec<Value> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let meta = &pod["metadata"];
-    let (home, name) = (text(&meta["namespace"]), text(&meta["name"]));
-    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    let owner = owned_by_pod(meta);
-    let made = volumes.filter_map(|volume| {
-        let template = volume.pointer("/ephemeral/volumeClaimTemplate")?;
-        let claim = format!("{name}-{}", text(&volume["name"]));
-        Some(self::claim(&claim, &home, template, Some(owner.clone())))
-    });
-    made.collect()
-}
-
-/// Returns the ResourceClaims that are created for a pod from these templates, and names them in the pod's status.
-pub(super) fn device_claims(pod: &mut Value, templates: &[Value]) -> Vec<Value> {
-    let meta = pod["metadata"].clone();
-    let asked = pod["spec"]["resourceClaims"].as_array().cloned();
-    let mut made = Vec::new();
-    let mut statuses = Vec::new();
-    for entry in asked.iter().flatten() {
-        let wanted = &entry["resourceClaimTemplateName"];
-        let is_it = |template: &&Value| {
-            let own = &template["metadata"];
-            own["name"] == *wanted && own["namespace"] == meta["namespace"]
-        };
-        let (Some(entry), Some(template)) = (entry["name"].as_str(), templates.iter().find(is_it))
-        else {
-            continue;
-        };
-        let name = format!("{}-{entry}", meta["name"].as_str().unwrap_or_default());
-        statuses.push(json!({"name": entry, "resourceClaimName": name}));
-        made.push(json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": meta["namespace"], "ownerReferences": owned_by_pod(&meta)},
-            "spec": template["spec"]["spec"],
-        }));
-    }
-    if !statuses.is_empty() {
-        put(
-            &mut pod["status"],
-            "resourceClaimStatuses",
-            Value::Array(statuses),
-        );
-    }
-    made
-}
-
-fn owned_by_pod(meta: &Value) -> Value {
-    json!([{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": true}])
-}
-
-fn claim(name: impl Display, home: &str, template: &Value, owners: Option<Value>) -> Value {
-    let mut meta = Map::new();
-    meta.insert("name".into(), json!(name.to_string()));
-    meta.insert("namespace".into(), json!(home));
-    for field in ["labels", "annotations"] {
-        meta.insert(field.into(), template["metadata"][field].clone());
-    }
-    meta.insert("ownerReferences".into(), json!(owners));
-    meta.retain(|_, value| !value.is_null());
-    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": template["spec"]})
 }
 
 #[cfg(test)]
@@ -429,25 +366,6 @@ mod tests {
             json!({"name": "data-web-5", "namespace": "shop"})
         );
         assert_eq!(claims[0]["spec"]["storageClassName"], "fast");
-    }
-
-    #[test]
-    fn claims_of_devices_are_made_from_their_templates() {
-        let mut pod = json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
-            "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}, {"name": "nic", "resourceClaimName": "nic"}]},
-        });
-        let of = |home: &str| json!({"metadata": {"name": "gpus", "namespace": home}, "spec": {"spec": {"devices": {}}}});
-        assert_eq!(
-            device_claims(&mut pod.clone(), &[of("other")]),
-            Vec::<Value>::new()
-        );
-        let claims = device_claims(&mut pod, &[of("other"), of("shop")]);
-        assert_eq!(claims[0]["metadata"]["name"], "web-gpu");
-        assert_eq!(claims[0]["metadata"]["ownerReferences"][0]["uid"], "u");
-        assert_eq!(claims[0]["spec"], json!({"devices": {}}));
-        let statuses = json!([{"name": "gpu", "resourceClaimName": "web-gpu"}]);
-        assert_eq!(pod["status"]["resourceClaimStatuses"], statuses);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{
     outlook::{Costs, Purchase},
     page::{Colours, Page, Row},
 };
+use crate::plan::refusals::some_of;
 
 /// The number of nodes named for each reason, and of nodes shown with their scores.
 const SHOWN: usize = 4;
@@ -48,6 +49,9 @@ pub(super) fn text(
         // What helps is said below where it was tried.
         if explanation.changes.is_empty() {
             page.paragraph(&format!("{}.", wrong.advice));
+            if let Some(remains) = &wrong.remains {
+                page.paragraph(&format!("{remains}."));
+            }
         }
     }
     for wrong in &explanation.wrong_values {
@@ -57,6 +61,9 @@ pub(super) fn text(
         page.paragraph(&format!(
             "It gets no address, so that no sandbox is made for it: {why}."
         ));
+    }
+    if let Some(outage) = &explanation.outage {
+        page.paragraph(&format!("{outage}."));
     }
     if let Some(why) = explanation
         .buys
@@ -194,6 +201,11 @@ fn headline(explanation: &Explanation, ink: &Colours) -> String {
             "{bold}{pod}{end} waits for a node that is on its way: {count}, and it fits on {good}{claim}{end}.\n"
         );
     }
+    if let Some(node) = &explanation.only_node {
+        return format!(
+            "{bold}{pod}{end} is {bad}pending{end}: its DaemonSet made it for {node}, which does not let it in.\n"
+        );
+    }
     match &explanation.buys {
         Some(purchase) => format!(
             "{bold}{pod}{end} waits for a node: {count}, and {good}{}{end}.\n",
@@ -274,15 +286,6 @@ fn evictions(explanation: &Explanation, ink: &Colours) -> String {
     }
     words.push_str("Nothing need be changed.\n");
     words
-}
-
-/// Returns the first few names, and how many more there are.
-fn some_of(names: &[String]) -> String {
-    let shown = names[..names.len().min(SHOWN)].join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
 }
 
 fn sentence(purchase: &Purchase) -> String {
@@ -421,7 +424,7 @@ fn changes(page: &mut Page, explanation: &Explanation, is_one_of_many: bool) {
             (None, Some(system)) => format!(
                 "No change to the pod, a cordon or a pool places it: the pod asks for {system}, but one of its images does not run there."
             ),
-            (None, None) if explanation.daemon.is_some() => {
+            (None, None) if explanation.daemon.is_some() || explanation.only_node.is_some() => {
                 "No change to the pod, a cordon or a pool places it there.".to_owned()
             }
             (None, None) => "No change to the pod, a cordon or a pool places it: it needs another node or another pool.".to_owned(),

@@ -6,10 +6,21 @@ use super::{
     kinds,
     manifest::Document,
     pod_owner::PodOwner,
+    refused::Refusals,
     state::{self, State},
     world,
 };
-use crate::{out, plan::refusals::some_of};
+use crate::{failure::Failure, out, plan::refusals::some_of};
+
+/// Refuses the objects of misspelt kinds, where nothing else is asked about.
+pub(super) fn refuse_misspelt(others: &[Document], refusals: &mut Refusals) {
+    for Document { place, object } in others {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        if let Some(meant) = kinds::meant(kind) {
+            refusals.refuse(place, Failure::input(kinds::unknown(kind, meant)));
+        }
+    }
+}
 
 /// Prints which of these objects, which create no pods, nothing is taken from. `templates` says whether PodTemplates count.
 pub(super) fn note_documents(others: &[Document], namespace: Option<&str>, templates: bool) {
@@ -22,7 +33,7 @@ pub(super) fn note_documents(others: &[Document], namespace: Option<&str>, templ
                 kinds::unknown(kind, meant)
             )),
             None if counts(kind, object, namespace, templates) => {}
-            None => places.push(place.clone()),
+            None => places.push(place.to_string()),
         }
     }
     if !places.is_empty() {

@@ -11,21 +11,18 @@ use super::{
     admission::{self, Warnings},
     buffers, kinds,
     kinds::KINDS,
-    manifest::Document,
+    manifest::{self, Document, Place},
     object::fault,
     placement::Placement,
     pod_owner::PodOwner,
+    refused::Refusals,
     source::{self, Source},
     state::State,
     strict,
     template::{self, Prospect, put},
     unused_notes, writes,
 };
-use crate::{
-    failure::{Failure, Refusals},
-    out,
-    plan::quotas::Quotas,
-};
+use crate::{failure::Failure, out, plan::quotas::Quotas};
 
 /// A pod of a manifest, as it would be created.
 #[derive(Clone)]
@@ -63,7 +60,7 @@ impl PlannedPod {
 
 /// The objects of a manifest: those that create pods, with the pods, and all others.
 struct SortedManifest {
-    prospects: Vec<(String, Prospect, Value)>,
+    prospects: Vec<(Place, Prospect, Value)>,
     others: Vec<Document>,
 }
 
@@ -100,7 +97,14 @@ pub(super) async fn apply(
     names: &[String],
     placement: &Placement,
 ) -> Result<Vec<PlannedPod>, Failure> {
+    let mut refusals = Refusals::default();
+    let documents = manifest::whole(documents, &mut refusals);
     let mut sorted = SortedManifest::of(documents, namespace);
+    if sorted.prospects.is_empty() {
+        unused_notes::refuse_misspelt(&sorted.others, &mut refusals);
+        // These say more than that there is no pod.
+        std::mem::take(&mut refusals).result()?;
+    }
     unused_notes::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
@@ -120,19 +124,18 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
-    let mut refusals = Refusals::default();
     sorted.others = strict::check(source, sorted.others, namespace, &mut refusals).await?;
     let places = sorted.prospects.iter().map(|(place, ..)| place.clone());
-    let places: Vec<String> = places.collect();
+    let places: Vec<Place> = places.collect();
     let planned = put_in(source, sorted, namespace, placement, refusals).await?;
     let quotas = Quotas::of(&source.state);
     let mut refusals = Refusals::default();
-    for (own, place) in planned.iter().zip(places) {
+    for (own, place) in planned.iter().zip(&places) {
         let asked = quotas.asked(&own.admitted).map_err(|why| {
             let name = &own.pod.name;
-            Failure::input(format!("pods {name:?} is forbidden: {why}")).about(place)
+            Failure::input(format!("pods {name:?} is forbidden: {why}"))
         });
-        refusals.note(asked)?;
+        refusals.note(place, asked)?;
     }
     refusals.result()?;
     for own in &planned {
@@ -167,9 +170,13 @@ pub(crate) async fn apply_all(
     documents: Vec<Document>,
     namespace: Option<&str>,
     placement: &Placement,
-    refusals: Refusals,
+    mut refusals: Refusals,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let sorted = SortedManifest::of(documents, namespace);
+    if sorted.prospects.is_empty() && !sorted.others.iter().any(Document::is_known) {
+        unused_notes::refuse_misspelt(&sorted.others, &mut refusals);
+        std::mem::take(&mut refusals).result()?;
+    }
     unused_notes::note_documents(&sorted.others, namespace, source.state.keeps.templates);
     put_in(source, sorted, namespace, placement, refusals).await
 }
@@ -205,7 +212,7 @@ async fn put_in(
         }
         for other in others.iter().filter(|other| other.object["kind"] == kind) {
             let added = add(source, &other.object, namespace).await;
-            refusals.note(added.map_err(|failure| failure.about(&other.place)))?;
+            refusals.note(&other.place, added)?;
         }
     }
     let mut warnings = Warnings::default();
@@ -223,26 +230,25 @@ async fn put_in(
 /// Has the pods of a manifest admitted, and the workloads checked that create them. Returns those that no server refuses.
 async fn admit_all(
     source: &mut Source,
-    prospects: Vec<(String, Prospect, Value)>,
+    prospects: Vec<(Place, Prospect, Value)>,
     placement: &Placement,
     warnings: &mut Warnings,
     refusals: &mut Refusals,
 ) -> Result<Vec<PlannedPod>, Failure> {
     let mut planned = Vec::new();
     for (place, prospect, object) in prospects {
+        // The workload first, because its server says all that is wrong with it, its template included.
+        let taken = check_workload(source, &object, &prospect.pod_owner).await;
+        if refusals.note(&place, taken)?.is_none() {
+            continue;
+        }
         let admitted = admission::admit(source, prospect, placement, warnings).await;
-        let admitted = admitted.map_err(|failure| failure.about(&place));
-        let Some(mut own) = refusals.note(admitted)? else {
+        let Some(mut own) = refusals.note(&place, admitted)? else {
             continue;
         };
         if is_paused(&object) && !source.state.pods.iter().any(|pod| own.owner.owns(pod)) {
             own.replicas = 0;
             own.none_by = Some("spec.paused is true");
-        }
-        let taken = check_workload(source, &object, &own.owner).await;
-        let taken = taken.map_err(|failure| failure.about(&place));
-        if refusals.note(taken)?.is_none() {
-            continue;
         }
         if own.daemon.is_some() {
             keep_daemon(&mut source.state, object, &own)?;
@@ -280,7 +286,6 @@ fn is_paused(object: &Value) -> bool {
 }
 
 /// Has an API server say whether it takes a workload as it is written: a misspelt field, or a selector of other pods, would change the answer.
-/// Its pod has been admitted before, so that errors in the template name the pod's fields.
 async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Result<(), Failure> {
     let Some(plural) = template::workload_plural(&owner.kind) else {
         return Ok(());
@@ -290,7 +295,10 @@ async fn check_workload(source: &Source, object: &Value, owner: &PodOwner) -> Re
     let path = format!("{root}/{version}/namespaces/{home}/{plural}");
     let mut object = object.clone();
     put(&mut object["metadata"], "namespace", json!(home));
-    // What a server warns of in a template, it has warned of in the pod.
+    if source.offline {
+        source::make_home(&source.client, home, "default").await?;
+    }
+    // What a server warns of in a template, it warns of in the pod, too.
     writes::would_create(&source.client, &path, &object)
         .await
         .map(drop)

@@ -96,8 +96,35 @@ pub(super) struct Answered {
     pub(super) warnings: Vec<String>,
 }
 
-/// Sends an object and returns the server's answer, which may be an error status.
+/// The query parameter that has a server refuse unknown fields.
+const STRICT: &str = "fieldValidation=Strict";
+
+/// Sends an object and returns the server's answer, which may be an error status. A server that refuses unknown fields has not looked at the
+/// values of the others, so it is asked about them as well.
 async fn answer(
+    client: &Client,
+    method: Method,
+    path: &str,
+    object: &Value,
+) -> Result<Result<Answered, Status>, Failure> {
+    let answered = one_answer(client, method.clone(), path, object).await?;
+    let Err(mut status) = answered else {
+        return Ok(answered);
+    };
+    if path.contains(STRICT) && status.message.contains("strict decoding error") {
+        let lenient = path.replace(STRICT, "fieldValidation=Ignore&dryRun=All");
+        let more = one_answer(client, method, &lenient, object).await?;
+        if let Err(more) = more
+            && more.reason == "Invalid"
+        {
+            status.message += &format!("; {}", more.message);
+        }
+    }
+    Ok(Err(status))
+}
+
+/// Sends an object and returns the server's answer, which may be an error status.
+async fn one_answer(
     client: &Client,
     method: Method,
     path: &str,

@@ -82,7 +82,7 @@ impl Controller {
         let active = count(tally.active.len());
         let wanted = match spec.suspend {
             Some(true) => 0,
-            _ => tally::wanted_active(spec, tally),
+            _ => tally::wanted_of(spec, tally),
         };
         let surplus = usize::try_from(active - wanted).unwrap_or(0);
         let mut doomed = surplus_pods(spec, tally, surplus);

@@ -16,6 +16,8 @@ mod tally;
 mod tracking;
 mod verdict;
 
+pub use tally::wanted_active;
+
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,

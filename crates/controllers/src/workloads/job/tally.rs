@@ -191,15 +191,33 @@ fn replaced(
     newest
 }
 
-/// Returns how many pods should be active now.
-pub(super) fn wanted_active(spec: &JobSpec, tally: &Tally) -> i32 {
-    let parallelism = spec.parallelism.unwrap_or(1);
-    match spec.completions {
+/// Returns how many pods of a Job should be active now (kube-controller-manager: the job controller's `manageJob`): `succeeded` is the number
+/// of pods that have succeeded, `active` of those that are active.
+pub fn wanted_active(
+    parallelism: i64,
+    completions: Option<i64>,
+    succeeded: i64,
+    active: i64,
+) -> i64 {
+    match completions {
         // Without `completions`, a first success means that the work is done: no new pods are created.
-        None if tally.succeeded > 0 => count(tally.active.len()),
+        None if succeeded > 0 => active,
         None => parallelism,
-        Some(completions) => (completions - tally.succeeded).clamp(0, parallelism),
+        Some(completions) => completions
+            .saturating_sub(succeeded)
+            .min(parallelism)
+            .max(0),
     }
+}
+
+/// Returns how many pods of a counted Job should be active now.
+pub(super) fn wanted_of(spec: &JobSpec, tally: &Tally) -> i32 {
+    let parallelism = spec.parallelism.unwrap_or(1).into();
+    let active = count(tally.active.len()).into();
+    let completions = spec.completions.map(i64::from);
+    let wanted = wanted_active(parallelism, completions, tally.succeeded.into(), active);
+    // None of the numbers above is beyond an `i32`.
+    i32::try_from(wanted).unwrap_or(i32::MAX)
 }
 
 /// Returns the lowest indexes without a pod, at most `most`.
@@ -303,7 +321,7 @@ mod tests {
     fn no_more_pods_are_wanted_than_are_missing() {
         let wanted = |spec: Value, status: Value, pods: &[Arc<Pod>]| {
             let job = job(spec, status);
-            wanted_active(job.spec.as_ref().expect("a spec"), &counted(&job, pods))
+            wanted_of(job.spec.as_ref().expect("a spec"), &counted(&job, pods))
         };
         assert_eq!(
             wanted(

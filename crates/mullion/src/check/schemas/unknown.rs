@@ -1,6 +1,5 @@
 //! Finds where an unknown field stands in its object, and which field may have been meant.
 
-use mullion_engine::remedy::distance;
 use mullion_kinds::schema::{Node, Type};
 use serde_json::Value;
 
@@ -101,12 +100,13 @@ fn nearest(schema: &Type, name: &str) -> Option<String> {
     let Node::Struct(fields) = schema.node() else {
         return None;
     };
-    let wanted = name.to_lowercase();
-    let names = fields.fields.iter().map(|field| field.name.to_string());
-    let near = names.map(|own| (distance(&wanted, &own.to_lowercase()), own));
-    let (letters, own) = near.min()?;
-    // A short name is as far from many others.
-    (letters <= NEAR && letters < name.chars().count()).then_some(own)
+    let names: Vec<String> = fields
+        .fields
+        .iter()
+        .map(|field| field.name.to_string())
+        .collect();
+    let names = names.iter().map(String::as_str);
+    crate::near::nearest(name, names, NEAR).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use mullion_api::labels;
 use serde_json::Value;
 
 use super::snapshot::{Snapshot, Unknown};
+use crate::input::list;
 
 /// Returns whether a node runs Windows.
 pub(super) fn is_windows(node: &Value) -> bool {
@@ -48,11 +49,6 @@ fn instance_type(node: &Value) -> &str {
     node["metadata"]["labels"][labels::INSTANCE_TYPE]
         .as_str()
         .unwrap_or_default()
-}
-
-/// Returns the elements of a list, or nothing if the value is not a list.
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 /// Returns whether a label selector (`metav1.LabelSelector`) matches labels; an empty one matches all.

@@ -174,10 +174,18 @@ fn what_a_plan_takes_nothing_from_is_named() {
             "note:  stdin has no objects: nothing is taken from it\n"
         );
     }
+    let misspelt = "{apiVersion: apps/v1, kind: Deploymnet, metadata: {name: web}}";
+    let service =
+        "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}";
     assert_eq!(
-        said("{apiVersion: apps/v1, kind: Deploymnet, metadata: {name: web}}"),
-        "note:  stdin (Deploymnet web): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
+        said(&format!("{misspelt}\n---\n{service}")),
+        "note:  stdin: document 1 (Deploymnet web): nothing is taken from it: there is no kind Deploymnet, the nearest is Deployment\n"
     );
+    // Where nothing else is asked about, the misspelt kind is what is wrong with the question.
+    let alone = plan(&["--offline", "--default-pools", "-f", "-"], misspelt);
+    let refused =
+        "error: stdin (Deploymnet web): there is no kind Deploymnet, the nearest is Deployment\n";
+    assert_eq!((alone.code, alone.stderr.as_str()), (Some(2), refused));
     assert_eq!(
         said("{apiVersion: v1, kind: Secret, metadata: {name: key}}"),
         "note:  nothing is taken from stdin (Secret key): an object of its kind does not decide where pods go\n"

@@ -790,3 +790,77 @@ fn all_refused_objects_are_reported_together() {
         "error: 2 objects are refused\n  FILE: document 1 (Pod a): an object without an apiVersion\n  FILE: document 2 (b): an object without a kind\n"
     );
 }
+
+#[test]
+fn a_refused_workload_is_named_with_everything_that_is_wrong_with_it() {
+    let manifest = "
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replica: 2, template: {
+  metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}}
+";
+    let (text, stderr, _) = planned(&[node_of_4("n0")], manifest);
+    assert_eq!(text, "");
+    for said in [
+        "error: FILE (Deployment shop/web): ",
+        "unknown field \"spec.replica\"",
+        "Deployment.apps \"web\" is invalid: ",
+        "spec.selector: Required value",
+        "spec.template.spec.containers[0].image: Required value",
+    ] {
+        assert!(stderr.contains(said), "{said}: {stderr}");
+    }
+    assert!(!stderr.contains("Pod"), "{stderr}");
+}
+
+#[test]
+fn refusals_come_in_the_order_of_the_file_and_name_those_that_follow_from_others() {
+    let deployment =
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {
+        selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {
+        priorityClassName: gold, containers: [{name: c, image: nginx}]}}}}";
+    let class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: gold}, value: 2000000000}";
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: Shop_A}, spec: {ports: [{port: 80}]}}";
+    let home = "{apiVersion: v1, kind: Namespace, metadata: {name: Shop_A}}";
+    let manifest = [
+        home,
+        service,
+        "{metadata: {name: own}}",
+        class,
+        deployment,
+        POD,
+    ]
+    .join("\n---\n");
+    let (text, stderr, _) = planned(&[node_of_4("n0")], &manifest);
+    assert_eq!(text, "");
+    let lines: Vec<_> = stderr.lines().collect();
+    assert_eq!(lines[0], "error: 5 objects are refused", "{stderr}");
+    for (line, start) in [
+        (
+            1,
+            "  FILE: document 1 (Namespace Shop_A): Namespace \"Shop_A\" is invalid: ",
+        ),
+        (
+            2,
+            "  FILE: document 2 (Service Shop_A/web): refused because Namespace Shop_A above is refused",
+        ),
+        (3, "  FILE: document 3 (own): an object without a kind"),
+        (
+            4,
+            "  FILE: document 4 (PriorityClass gold): PriorityClass.scheduling.k8s.io \"gold\" is invalid: ",
+        ),
+        (
+            5,
+            "  FILE: document 5 (Deployment shop/web): refused because PriorityClass gold above is refused",
+        ),
+    ] {
+        assert!(lines[line].starts_with(start), "{stderr}");
+    }
+}
+
+#[test]
+fn a_manifest_of_misspelt_kinds_alone_is_refused() {
+    let manifest = "{apiVersion: apps/v1, kind: Deploymnet, metadata: {name: web}}";
+    let (text, stderr, _) = planned(&[node_of_4("n0")], manifest);
+    let refused =
+        "error: FILE (Deploymnet web): there is no kind Deploymnet, the nearest is Deployment\n";
+    assert_eq!((text.as_str(), stderr.as_str()), ("", refused));
+}

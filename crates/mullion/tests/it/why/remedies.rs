@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::said_of;
+use super::{said_of, why};
 
 const OS: &str = "kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
@@ -271,7 +271,8 @@ fn no_change_leads_a_pod_to_a_system_on_which_its_images_do_not_run() {
             "{image} {annotations} {selector}\n{text}"
         );
         let asks = "the pod asks for windows, but one of its images does not run there.";
-        let in_vain = expected.is_empty() && selector == select("windows");
+        let for_windows = [select("windows"), select("windws")].contains(&selector);
+        let in_vain = expected.is_empty() && for_windows;
         assert_eq!(text.contains(asks), in_vain, "{text}");
     }
 }
@@ -392,4 +393,69 @@ fn a_pool_that_is_not_ready_is_named_to_pods_that_it_might_buy_for() {
         );
         assert!(text.replace('\n', " ").contains(&said), "{text}");
     }
+}
+
+#[test]
+fn a_pool_names_all_limits_that_keep_it_from_buying_for_a_pod() {
+    let said = |limits: Value| {
+        let mut items = items();
+        items[3]["spec"]["limits"] = limits;
+        let big = pod("big", json!({"requests": {"cpu": "3", "memory": "6Gi"}}));
+        items.push(big);
+        let (_, _, said) = said_of("big", json!(items));
+        let pools = said["pools"].as_array().expect("pools").clone();
+        let linux = pools.iter().find(|own| own["pool"] == "linux");
+        linux.expect("the pool")["reason"].clone()
+    };
+    assert_eq!(
+        said(json!({"cpu": "2", "memory": "3Gi", "nodes": "0"})),
+        "limit reached: 2 cpu left; limit reached: 3Gi memory left; limit reached: 0 nodes left"
+    );
+    assert_eq!(
+        said(json!({"cpu": "1000", "nodes": "0"})),
+        "limit reached: 0 nodes left"
+    );
+}
+
+#[test]
+fn a_zone_in_which_nothing_is_sold_is_named_instead_of_its_types() {
+    let fault = |kind: &str, target: &str| {
+        json!({
+            "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedFault", "metadata": {"name": "f"},
+            "spec": {"fault": kind, "target": target},
+        })
+    };
+    let big = pod(
+        "big",
+        json!({"requests": {"cpu": "3"}, "nodeSelector": {ZONE: "us-west-2a"}}),
+    );
+    let said = |fault: Value| {
+        let mut items = items();
+        items.extend([fault, big.clone()]);
+        let list = json!({"kind": "List", "items": items}).to_string();
+        let ask = ["--state", "-", "-n", "shop", "pod", "big", "-o", "json"];
+        let ended = why(&ask, list);
+        let said: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        let pools = said["pools"].as_array().expect("pools").clone();
+        let linux = pools.iter().find(|own| own["pool"] == "linux");
+        linux.expect("the pool")["reason"].clone()
+    };
+    let out = "no type of the pool can be bought in us-west-2a now, as while a zone is out";
+    assert_eq!(said(fault("zone-outage", "us-west-2a")), out);
+    assert_eq!(said(fault("capacity", "*/us-west-2a/*")), out);
+}
+
+#[test]
+fn a_node_in_a_zone_that_has_failed_is_not_proposed_without_a_word() {
+    let fault = json!({
+        "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedFault", "metadata": {"name": "f"},
+        "spec": {"fault": "zone-outage", "target": "us-west-2a"},
+    });
+    let mut items = items();
+    items.extend([fault, pod("web", json!({}))]);
+    let (text, _, said) = said_of("web", json!(items));
+    let outage = "n1 is in us-west-2a, which SimulatedFault f lets fail: no pod starts there, though the node may still count as ready";
+    assert_eq!(said["outage"], outage);
+    let start = format!("pod shop/web goes to n1: 1 of 1 nodes fit.\n{outage}.\n");
+    assert!(text.starts_with(&start), "{text}");
 }

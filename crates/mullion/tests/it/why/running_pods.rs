@@ -133,8 +133,8 @@ fn an_object_of_another_kind_is_named_with_what_to_ask_instead() {
         );
     }
     assert_eq!(
-        said(&["node/n1"]),
-        "error: node/n1: nodes and nodepools are named in two words\nhint:  mullion why node n1\n"
+        said(&["pod", "node/n1"]),
+        "error: node/n1: objects of one kind are asked about at a time, here pods\nhint:  mullion why node n1\n"
     );
 }
 
@@ -210,10 +210,13 @@ fn a_pod_on_a_node_of_another_system_is_told_so_and_what_to_select() {
         text.contains(&format!("{guess}.\n{reason}.\n{advice}.\n")),
         "{text}"
     );
+    let remains =
+        "Even then nothing takes it: n0: kubernetes.io/os is windows, the pod needs linux";
     assert_eq!(
         said["wrongNode"],
-        json!({"reason": reason, "advice": advice})
+        json!({"reason": reason, "advice": advice, "remains": remains})
     );
+    assert!(text.contains(&format!("{advice}.\n{remains}.\n")), "{text}");
     // Its kubelet may have refused the pod.
     web["status"] = json!({
         "phase": "Failed", "reason": "PodOSSelectorNodeLabelDoesNotMatch",
@@ -228,4 +231,75 @@ fn a_pod_on_a_node_of_another_system_is_told_so_and_what_to_select() {
         said["start"]["failed"]["reason"],
         "PodOSSelectorNodeLabelDoesNotMatch"
     );
+}
+
+#[test]
+fn the_advice_to_a_pod_on_a_node_of_another_build_leads_to_a_pod_that_schedules() {
+    let node = |name: &str, build: &str| {
+        let mut node = node_of_4(name);
+        node["metadata"]["labels"]["kubernetes.io/os"] = json!("windows");
+        node["metadata"]["labels"]["node.kubernetes.io/windows-build"] = json!(build);
+        node["spec"] =
+            json!({"taints": [{"key": "os", "value": "windows", "effect": "NoSchedule"}]});
+        node
+    };
+    let pod = |selector: Value| {
+        let mut iis = pod_of("iis", "1", 0, Some("old"));
+        iis["spec"]["nodeSelector"] = selector;
+        iis["spec"]["containers"][0]["image"] =
+            json!("mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022");
+        iis["status"] = json!({
+            "phase": "Pending",
+            "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ErrImagePull"}}}],
+        });
+        iis
+    };
+    let both = [node("old", "10.0.17763"), node("new", "10.0.20348")];
+    let first = "Select node.kubernetes.io/windows-build: 10.0.20348 in the pod's node selector, tolerate the taint os=windows:NoSchedule";
+    let advice = format!("{first}, and create the pod anew: no controller does");
+    for selector in [
+        json!({"kubernetes.io/os": "windows"}),
+        json!({"node.kubernetes.io/windows-build": "10.0.17763"}),
+    ] {
+        let (text, _, said) = said_of("iis", json!([both[0], both[1], pod(selector)]));
+        assert_eq!(said["wrongNode"]["advice"], advice, "{text}");
+        assert!(text.contains(&format!("\n{advice}.\n")), "{text}");
+    }
+    // What remains may be the node's own.
+    let mut cordoned = both[1].clone();
+    cordoned["spec"]["unschedulable"] = json!(true);
+    let selector = json!({"kubernetes.io/os": "windows"});
+    let (_, _, said) = said_of("iis", json!([both[0], cordoned, pod(selector)]));
+    let advice = said["wrongNode"]["advice"].as_str().expect("advice");
+    assert!(
+        advice.starts_with(&format!("{first}, uncordon node new, and ")),
+        "{advice}"
+    );
+}
+
+#[test]
+fn a_pending_pod_of_a_daemon_set_is_told_about_its_own_node() {
+    let mut agent = pod_of("agent-1", "1", 0, None);
+    agent["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "agent", "controller": true,
+    }]);
+    agent["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": [{"matchFields": [
+        {"key": "metadata.name", "operator": "In", "values": ["n1"]},
+    ]}]});
+    let full = pod_of("full", "4", 0, Some("n1"));
+    let nodes = [node_of_4("n0"), node_of_4("n1")];
+    let list = json!({"kind": "List", "items": [nodes[0], nodes[1], full, agent]}).to_string();
+    let ask = ["--state", "-", "-n", "shop", "pod", "agent-1"];
+    // Nothing is ever bought for such a pod, so nothing is said about pools.
+    let ended = why(&ask, list.clone());
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""));
+    let text = ended.stdout;
+    let data = why(&[&ask[..], &["-o", "json"]].concat(), list).stdout;
+    let said: Value = serde_json::from_str(&data).expect("JSON");
+    assert_eq!(said["onlyNode"], "n1");
+    let start = "pod shop/agent-1 is pending: its DaemonSet made it for n1, which does not let it in.\n\n  \
+                 nodes\n        1  cpu: needs 1, 0 of 4 are free  ";
+    assert!(text.starts_with(start), "{text}");
+    let end = "No change to the pod, a cordon or a pool places it there.\n";
+    assert!(text.contains(end), "{text}");
 }
