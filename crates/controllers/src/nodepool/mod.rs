@@ -18,7 +18,7 @@ use kube::{
 };
 use mullion_api::{
     karpenter::{
-        EC2NodeClass, NodeClassReference, NodePool, NodePoolStatus,
+        EC2NodeClass, NodeClassReference, NodePool, NodePoolSpec, NodePoolStatus,
         node_pool_condition as condition,
     },
     labels,
@@ -188,6 +188,16 @@ fn health_of(
         }),
         _ => Health::Unknown,
     })
+}
+
+/// Returns what makes a pool invalid beyond its schema, in Karpenter's words, as the condition `ValidationSucceeded` says it; `None` if it is valid.
+pub fn invalid(spec: &NodePoolSpec) -> Option<String> {
+    validation::error(spec)
+}
+
+/// Returns the values in a pool's requirements that have no effect because no node has them, by label. Others beside them count.
+pub fn ignored_values(spec: &NodePoolSpec) -> Vec<(&str, Vec<&str>)> {
+    validation::ignored_values(spec)
 }
 
 /// Computes the status of a pool.

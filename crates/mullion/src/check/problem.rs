@@ -394,6 +394,16 @@ pub(super) enum Problem {
         /// Whether all values beside it are unlisted too.
         is_alone: bool,
     },
+    /// Karpenter finds a NodePool invalid.
+    InvalidPool {
+        /// Karpenter's words.
+        why: String,
+    },
+    /// Values in a NodePool's requirement that no node has, beside others.
+    IgnoredValues {
+        label: String,
+        values: String,
+    },
     UnknownField {
         /// The field as API servers name it.
         name: String,

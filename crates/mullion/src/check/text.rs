@@ -130,6 +130,9 @@ impl Problem {
             UnlistedType { label, value, is_alone: true, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, no node comes up"),
             UnlistedType { label, value, is_alone: false, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, the other values count alone"),
 
+            InvalidPool { why } => format!("Karpenter takes the pool and buys nothing for it: {why}"),
+            IgnoredValues { label, values } => format!("no node has {label}={values}: Karpenter leaves that out, and the other values count"),
+
             UnknownField { name, .. } => format!("unknown field {name:?}"),
             Misfit { kind, version, refusal: Refusal::Decoding(why), .. } => format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"),
             Misfit { refusal: Refusal::Validation(why), .. } => why.clone(),

@@ -11,6 +11,7 @@ mod network;
 mod nodes;
 mod placement;
 mod pod_spec;
+mod pools;
 mod resources;
 mod runtime_class;
 
@@ -167,6 +168,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         nodes::check(context, index, object, &mut found);
         config_maps::check(context, index, object, &mut found);
         instance_types::check(index, object, &mut found);
+        pools::check(index, object, &mut found);
         fields::check(context, index, object, &mut found);
     }
     nodes::check_groups(context, &mut found);

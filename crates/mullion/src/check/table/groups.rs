@@ -489,6 +489,14 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 "Karpenter buys only what EC2 has: a requirement of a NodePool whose types, families or sizes do not exist buys nothing and says nothing, and a node group with such a type does not come up. The catalogue is compiled in, so EC2 may have newer types.",
                 "https://karpenter.sh/docs/concepts/nodepools/#instance-types",
             ),
+            rule_of(
+                "MUL079",
+                Error,
+                Words,
+                "a NodePool that Karpenter finds invalid",
+                "The API server takes the pool, and Karpenter sets ValidationSucceeded to False and buys nothing for it: a capacity type or a tenancy that does not exist, a taint named twice, a key that is none. Of several values of which some exist, the others are left out without a word, which is a warning here.",
+                "https://karpenter.sh/docs/concepts/nodepools/#capacity-type",
+            ),
         ],
     },
     Group {
