@@ -3,7 +3,10 @@
 //! Invariant: nothing is stored, what is allocated is freed again, and no other object is asked for. Admission is left out, because its answer depends on the
 //! cluster.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, OnceLock},
+};
 
 use jiff::Timestamp;
 use mullion_kinds::{
@@ -91,14 +94,11 @@ impl Trial {
             let resource = resources.iter().find(|own| own.version == version)?;
             Some(errors(resource, tried.definition.is_some(), object, now))
         });
-        let mut distinct: Vec<FieldError> = Vec::new();
-        for error in found?? {
-            // Some kinds are validated more than once, and a response lists each cause as often.
-            if !distinct.contains(&error) {
-                distinct.push(error);
-            }
-        }
-        Some(distinct)
+        let mut errors: Vec<FieldError> = found??.into_iter().collect();
+        // Some kinds are validated more than once, and a response lists each cause as often.
+        let mut seen = BTreeSet::new();
+        errors.retain(|error| seen.insert((error.field.clone(), error.body())));
+        Some(errors)
     }
 
     /// Returns the kinds of a definition; none if the definition would be refused.

@@ -36,8 +36,8 @@ use super::{
     reserved,
     risk::Premiums,
 };
-use rules::{allows, has_tenancy, offering_labels, tenancies};
-pub(crate) use rules::{allows_offering, is_of_offering, launch_tenancy, node_labels};
+use rules::{allows, has_tenancy, offering_labels};
+pub(crate) use rules::{allows_offering, is_of_offering, launch_tenancy, node_labels, tenancies};
 
 use crate::{
     nodepool::{class::placement_group, hash::class_hash},

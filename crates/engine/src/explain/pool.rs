@@ -91,14 +91,14 @@ impl Cluster {
         Ok(Some(words.join("; ")))
     }
 
-    /// Names the zones that the pod may go to if none of them sells any type of the pool now: then a zone is out rather than the types.
+    /// Names the zones that the pod may go to if none of them sells any type of the pool's class now: then a zone is out rather than the types.
     fn refused_zones(
         &mut self,
         pod: &PodTemplate,
         pool: &NodeTemplate,
     ) -> Result<Option<String>, ModelError> {
         let mut sells: BTreeMap<&str, bool> = BTreeMap::new();
-        for offering in pool.instance_types.iter().flat_map(|own| &own.offerings) {
+        for offering in pool.for_sale().iter().flat_map(|own| &own.offerings) {
             *sells.entry(&offering.zone).or_default() |= offering.available;
         }
         let mut open = pool.clone();
@@ -217,7 +217,8 @@ impl PoolMachines<'_> {
         let first = &demand.wanted()[0];
         let near = nearest(first, sold.iter().map(String::as_str));
         // A pool's name is never a slip of this pool: the pod may mean another one.
-        let slip = near.filter(|near| key != label::NODE_POOL && is_misspelt(first, near));
+        let slip = near
+            .filter(|near| near != first && key != label::NODE_POOL && is_misspelt(first, near));
         let exists =
             |value: &String| sold.contains(value) || known_values(key).contains(&value.as_str());
         let noun = match noun(key) {

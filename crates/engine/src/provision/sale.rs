@@ -22,7 +22,7 @@ pub(crate) struct Machine {
 
 impl NodeTemplate {
     /// Returns all types that the pool's class could buy.
-    fn for_sale(&self) -> &[Arc<InstanceType>] {
+    pub(crate) fn for_sale(&self) -> &[Arc<InstanceType>] {
         if self.for_sale.is_empty() {
             &self.instance_types
         } else {

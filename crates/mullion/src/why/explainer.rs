@@ -16,6 +16,7 @@ use super::{
     daemon::{self, Daemon},
     explanation::{ChangeSet, Explanation, Unserved},
     groups::{Group, grouped},
+    images::WrongNode,
     outlook::{Costs, Outlook, PoolReason, Purchase, costs, outlook, purchase},
     pools::Pools,
 };
@@ -42,6 +43,8 @@ pub(super) struct Explainer<'a> {
     planned: Vec<PodSpec>,
     /// The costs for each pod template that was asked about.
     costs: FxHashMap<PodTemplate, Option<Costs>>,
+    /// The completed advice to pods on wrong nodes, by pod template and what the advice was before.
+    completed: FxHashMap<(PodTemplate, String), WrongNode>,
     /// The pods that have preempted others in the explainer's copy of the cluster.
     made_room: Vec<String>,
 }
@@ -95,6 +98,7 @@ impl<'a> Explainer<'a> {
             known: FxHashMap::default(),
             planned,
             costs: FxHashMap::default(),
+            completed: FxHashMap::default(),
             made_room: Vec::new(),
         })
     }

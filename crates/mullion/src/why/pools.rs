@@ -20,7 +20,7 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    Clock, CloudProvider, WindowsAddresses,
+    Clock, CloudProvider, Tenancy, WindowsAddresses,
     catalogue::{self, TypeLabel},
     sim::{Config, SimulatedEc2},
 };
@@ -38,7 +38,7 @@ use mullion_controllers::{
 use mullion_engine::{
     ip::Settings,
     model::{OwnerRef, PodSpec, ResourceMap},
-    provision::{InFlightNode, InstanceType, NodeTemplate, PlannedNode},
+    provision::{self, InFlightNode, InstanceType, NodeTemplate, PlannedNode},
     remedy::PrefixAddresses,
 };
 
@@ -203,6 +203,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     }
     found.markets = Markets::new(markets);
     found.overlay(state, &pools, &claims)?;
+    let names_tenancy = names_tenancy(&state.pods, &pools);
     // The instance types that a class sells if pools set no requirements; by class, and by pool where pools differ.
     let mut for_sale: BTreeMap<(String, Option<String>), Vec<Arc<InstanceType>>> = BTreeMap::new();
     for pool in &pools {
@@ -258,10 +259,18 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         let is_overlaid = found.markets.is_overlaid(pool);
         let key = (class.clone(), is_overlaid.then(|| name.clone()));
         let for_sale = for_sale.entry(key);
-        found.templates.push(NodeTemplate {
-            for_sale: for_sale.or_insert_with(|| market.machines(&[])).clone(),
-            ..template::of(pool, market, own, daemons.iter())
-        });
+        let mut template = template::of(pool, market, own, daemons.iter());
+        // Dedicated machines multiply what is for sale, so they count only where somebody speaks of them.
+        let open: &[Requirement] = if names_tenancy { &[any_tenancy()] } else { &[] };
+        template.for_sale = for_sale.or_insert_with(|| market.machines(open)).clone();
+        if names_tenancy && !requirements.iter().any(is_of_tenancy) {
+            template.requirements.push(provision::Requirement {
+                key: labels::INSTANCE_TENANCY.to_owned(),
+                values: vec![Tenancy::Default.as_str().to_owned()],
+                ..provision::Requirement::default()
+            });
+        }
+        found.templates.push(template);
     }
     for claim in claims.iter().filter(|claim| is_in_flight(claim)) {
         let there = claim
@@ -287,6 +296,40 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     found.leaving = leaving.map(str::to_owned).collect();
     found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
     Ok(found)
+}
+
+/// Returns whether a pod or a pool speaks of the tenancy of nodes.
+fn names_tenancy(pods: &[PodSpec], pools: &[NodePool]) -> bool {
+    let mut pools = pools.iter();
+    let by_pool =
+        pools.any(|pool| (pool.spec.template.spec.requirements.iter()).any(is_of_tenancy));
+    by_pool
+        || pods.iter().any(|pod| {
+            let template = &pod.template;
+            let affinity = template.affinity.node_affinity.iter();
+            let required = affinity.flat_map(|own| &own.required);
+            let mut terms = required.flat_map(|own| &own.node_selector_terms);
+            template
+                .node_selector
+                .contains_key(labels::INSTANCE_TENANCY)
+                || terms.any(|term| {
+                    let mut demands = term.match_expressions.iter();
+                    demands.any(|own| own.key == labels::INSTANCE_TENANCY)
+                })
+        })
+}
+
+fn is_of_tenancy(requirement: &Requirement) -> bool {
+    requirement.key == labels::INSTANCE_TENANCY
+}
+
+/// Returns a requirement that nodes of every tenancy meet.
+fn any_tenancy() -> Requirement {
+    Requirement::new(
+        labels::INSTANCE_TENANCY,
+        Operator::Exists,
+        std::iter::empty::<&str>(),
+    )
 }
 
 /// Returns the sentence about a requirement that names instance types, families or sizes none of which is in the catalogue.

@@ -202,8 +202,13 @@ fn headline(explanation: &Explanation, ink: &Colours) -> String {
         );
     }
     if let Some(node) = &explanation.only_node {
+        let why = if explanation.refusals.is_empty() {
+            "which is not there"
+        } else {
+            "which does not let it in"
+        };
         return format!(
-            "{bold}{pod}{end} is {bad}pending{end}: its DaemonSet made it for {node}, which does not let it in.\n"
+            "{bold}{pod}{end} is {bad}pending{end}: its DaemonSet made it for {node}, {why}.\n"
         );
     }
     match &explanation.buys {

@@ -17,13 +17,18 @@ use mullion_api::{
     karpenter::{EC2NodeClass, EC2NodeClassSpec, NodePool, Requirement},
     labels,
 };
-use mullion_cloud::{CloudError, DeniedCall, LaunchCall, LaunchRequest, NodeTemplate, family_of};
+use mullion_cloud::{
+    CloudError, DeniedCall, LaunchCall, LaunchRequest, NodeTemplate, Tenancy, family_of,
+};
 use serde_json::json;
 
 use super::{AMIS, INSTANCE_PROFILE, SECURITY_GROUPS, SUBNETS};
 use crate::{
     nodeclaim::{launch::class_request, launch_failure::reason_and_message},
-    provisioner::{BY_CLASS, KarpenterContext, market::MarketError},
+    provisioner::{
+        BY_CLASS, KarpenterContext,
+        market::{MarketError, tenancies},
+    },
 };
 
 /// The time for which the result of a trial is kept.
@@ -213,7 +218,12 @@ async fn trial(
     let pools = karpenter.pools.by_index(BY_CLASS, &class.name_any());
     let pools: Vec<_> = pools.iter().map(|pool| requirements(pool)).collect();
     // A policy may ask for the tag of the pool, but a class has no pool of its own.
-    let request = class_request(&karpenter.options.cluster, class, &market, "");
+    let mut request = class_request(&karpenter.options.cluster, class, &market, "");
+    // A policy may forbid dedicated instances (AWS provider: `getTenancyType`).
+    let mut tenancies = pools.iter().flat_map(|own| tenancies(own));
+    if tenancies.any(|own| own == Tenancy::Dedicated) {
+        request.template.tenancy = Tenancy::Dedicated;
+    }
     let request = LaunchRequest {
         options: market.trial_options(&pools),
         ..request

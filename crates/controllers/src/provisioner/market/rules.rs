@@ -83,7 +83,7 @@ pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering)
 }
 
 /// Returns the tenancies that nodes with these requirements may have: the default one unless the requirements name another.
-pub(super) fn tenancies(requirements: &[Requirement]) -> Vec<Tenancy> {
+pub(crate) fn tenancies(requirements: &[Requirement]) -> Vec<Tenancy> {
     let named = || {
         let requirements = requirements.iter();
         requirements.filter(|own| labels::normalized(&own.key) == labels::INSTANCE_TENANCY)

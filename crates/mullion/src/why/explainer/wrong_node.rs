@@ -25,12 +25,21 @@ impl Explainer<'_> {
         if owner.is_some_and(|owner| owner.kind == "DaemonSet") || self.unserved(pod).is_some() {
             return Ok(wrong);
         }
+        // Pods of one template with the same advice lack the same.
+        let alike = (pod.template.clone(), wrong.advice.clone());
+        if let Some(known) = self.completed.get(&alike) {
+            let mut known = known.clone();
+            known.reason = wrong.reason;
+            return Ok(known);
+        }
         let checkpoint = self.cluster.checkpoint();
         // This fails if the pod's node is not in the state; the pod is not in the cluster then.
         let _ = self.cluster.remove_pod(&pod.key());
         let completed = self.complete_without(wrong, pod);
         self.cluster.rollback(checkpoint);
-        completed
+        let completed = completed?;
+        self.completed.insert(alike, completed.clone());
+        Ok(completed)
     }
 
     /// Completes the advice while the pod is not in the cluster.

@@ -159,6 +159,35 @@ fn a_demand_that_nothing_meets_is_named_with_the_nearest_value_that_there_is() {
 }
 
 #[test]
+fn the_tenancy_of_nodes_is_changed_only_where_that_places_the_pod() {
+    const TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
+    let said = |tenancies: &[&str], pods: &[Value]| {
+        let mut pool = pool("linux", &[(OS, "linux"), (ARCH, "amd64")], json!({}));
+        let own = pool["spec"]["template"]["spec"]["requirements"].as_array_mut();
+        let own = own.expect("a list");
+        own.push(json!({"key": CAPACITY, "operator": "In", "values": ["on-demand"]}));
+        own.push(json!({"key": TYPE, "operator": "In", "values": ["m5.large"]}));
+        if !tenancies.is_empty() {
+            own.push(json!({"key": TENANCY, "operator": "In", "values": tenancies}));
+        }
+        all_said(&[class("linux", "al2023@latest"), pool], pods)
+    };
+    let on = |name: &str, tenancy: &str, cpu: &str| {
+        let spec = json!({"requests": {"cpu": cpu}, "nodeSelector": {TENANCY: tenancy}});
+        pod(name, spec)
+    };
+    let big = pod("big", json!({"requests": {"cpu": "3"}}));
+    insta::assert_snapshot!(
+        said(&["dedicated"], &[big, on("shared", "default", "1")])
+            + &said(
+                &["default", "dedicated"],
+                &[on("big-dedicated", "dedicated", "3")]
+            )
+            + &said(&[], &[on("dedicated", "dedicated", "1")])
+    );
+}
+
+#[test]
 fn what_a_mirror_of_a_provisioner_lacks_is_changed_in_the_provisioner() {
     let mut items = items();
     items[3]["metadata"]["annotations"] = json!({"mullion.dev/mirrored-from": "Provisioner/linux"});
@@ -429,8 +458,13 @@ fn a_zone_in_which_nothing_is_sold_is_named_instead_of_its_types() {
         "big",
         json!({"requests": {"cpu": "3"}, "nodeSelector": {ZONE: "us-west-2a"}}),
     );
-    let said = |fault: Value| {
+    let said_of_pool = |types: &[&str], fault: Value| {
         let mut items = items();
+        let requirements = &mut items[3]["spec"]["template"]["spec"]["requirements"];
+        if !types.is_empty() {
+            let own = json!({"key": TYPE, "operator": "In", "values": types});
+            requirements.as_array_mut().expect("a list").push(own);
+        }
         items.extend([fault, big.clone()]);
         let list = json!({"kind": "List", "items": items}).to_string();
         let ask = ["--state", "-", "-n", "shop", "pod", "big", "-o", "json"];
@@ -440,9 +474,13 @@ fn a_zone_in_which_nothing_is_sold_is_named_instead_of_its_types() {
         let linux = pools.iter().find(|own| own["pool"] == "linux");
         linux.expect("the pool")["reason"].clone()
     };
+    let said = |fault: Value| said_of_pool(&[], fault);
     let out = "no type of the pool can be bought in us-west-2a now, as while a zone is out";
     assert_eq!(said(fault("zone-outage", "us-west-2a")), out);
     assert_eq!(said(fault("capacity", "*/us-west-2a/*")), out);
+    // Others are sold there still.
+    let some = said_of_pool(&["m5.xlarge"], fault("capacity", "m5.xlarge/*/*"));
+    assert_eq!(some, "every type that would hold the pod is sold out");
 }
 
 #[test]
