@@ -240,7 +240,12 @@ pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, Mo
     let plan = cluster.plan(request)?;
     // A pod that waits for reserved capacity is not refused: Karpenter logs it as deferred and
     // records no event.
-    let mut refusals = refusal::texts(cluster, &plan.unplaceable, &plan.daemons);
+    let mut refusals = refusal::texts(
+        cluster,
+        &plan.unplaceable,
+        &plan.daemons,
+        &request.templates,
+    );
     for pod in plan.unplaceable.iter().filter(|pod| pod.waits()) {
         refusals.remove(&pod.pod);
     }

@@ -3,12 +3,15 @@
 //! Invariant: what upstream has words for is said in them; where its words would need what a plan does not keep (all
 //! requirements of the node that was tried), the engine's own are used. `mullion why` tells more.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use mullion_engine::{
     Cluster, LabelMismatch, Reason,
-    model::ResourceMap,
-    provision::{PoolReason, PoolRefusal, Unplaceable},
+    model::{Operator, ResourceMap},
+    provision::{NodeTemplate, PoolReason, PoolRefusal, Unplaceable},
 };
 use rustc_hash::FxHashMap;
 use serde_json::json;
@@ -21,17 +24,18 @@ pub(super) fn texts(
     cluster: &Cluster,
     unplaceable: &[Unplaceable],
     overheads: &BTreeMap<String, ResourceMap>,
+    pools: &[NodeTemplate],
 ) -> BTreeMap<String, Arc<str>> {
     let mut known: FxHashMap<*const PoolRefusal, Arc<str>> = FxHashMap::default();
     let text = |unplaceable: &Unplaceable| -> Arc<str> {
         // Pods refused together share one list, whose address finds the text again. An invalid pod
         // has a text of its own, and an empty list need not have an address of its own.
         if unplaceable.invalid.is_some() || unplaceable.pools.is_empty() {
-            return message(cluster, unplaceable, overheads).into();
+            return message(cluster, unplaceable, overheads, pools).into();
         }
         let text = known
             .entry(unplaceable.pools.as_ptr())
-            .or_insert_with(|| message(cluster, unplaceable, overheads).into());
+            .or_insert_with(|| message(cluster, unplaceable, overheads, pools).into());
         Arc::clone(text)
     };
     let keys = unplaceable.iter().map(|pod| pod.pod.clone());
@@ -43,6 +47,7 @@ fn message(
     cluster: &Cluster,
     unplaceable: &Unplaceable,
     overheads: &BTreeMap<String, ResourceMap>,
+    pools: &[NodeTemplate],
 ) -> String {
     if let Some(invalid) = &unplaceable.invalid {
         return invalid.to_string();
@@ -52,6 +57,7 @@ fn message(
         of_pool(
             cluster,
             refusal,
+            pools.iter().find(|own| own.pool == refusal.pool),
             &json!(overhead.unwrap_or_default()).to_string(),
         )
     };
@@ -63,7 +69,12 @@ fn message(
     }
 }
 
-fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
+fn of_pool(
+    cluster: &Cluster,
+    refusal: &PoolRefusal,
+    template: Option<&NodeTemplate>,
+    overhead: &str,
+) -> String {
     let pool = &refusal.pool;
     let why = match &refusal.reason {
         // These three are returned at once: upstream's texts for them have no prefix with the pool
@@ -90,13 +101,13 @@ fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
             format!("minValues requirement is not met for label(s) (label(s)=[{key}])")
         }
         PoolReason::Incompatible { reason, .. } | PoolReason::Topology { reason, .. } => {
-            of_reason(cluster, *reason)
+            of_reason(cluster, *reason, template)
         }
     };
     format!("incompatible with nodepool {pool:?}, daemonset overhead={overhead}, {why}")
 }
 
-fn of_reason(cluster: &Cluster, reason: Reason) -> String {
+fn of_reason(cluster: &Cluster, reason: Reason, pool: Option<&NodeTemplate>) -> String {
     match reason {
         Reason::UntoleratedTaint { key, value, effect } => {
             let effect = effect.as_str();
@@ -111,6 +122,7 @@ fn of_reason(cluster: &Cluster, reason: Reason) -> String {
             "kubernetes.io/os",
             cluster.text(wanted),
             found.map(|found| cluster.text(found)),
+            pool,
         ),
         Reason::NodeAffinity {
             mismatch: Some(LabelMismatch { key, wanted, found }),
@@ -118,23 +130,49 @@ fn of_reason(cluster: &Cluster, reason: Reason) -> String {
             cluster.text(key),
             cluster.text(wanted),
             found.map(|found| cluster.text(found)),
+            pool,
         ),
         other => cluster.reason_detail(other),
     }
 }
 
-fn mismatch(key: &str, wanted: &str, found: Option<&str>) -> String {
+/// Tells a label that differs. `found` is its value on some node of the pool.
+fn mismatch(key: &str, wanted: &str, found: Option<&str>, pool: Option<&NodeTemplate>) -> String {
     match found {
-        Some(found) => format!(
-            "incompatible requirements, key {key}, {key} In [{wanted}] not in {key} In [{found}]"
-        ),
+        Some(found) => {
+            let has = pool.and_then(|pool| allowed(pool, key));
+            let has = has.unwrap_or_else(|| format!("In [{found}]"));
+            format!("incompatible requirements, key {key}, {key} In [{wanted}] not in {key} {has}")
+        }
         None => format!("incompatible requirements, label {key:?} does not have known values"),
     }
 }
 
+/// Returns what a pool's one requirement on a label allows, as Karpenter writes it: the values sorted, and no more than five of them. `None`
+/// if no requirement or several are on the label.
+fn allowed(pool: &NodeTemplate, key: &str) -> Option<String> {
+    const MOST: usize = 5;
+    let mut all = pool.requirements.iter().filter(|own| own.key == key);
+    let (own, None) = (all.next()?, all.next()) else {
+        return None;
+    };
+    let operator = match own.operator {
+        Operator::In => "In",
+        Operator::NotIn => "NotIn",
+        _ => return None,
+    };
+    let values: BTreeSet<&str> = own.values.iter().map(String::as_str).collect();
+    let mut shown: Vec<&str> = values.iter().copied().take(MOST).collect();
+    let others = format!("and {} others", values.len() - shown.len());
+    if values.len() > MOST {
+        shown.push(&others);
+    }
+    Some(format!("{operator} [{}]", shown.join(" ")))
+}
+
 #[cfg(test)]
 mod tests {
-    use mullion_engine::Options;
+    use mullion_engine::{Options, provision::Requirement};
 
     use super::*;
 
@@ -154,7 +192,12 @@ mod tests {
         ]
         .into();
         let overheads = BTreeMap::from([("windows2022".to_owned(), overhead)]);
-        message(&Cluster::new(Options::default()), &unplaceable, &overheads)
+        message(
+            &Cluster::new(Options::default()),
+            &unplaceable,
+            &overheads,
+            &[],
+        )
     }
 
     #[test]
@@ -199,14 +242,40 @@ mod tests {
     #[test]
     fn a_label_that_differs_is_told_as_requirements() {
         assert_eq!(
-            mismatch("kubernetes.io/os", "linux", Some("windows")),
+            mismatch("kubernetes.io/os", "linux", Some("windows"), None),
             "incompatible requirements, key kubernetes.io/os, kubernetes.io/os In [linux] not in kubernetes.io/os In \
              [windows]"
         );
         assert_eq!(
-            mismatch("example.com/team", "a", None),
+            mismatch("example.com/team", "a", None, None),
             "incompatible requirements, label \"example.com/team\" does not have known values"
         );
+    }
+
+    #[test]
+    fn a_label_that_the_pool_restricts_is_told_with_all_that_the_pool_allows() {
+        let pool = |operator: Operator, values: &[&str]| NodeTemplate {
+            requirements: vec![Requirement {
+                key: "zone".to_owned(),
+                operator,
+                values: values.iter().map(|own| (*own).to_owned()).collect(),
+                ..Requirement::default()
+            }],
+            ..NodeTemplate::default()
+        };
+        let said = |pool: &NodeTemplate| {
+            let text = mismatch("zone", "f", Some("a"), Some(pool));
+            let (_, said) = text.split_once(" not in zone ").expect("its end");
+            said.to_owned()
+        };
+        assert_eq!(said(&pool(Operator::In, &["b", "a"])), "In [a b]");
+        assert_eq!(said(&pool(Operator::NotIn, &["f"])), "NotIn [f]");
+        let many = ["g", "f", "e", "d", "c", "b", "a"];
+        assert_eq!(
+            said(&pool(Operator::In, &many)),
+            "In [a b c d e and 2 others]"
+        );
+        assert_eq!(said(&NodeTemplate::default()), "In [a]");
     }
 
     #[test]
@@ -220,6 +289,7 @@ mod tests {
             &Cluster::new(Options::default()),
             &unplaceable,
             &BTreeMap::new(),
+            &[],
         );
         assert_eq!(text, "no nodepools found");
     }

@@ -339,6 +339,25 @@ fn windows_pods_without_an_address_for_one_reason_are_listed_together() {
 }
 
 #[test]
+fn the_command_about_many_pods_without_an_address_names_the_first_of_them() {
+    let pod = |number: usize| {
+        json!({
+            "kind": "Pod", "metadata": {"namespace": "a", "name": format!("p{number}"), "uid": format!("u{number}"), "annotations": null},
+            "spec": {
+                "nodeName": "windows-1", "nodeSelector": {"kubernetes.io/os": "windows"},
+                "containers": [{"name": "c", "resources": {"requests": {"vpc.amazonaws.com/PrivateIPv4Address": "1"}}}],
+            },
+            "status": {"startTime": "2026-01-01T11:00:00Z"},
+        })
+    };
+    let pods: Vec<Value> = (0..75).map(pod).collect();
+    let found = World::healthy().with(&pods).found("DOC05");
+    assert_eq!(found.problems.len(), 1, "{found:#?}");
+    let command = found.problems[0].advice.last().expect("a command");
+    assert_eq!(command, "  kubectl -n a describe pod p0 p1 p2");
+}
+
+#[test]
 fn the_page_of_checks_is_made_of_the_table() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
     let page = fs::read_to_string(&path).expect("docs/doctor.md");

@@ -163,8 +163,15 @@ fn identity(object: &Value, namespace: Option<&str>) -> Option<[String; 4]> {
 /// Returns the file itself, or the manifests directly in a directory, sorted by name; subdirectories are not searched, as by kubectl.
 ///
 /// # Errors
-/// The directory cannot be read or has no manifest.
+/// The directory cannot be read or has no manifest, or the path is a Helm chart or its values.
 fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(chart) = chart_of(path) {
+        let (path, chart) = (path.display(), chart.display());
+        return Err(
+            Failure::input(format!("{path} is of a Helm chart, which Helm renders"))
+                .hint(format!("helm template {chart} >all.yaml, and -f all.yaml")),
+        );
+    }
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -576,6 +576,9 @@ mod tests {
             "it has no address yet: the annotation vpc.amazonaws.com/PrivateIPv4Address is missing";
         let sandbox = "condition PodReadyToStartContainers is False";
         assert_eq!(said(&pod), ["It does not run", none, sandbox]);
+        let start = Start::of(&pod).expect("it waits");
+        let advice = start.advice().expect("what to do");
+        assert!(advice.contains("DOC14"), "{advice}");
         pod["metadata"]["annotations"] = json!({labels::PRIVATE_IPV4: "10.0.0.9/24"});
         assert_eq!(said(&pod), ["It does not run", sandbox]);
     }

@@ -16,6 +16,9 @@ use super::{
 };
 use crate::why::start::{address, has_network, requests_address};
 
+/// The maximum number of pods of one problem that the command to describe them names.
+const MOST_DESCRIBED: usize = 3;
+
 /// Checks DOC05: every Windows pod has an address, or waits for a good reason.
 pub(in super::super) fn check(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let pods = windows_pods(snapshot)?;
@@ -65,7 +68,8 @@ pub(in super::super) fn check(snapshot: &Snapshot) -> Result<Findings, Unknown> 
         problem.advise(format!(
             "see what {its} subnet and {its} node have left (DOC04, DOC14, DOC23):"
         ));
-        for command in commands("describe", pods) {
+        // Their events are alike, and a command with hundreds of names helps nobody.
+        for command in commands("describe", &pods[..pods.len().min(MOST_DESCRIBED)]) {
             problem.command(command);
         }
     }

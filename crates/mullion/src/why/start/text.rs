@@ -70,7 +70,11 @@ impl Start {
                 "Its node is none that it asks for: remove spec.nodeName, or name the node's operating system in the node selector (kubernetes.io/os) and in spec.os.name, and create it anew",
             );
         }
-        if !self.unready.is_empty() {
+        if self.awaits_address {
+            Some(
+                "It gets one as soon as its node has one to give: `mullion doctor` says whether the node's subnet is full or fragmented (DOC14) and what the address controller knows of the node (DOC23)",
+            )
+        } else if !self.unready.is_empty() {
             Some(
                 "Services send it no traffic until it is ready: `kubectl describe pod` shows what its probes are answered, `kubectl logs` what its containers say",
             )

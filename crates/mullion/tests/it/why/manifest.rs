@@ -205,6 +205,25 @@ fn several_files_and_directories_are_one_manifest() {
 }
 
 #[test]
+fn a_helm_chart_is_named_with_the_command_that_renders_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let chart = directory.path();
+    std::fs::write(chart.join("Chart.yaml"), "name: shop\n").expect("a file");
+    std::fs::write(chart.join("values.yaml"), "replicas: 3\n").expect("a file");
+    let state = file(&json!({"kind": "List", "items": [node_of_4("n0")]}).to_string());
+    for path_of in [chart.to_owned(), chart.join("values.yaml")] {
+        let shown = path_of.to_str().expect("UTF-8");
+        let ended = why(&["--state", path(&state), "-f", shown], String::new());
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let said = format!(
+            "error: {shown} is of a Helm chart, which Helm renders\nhint:  helm template {} >all.yaml, and -f all.yaml\n",
+            chart.display()
+        );
+        assert_eq!(ended.stderr, said);
+    }
+}
+
+#[test]
 fn a_manifest_without_pods_is_named() {
     let service =
         "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}";
