@@ -289,7 +289,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     Ok(found)
 }
 
-/// Returns the sentence about a requirement that names instance types, families or sizes none of which is in the catalogue.
+/// Returns the sentence about a requirement that names instance types, families or sizes none of which is known.
 pub(crate) fn unlisted(requirements: &[Requirement]) -> Option<String> {
     requirements.iter().find_map(|own| {
         let label = TypeLabel::of(&own.key).filter(|_| own.operator == Operator::In)?;
@@ -307,7 +307,7 @@ pub(crate) fn unlisted(requirements: &[Requirement]) -> Option<String> {
             near => format!(" (nearest: {})", near.join(", ")),
         };
         Some(format!(
-            "no {} {} is in the catalogue{near}, and no other is allowed by the requirement {}",
+            "as far as this version knows, there is no {} {}{near}, and no other is allowed by the requirement {}",
             label.noun(),
             own.values.join(", "),
             own.key
