@@ -145,7 +145,10 @@ mod tests {
         assert!(TypeLabel::Type.lists("m5.large") && !TypeLabel::Type.lists("m5.lrge"));
         assert_eq!(TypeLabel::Type.nearest("m5.lrge"), ["m5.large"]);
         assert_eq!(TypeLabel::Type.nearest("M5.Large"), ["m5.large"]);
-        assert_eq!(TypeLabel::Type.nearest("m55.large"), ["m5.large"]);
+        assert_eq!(
+            TypeLabel::Type.nearest("m55.large"),
+            ["m5.large", "m5a.large", "m5d.large"]
+        );
         assert!(TypeLabel::Family.lists("m5") && !TypeLabel::Family.lists("m5.large"));
         assert!(TypeLabel::Size.lists("4xlarge"));
         assert_eq!(TypeLabel::Size.nearest("4xlarg"), ["4xlarge"]);

@@ -289,7 +289,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     Ok(found)
 }
 
-/// Returns the sentence about a requirement that names instance types, families or sizes none of which is known.
+/// Returns the sentence about a requirement that names instance types, families or sizes none of which is in the catalogue.
 pub(crate) fn unlisted(requirements: &[Requirement]) -> Option<String> {
     requirements.iter().find_map(|own| {
         let label = TypeLabel::of(&own.key).filter(|_| own.operator == Operator::In)?;
