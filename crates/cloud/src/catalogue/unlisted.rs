@@ -153,11 +153,7 @@ mod tests {
         assert!(TypeLabel::Size.lists("4xlarge"));
         assert_eq!(TypeLabel::Size.nearest("4xlarg"), ["4xlarge"]);
         assert!(TypeLabel::Type.nearest("nothing-like-it").is_empty());
-        assert!(
-            TypeLabel::Type
-                .nearest(&"m5.large".repeat(100_000))
-                .is_empty()
-        );
+        assert!(TypeLabel::Type.nearest(&"large".repeat(100_000)).is_empty());
     }
 
     #[test]
