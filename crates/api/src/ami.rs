@@ -82,6 +82,8 @@ pub enum AmiFamily {
     AmazonLinux2023,
     /// Bottlerocket.
     Bottlerocket,
+    /// Bottlerocket with the cryptographic modules that FIPS asks for.
+    BottlerocketFips,
     /// Ubuntu 20.04.
     Ubuntu2004,
     /// Ubuntu Pro 20.04.
@@ -94,6 +96,10 @@ pub enum AmiFamily {
     Ubuntu2404,
     /// Ubuntu Pro 24.04.
     UbuntuPro2404,
+    /// Ubuntu 26.04.
+    Ubuntu2604,
+    /// Ubuntu Pro 26.04.
+    UbuntuPro2604,
     /// Windows Server.
     Windows(WindowsRelease, WindowsEdition),
     /// An image of the user's own, taken to be Linux.
@@ -103,17 +109,20 @@ pub enum AmiFamily {
 use WindowsEdition::{Core, Full};
 use WindowsRelease::{V2019, V2022, V2025};
 
-/// eksctl's names, in the order in which messages list them.
+/// eksctl's names (eksctl 0.231: `SupportedAMIFamilies`), in the order in which messages list them.
 const EKSCTL: &[(&str, AmiFamily)] = &[
     ("AmazonLinux2", AmiFamily::AmazonLinux2),
     ("AmazonLinux2023", AmiFamily::AmazonLinux2023),
     ("Bottlerocket", AmiFamily::Bottlerocket),
+    ("BottlerocketFips", AmiFamily::BottlerocketFips),
     ("Ubuntu2004", AmiFamily::Ubuntu2004),
     ("UbuntuPro2004", AmiFamily::UbuntuPro2004),
     ("Ubuntu2204", AmiFamily::Ubuntu2204),
     ("UbuntuPro2204", AmiFamily::UbuntuPro2204),
     ("Ubuntu2404", AmiFamily::Ubuntu2404),
     ("UbuntuPro2404", AmiFamily::UbuntuPro2404),
+    ("Ubuntu2604", AmiFamily::Ubuntu2604),
+    ("UbuntuPro2604", AmiFamily::UbuntuPro2604),
     (
         "WindowsServer2019CoreContainer",
         AmiFamily::Windows(V2019, Core),
@@ -211,6 +220,11 @@ impl AmiFamily {
             Self::Windows(..) => Os::Windows,
             _ => Os::Linux,
         }
+    }
+
+    /// Returns whether the images are Bottlerocket's.
+    pub fn is_bottlerocket(self) -> bool {
+        matches!(self, Self::Bottlerocket | Self::BottlerocketFips)
     }
 
     /// Returns the Windows release, on Windows.
@@ -331,6 +345,35 @@ mod tests {
         assert_eq!(meant("Ubuntu"), Some(AmiFamily::Ubuntu2004));
         assert_eq!(meant(""), None);
         assert_eq!(meant("Flatcar"), None);
+    }
+
+    #[test]
+    fn the_families_are_those_that_eksctl_supports() {
+        let mut known: Vec<_> = AmiFamily::eksctl_names().collect();
+        known.sort_unstable();
+        assert_eq!(
+            known,
+            [
+                "AmazonLinux2",
+                "AmazonLinux2023",
+                "Bottlerocket",
+                "BottlerocketFips",
+                "Ubuntu2004",
+                "Ubuntu2204",
+                "Ubuntu2404",
+                "Ubuntu2604",
+                "UbuntuPro2004",
+                "UbuntuPro2204",
+                "UbuntuPro2404",
+                "UbuntuPro2604",
+                "WindowsServer2019CoreContainer",
+                "WindowsServer2019FullContainer",
+                "WindowsServer2022CoreContainer",
+                "WindowsServer2022FullContainer",
+                "WindowsServer2025CoreContainer",
+                "WindowsServer2025FullContainer",
+            ]
+        );
     }
 
     #[test]

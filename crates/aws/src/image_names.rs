@@ -130,6 +130,7 @@ pub fn family_of(name: &str) -> Option<(AmiFamily, KubernetesVersion)> {
             ("20.04", AmiFamily::Ubuntu2004),
             ("22.04", AmiFamily::Ubuntu2204),
             ("24.04", AmiFamily::Ubuntu2404),
+            ("26.04", AmiFamily::Ubuntu2604),
         ]
         .into_iter()
         .find_map(|(release, family)| name.contains(release).then_some(family))?

@@ -84,10 +84,16 @@ fn variants(family: AmiFamily, arch: Arch) -> &'static [ImageVariant] {
     use ImageVariant::{Any, Neuron, Nvidia, Standard};
     match (family, arch) {
         (
-            AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 | AmiFamily::Bottlerocket,
+            AmiFamily::AmazonLinux2
+            | AmiFamily::AmazonLinux2023
+            | AmiFamily::Bottlerocket
+            | AmiFamily::BottlerocketFips,
             Arch::Amd64,
         ) => &[Standard, Nvidia, Neuron],
-        (AmiFamily::AmazonLinux2023 | AmiFamily::Bottlerocket, Arch::Arm64) => &[Standard, Nvidia],
+        (
+            AmiFamily::AmazonLinux2023 | AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips,
+            Arch::Arm64,
+        ) => &[Standard, Nvidia],
         (AmiFamily::AmazonLinux2, Arch::Arm64) => &[Standard],
         _ => &[Any],
     }
@@ -214,13 +220,17 @@ impl NodeImage {
         match self.family {
             AmiFamily::AmazonLinux2 => "Amazon Linux 2".into(),
             AmiFamily::AmazonLinux2023 | AmiFamily::Custom => "Amazon Linux 2023.6.20250303".into(),
-            AmiFamily::Bottlerocket => {
-                let nvidia = nvidia_suffix(self.variant);
-                format!("Bottlerocket OS 1.32.0 (aws-k8s-{}{nvidia})", self.version)
+            AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
+                let suffixes = bottlerocket_suffixes(self.family, self.variant);
+                format!(
+                    "Bottlerocket OS 1.32.0 (aws-k8s-{}{suffixes})",
+                    self.version
+                )
             }
             AmiFamily::Ubuntu2004 | AmiFamily::UbuntuPro2004 => "Ubuntu 20.04.6 LTS".into(),
             AmiFamily::Ubuntu2204 | AmiFamily::UbuntuPro2204 => "Ubuntu 22.04.5 LTS".into(),
             AmiFamily::Ubuntu2404 | AmiFamily::UbuntuPro2404 => "Ubuntu 24.04.2 LTS".into(),
+            AmiFamily::Ubuntu2604 | AmiFamily::UbuntuPro2604 => "Ubuntu 26.04 LTS".into(),
             AmiFamily::Windows(release, _) => {
                 format!("Windows Server {} Datacenter", release.year())
             }
@@ -238,10 +248,11 @@ impl NodeImage {
                 Arch::Amd64 => "6.1.129-138.220.amzn2023.x86_64".into(),
                 Arch::Arm64 => "6.1.129-138.220.amzn2023.aarch64".into(),
             },
-            AmiFamily::Bottlerocket => "6.1.128".into(),
+            AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => "6.1.128".into(),
             AmiFamily::Ubuntu2004 | AmiFamily::UbuntuPro2004 => "5.15.0-1080-aws".into(),
             AmiFamily::Ubuntu2204 | AmiFamily::UbuntuPro2204 => "6.8.0-1024-aws".into(),
             AmiFamily::Ubuntu2404 | AmiFamily::UbuntuPro2404 => "6.8.0-1024-aws".into(),
+            AmiFamily::Ubuntu2604 | AmiFamily::UbuntuPro2604 => "7.0.0-1004-aws".into(),
             AmiFamily::Windows(release, _) => {
                 let revision = match release {
                     WindowsRelease::V2019 => 4131,
@@ -260,7 +271,9 @@ impl NodeImage {
             (AmiFamily::Windows(..), false) => "containerd://1.6.6",
             (AmiFamily::Windows(..), true) => "containerd://1.7.20",
             (AmiFamily::AmazonLinux2, false) => "containerd://1.6.19",
-            (AmiFamily::Bottlerocket, _) => "containerd://1.7.25+bottlerocket",
+            (AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips, _) => {
+                "containerd://1.7.25+bottlerocket"
+            }
             (_, _) => "containerd://1.7.25",
         }
     }
@@ -296,10 +309,12 @@ pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     }
 }
 
-/// Returns the suffix of the names of Bottlerocket's images for NVIDIA GPUs.
-pub(crate) fn nvidia_suffix(variant: ImageVariant) -> &'static str {
-    match variant {
-        ImageVariant::Nvidia => "-nvidia",
+/// Returns the suffixes of the names of Bottlerocket's images: for NVIDIA GPUs, and for FIPS.
+pub(crate) fn bottlerocket_suffixes(family: AmiFamily, variant: ImageVariant) -> &'static str {
+    match (variant, family) {
+        (ImageVariant::Nvidia, AmiFamily::BottlerocketFips) => "-nvidia-fips",
+        (ImageVariant::Nvidia, _) => "-nvidia",
+        (_, AmiFamily::BottlerocketFips) => "-fips",
         _ => "",
     }
 }
@@ -344,10 +359,10 @@ fn name(
             let word = variant_word(variant);
             format!("amazon-eks-node-al2023-{machine}-{word}-{version}-v{day}")
         }
-        AmiFamily::Bottlerocket => {
+        AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
             let minor = 32 + release;
-            let nvidia = nvidia_suffix(variant);
-            format!("bottlerocket-aws-k8s-{version}{nvidia}-{machine}-v1.{minor}.0-cacc4ce9")
+            let suffixes = bottlerocket_suffixes(family, variant);
+            format!("bottlerocket-aws-k8s-{version}{suffixes}-{machine}-v1.{minor}.0-cacc4ce9")
         }
         AmiFamily::Windows(windows, edition) => {
             let edition = match edition {

@@ -4,7 +4,7 @@ use mullion_api::ami::{AmiFamily, WindowsEdition};
 
 use crate::{
     catalogue::Arch,
-    image::{ImageVariant, NodeImage, nvidia_suffix, variant_word},
+    image::{ImageVariant, NodeImage, bottlerocket_suffixes, variant_word},
 };
 
 impl NodeImage {
@@ -45,12 +45,12 @@ impl NodeImage {
                 "recommended",
                 &self.name,
             ),
-            AmiFamily::Bottlerocket => {
+            AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
                 let own = self.name.rsplit_once("-v").map_or("", |(_, own)| own);
                 both(
                     format!(
                         "/aws/service/bottlerocket/aws-k8s-{version}{}/{machine}",
-                        nvidia_suffix(self.variant)
+                        bottlerocket_suffixes(self.family, self.variant)
                     ),
                     "latest",
                     own,
@@ -69,6 +69,7 @@ impl NodeImage {
             AmiFamily::Ubuntu2004 if is_newest => vec![canonical(self, "20.04", "ebs-gp2")],
             AmiFamily::Ubuntu2204 if is_newest => vec![canonical(self, "22.04", "ebs-gp2")],
             AmiFamily::Ubuntu2404 if is_newest => vec![canonical(self, "24.04", "ebs-gp3")],
+            AmiFamily::Ubuntu2604 if is_newest => vec![canonical(self, "26.04", "ebs-gp3")],
             _ => Vec::new(),
         }
     }

@@ -277,7 +277,7 @@ fn root_volume_gib(spec: &EC2NodeClassSpec, family: AmiFamily) -> Result<u64, Te
                 // Bottlerocket has its system on /dev/xvda; the volume that holds images and logs is the
                 // second one.
                 AmiFamily::Windows(..) => "/dev/sda1",
-                AmiFamily::Bottlerocket => "/dev/xvdb",
+                AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => "/dev/xvdb",
                 _ => "/dev/xvda",
             };
             devices

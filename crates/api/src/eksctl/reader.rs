@@ -304,9 +304,12 @@ fn unknown_field(path: String, name: &str, used: &[&str], unused: &[&str]) -> Co
 
 /// Returns the field that may have been meant by a name that no field has.
 pub(super) fn near_field<'k>(name: &str, fields: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    let near = fields.map(|known| (distance(name, known), known)).min();
     // One typo, and one more for every four letters; names further away are a coincidence.
-    let near = near.filter(|(steps, _)| *steps <= 1 + name.len() / 4);
+    let most = 1 + name.len() / 4;
+    // The distance costs the product of the lengths, and a name in a file may be of any length.
+    let near = fields.filter(|known| known.len().abs_diff(name.len()) <= most);
+    let near = near.map(|known| (distance(name, known), known)).min();
+    let near = near.filter(|(steps, _)| *steps <= most);
     near.map(|(_, known)| known)
 }
 
@@ -324,4 +327,17 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_near_where_few_letters_differ() {
+        let near = |name: &str| near_field(name, ["region", "version"].into_iter());
+        assert_eq!(near("regoin"), Some("region"));
+        assert_eq!(near("name"), None);
+        assert_eq!(near(&"region".repeat(1_000_000)), None);
+    }
 }

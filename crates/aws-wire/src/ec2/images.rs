@@ -79,7 +79,7 @@ struct Owner<'a> {
 fn owner<'a>(call: &Call<'a>, family: AmiFamily) -> Owner<'a> {
     let (id, alias) = match family {
         AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 => ("602401143452", Some("amazon")),
-        AmiFamily::Bottlerocket => ("092701018921", Some("amazon")),
+        AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => ("092701018921", Some("amazon")),
         AmiFamily::Windows(..) => ("801119661308", Some("amazon")),
         AmiFamily::Custom => (call.account_id(), None),
         AmiFamily::Ubuntu2004
@@ -87,7 +87,9 @@ fn owner<'a>(call: &Call<'a>, family: AmiFamily) -> Owner<'a> {
         | AmiFamily::Ubuntu2204
         | AmiFamily::UbuntuPro2204
         | AmiFamily::Ubuntu2404
-        | AmiFamily::UbuntuPro2404 => ("099720109477", None),
+        | AmiFamily::UbuntuPro2404
+        | AmiFamily::Ubuntu2604
+        | AmiFamily::UbuntuPro2604 => ("099720109477", None),
     };
     Owner { id, alias }
 }

@@ -73,7 +73,9 @@ pub fn user_data(family: AmiFamily, bootstrap: &Bootstrap<'_>) -> Result<String,
     let input = Input::new(family, bootstrap);
     match family {
         AmiFamily::AmazonLinux2023 => nodeadm::write(&input),
-        AmiFamily::Bottlerocket => bottlerocket::write(&input, bootstrap.image_name),
+        AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
+            bottlerocket::write(&input, bootstrap.image_name)
+        }
         AmiFamily::Windows(..) => Ok(windows::write(&input)),
         AmiFamily::Custom => Ok(input.user_data.to_owned()),
         AmiFamily::AmazonLinux2
@@ -82,7 +84,9 @@ pub fn user_data(family: AmiFamily, bootstrap: &Bootstrap<'_>) -> Result<String,
         | AmiFamily::Ubuntu2204
         | AmiFamily::UbuntuPro2204
         | AmiFamily::Ubuntu2404
-        | AmiFamily::UbuntuPro2404 => script::write(&input),
+        | AmiFamily::UbuntuPro2404
+        | AmiFamily::Ubuntu2604
+        | AmiFamily::UbuntuPro2604 => script::write(&input),
     }
 }
 

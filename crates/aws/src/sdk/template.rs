@@ -274,7 +274,7 @@ fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> 
     };
     match family {
         AmiFamily::Custom => Vec::new(),
-        AmiFamily::Bottlerocket => {
+        AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
             vec![encrypted("/dev/xvda", 4), encrypted("/dev/xvdb", root_gib)]
         }
         AmiFamily::Windows(..) => vec![encrypted("/dev/sda1", root_gib)],

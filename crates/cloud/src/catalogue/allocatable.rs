@@ -119,7 +119,7 @@ fn pods(instance_type: &InstanceType, template: &NodeTemplate) -> u64 {
         });
     // Bottlerocket's kubelet has no podsPerCore.
     match (template.kubelet.pods_per_core, template.family) {
-        (Some(per_core), family) if family != AmiFamily::Bottlerocket => {
+        (Some(per_core), family) if !family.is_bottlerocket() => {
             slots.min(per_core * instance_type.vcpus)
         }
         _ => slots,
@@ -134,7 +134,9 @@ fn reserved(
 ) -> Resources {
     let kubelet = &template.kubelet;
     let pods = match template.family {
-        AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
+        AmiFamily::Windows(..) | AmiFamily::Bottlerocket | AmiFamily::BottlerocketFips => {
+            capacity.pods
+        }
         // Unlike the pod limit above, Karpenter counts reserved interfaces here too.
         _ => eni_limited_pods(instance_type, template.without_addresses()),
     };

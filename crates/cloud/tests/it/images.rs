@@ -204,6 +204,10 @@ async fn every_image_is_listed_once_and_held_by_its_public_parameter() {
             "bottlerocket-aws-k8s-1.31-nvidia-arm64-v1.32.0-cacc4ce9",
         ),
         (
+            "/aws/service/bottlerocket/aws-k8s-1.31-nvidia-fips/x86_64/latest/image_id",
+            "bottlerocket-aws-k8s-1.31-nvidia-fips-x86_64-v1.32.0-cacc4ce9",
+        ),
+        (
             "/aws/service/eks/optimized-ami/1.31/amazon-linux-2-gpu/recommended/image_id",
             "amazon-eks-gpu-node-1.31-v20250317",
         ),

@@ -30,7 +30,7 @@ use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
 pub use change::Change;
 pub(crate) use change::units;
 pub(crate) use demand::{Demand, Demands, demand_text};
-pub use near::distance;
+pub use near::{distance, distance_within};
 pub(crate) use near::{is_misspelt, known_values, nearest};
 pub use prefixes::{PrefixAddresses, PrefixGain};
 pub use price::{PodDemand, Prices};

@@ -34,6 +34,15 @@ pub fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
+/// Returns the edit distance of two texts if at most `most` characters differ. The lengths are compared first, because [`distance`] costs
+/// their product and a text of a user may be of any length.
+pub fn distance_within(a: &str, b: &str, most: usize) -> Option<usize> {
+    if a.chars().count().abs_diff(b.chars().count()) > most {
+        return None;
+    }
+    Some(distance(a, b)).filter(|differ| *differ <= most)
+}
+
 /// Returns whether two texts consist of the same characters in any order.
 pub(super) fn are_swapped(a: &str, b: &str) -> bool {
     let sorted = |text: &str| {
@@ -47,20 +56,20 @@ pub(super) fn are_swapped(a: &str, b: &str) -> bool {
 /// Returns whether a value is probably a misspelling of another: at most two characters differ, and at most one in four.
 pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
     let length = wanted.chars().count();
-    let differ = wanted.chars().count().abs_diff(meant.chars().count());
-    // The difference in length is a lower bound of the distance, which costs the product of the lengths.
-    if differ > 2 {
-        return false;
-    }
-    let differ = distance(wanted, meant);
-    differ <= 2 && 4 * differ <= length
+    distance_within(wanted, meant, 2).is_some_and(|differ| 4 * differ <= length)
 }
 
-/// Returns the value closest to the wanted one. Of equally close ones it prefers one with the same characters, then the first.
+/// Returns the value closest to the wanted one. Of equally close ones it prefers one with the same characters, then the first. Nothing is
+/// close to a text that is longer than any name.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     values: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
+    /// The most characters of a name or of a value of a label.
+    const LONGEST: usize = 253;
+    if wanted.len() > LONGEST {
+        return None;
+    }
     values
         .into_iter()
         .min_by_key(|value| (distance(wanted, value), !are_swapped(wanted, value)))
@@ -79,6 +88,16 @@ mod tests {
         assert_eq!(nearest("m5.larg", []), None);
         assert_eq!(distance("amr64", "arm64"), 1);
         assert_eq!(nearest("amr64", ["amd64", "arm64"]), Some("arm64"));
+    }
+
+    #[test]
+    fn nothing_is_near_a_text_without_end() {
+        let long = "m5.large".repeat(1_000_000);
+        assert_eq!(distance_within(&long, "m5.large", 2), None);
+        assert_eq!(nearest(&long, ["m5.large"]), None);
+        assert!(!is_misspelt(&long, "m5.large"));
+        assert_eq!(distance_within("m5.lrge", "m5.large", 2), Some(1));
+        assert_eq!(distance_within("m5.lrge", "m5.large", 0), None);
     }
 
     #[test]

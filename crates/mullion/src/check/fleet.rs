@@ -184,7 +184,9 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
             let system = match (family, group["amiFamily"].as_str()) {
                 (Some(family), _) => Some(system_of(family)),
                 // An unknown family, such as one of a later release, may still show that it is Windows.
-                (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
+                (None, Some(name)) if name.to_lowercase().starts_with("windowsserver") => {
+                    Some(System::Windows)
+                }
                 _ => None,
             };
             let path = Path::of(&[field]).index(position);

@@ -1,4 +1,4 @@
-//! Finds the files that kustomize merges into other objects: they are parts of objects, whose required fields may lack.
+//! Finds the files that kustomize merges into other objects: they are parts of objects, whose required fields may be missing.
 
 use std::{
     collections::BTreeSet,

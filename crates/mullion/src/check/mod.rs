@@ -14,6 +14,7 @@ mod images;
 mod kustomize;
 mod live;
 pub(crate) mod path;
+mod placeholder;
 mod placement;
 mod problem;
 pub(crate) mod report;
@@ -31,6 +32,7 @@ pub(crate) mod yaml;
 use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::{Args, ValueEnum};
+use jiff::Timestamp;
 
 use crate::{
     failure::{Failure, file_error},
@@ -153,6 +155,7 @@ pub(crate) async fn live_findings(
         images: Box::new(images::Table::default()),
         select: Vec::new(),
         ignore: Vec::new(),
+        now: Timestamp::now(),
     };
     let reports = session.check()?.reports.into_iter();
     let bad = reports.filter(|report| report.finding.severity > table::Severity::Info);
@@ -183,7 +186,8 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
     }
     let source::Sources { texts, unread } = source::texts(&args.paths)?;
     let has_none = texts.is_empty() && !args.live && !unread.is_empty();
-    if has_none {
+    // Programs get an answer even if there is nothing to check: it has the causes.
+    if has_none && args.output == Format::Text {
         return not_checked(unread).map(|()| true);
     }
     let mut session = session(&args, texts).await?;
@@ -310,6 +314,7 @@ async fn session(args: &CheckArgs, texts: Vec<source::Text>) -> Result<Session, 
         images,
         select: args.select.clone(),
         ignore: args.ignore.clone(),
+        now: Timestamp::now(),
     })
 }
 

@@ -385,7 +385,7 @@ pub(super) enum Problem {
     OldKarpenter {
         provisioner: bool,
     },
-    /// A pool or a node group names an instance type, a family or a size that the catalogue does not have.
+    /// A pool or a node group names an instance type, a family or a size that is not known.
     UnlistedType {
         /// What the value is, such as `instance type`.
         label: &'static str,
@@ -432,7 +432,7 @@ pub(super) enum Problem {
         is_missing: bool,
     },
     Nameless {
-        /// The field that lacks: `kind` or `apiVersion`.
+        /// The field that is missing: `kind` or `apiVersion`.
         lacks: &'static str,
         /// The API version in which the kind is.
         near: Option<&'static str>,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use super::{
     finding::Finding,
     images::Images,
@@ -26,6 +28,8 @@ pub(super) struct Session {
     pub(super) images: Box<dyn Images>,
     pub(super) select: Vec<String>,
     pub(super) ignore: Vec<String>,
+    /// The time by which the API server's validation judges times.
+    pub(super) now: Timestamp,
 }
 
 /// A finding with its place in a text.
@@ -89,7 +93,8 @@ const REFUSED: &str = "MUL083";
 /// Rules about fields that the API server refuses for one operating system.
 const OF_A_SYSTEM: [&str; 6] = ["MUL013", "MUL040", "MUL041", "MUL042", "MUL043", "MUL044"];
 
-/// Removes the API server's words from where another rule says the same in its own.
+/// Removes the API server's words from where the finding of another rule says the same in its own. A finding that is not reported says
+/// nothing, so it must not be among these.
 fn drop_repeated(found: &mut Vec<Finding>) {
     let is_refused = |own: &Finding| own.rule.id == REFUSED;
     let (refused, others): (Vec<_>, Vec<_>) =
@@ -136,9 +141,9 @@ impl Session {
             self.known.is_some(),
             live,
             self.images.as_ref(),
+            self.now,
         );
         let mut found = rules::all(&context).0;
-        drop_repeated(&mut found);
         let of_texts = context.checked().map(|(_, object)| object);
         let unknown = context
             .schemas
@@ -156,6 +161,7 @@ impl Session {
                 && !named(&self.ignore, id)
                 && !silenced
         });
+        drop_repeated(&mut found);
         found.sort_by_key(|finding| (finding.object, finding.at.clone(), finding.rule.id));
         // A pod template may match a rule by several containers with the same sentence.
         found.dedup_by(|one, other| {

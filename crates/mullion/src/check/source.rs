@@ -21,8 +21,9 @@ pub(super) struct Text {
     /// The path of the file; `None` for stdin.
     pub(super) file: Option<PathBuf>,
     pub(super) content: String,
-    roots: Vec<Option<Node>>,
-    /// For each document, the file from which Helm or kustomize generated it.
+    /// The documents but for the empty ones.
+    roots: Vec<Node>,
+    /// For each of them, the file from which Helm or kustomize generated it.
     origins: Vec<Option<String>>,
     pub(super) ignores: Ignores,
     /// Whether kustomize merges the objects into others.
@@ -67,10 +68,7 @@ impl Text {
             }
         });
         let (roots, comments) = parsed?;
-        let origins = roots
-            .iter()
-            .map(|root| origin(root.as_ref()?, &comments))
-            .collect();
+        let origins = roots.iter().map(|root| origin(root, &comments)).collect();
         Ok(Text {
             ignores: Ignores::of(&comments),
             name,
@@ -118,7 +116,7 @@ impl Text {
 
     /// Returns the position in the text of a path in an object.
     pub(super) fn locate(&self, object: &Object, at: &Path) -> Location {
-        let root = self.roots.get(object.document).and_then(Option::as_ref);
+        let root = self.roots.get(object.document);
         root.map(|root| root.locate(&object.root.join(at)))
             .unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! Defines what is checked: objects with their positions in a text, and their pods with everything that rules need to know about them.
 
 use mullion_api::labels::PRIVATE_IPV4;
-use mullion_engine::{images::System, remedy::distance};
+use mullion_engine::images::System;
 use serde_json::Value;
 
 use super::{
@@ -74,21 +74,19 @@ impl Object {
         self.kind() == kind && own == group
     }
 
-    /// Returns the key that may have been meant as a field of the envelope (`kind` or `apiVersion`) that the object lacks.
+    /// Returns the key that stands for a missing field of the envelope (`kind` or `apiVersion`), such as `Kind` or `api_version`. Keys with
+    /// other letters, such as `bind` and `find`, are fields of other programs.
     pub(super) fn misspelt(&self, field: &str) -> Option<&str> {
-        /// The largest edit distance, whatever the case of the letters.
-        const NEAR: usize = 1;
         let wanted = field.to_lowercase();
         let map = self
             .value
             .as_object()
             .filter(|map| !map.contains_key(field))?;
-        let near = map.iter().filter_map(|(key, value)| {
-            let plain = key.to_lowercase().replace(['_', '-'], "");
-            let letters = distance(&plain, &wanted);
-            (letters <= NEAR && value.is_string()).then_some((letters, key.as_str()))
-        });
-        near.min().map(|(_, key)| key)
+        let is_meant = |key: &str| key.to_lowercase().replace(['_', '-'], "") == wanted;
+        let mut meant = map
+            .iter()
+            .filter(|(key, value)| value.is_string() && is_meant(key));
+        meant.next().map(|(key, _)| key.as_str())
     }
 
     /// Returns the string at a JSON pointer; empty if there is none.

@@ -107,6 +107,7 @@ fn session(section: &Section, select: &[&str]) -> Session {
         images: Box::new(Examples::default()),
         select: select.iter().map(|id| (*id).to_owned()).collect(),
         ignore: Vec::new(),
+        now: jiff::Timestamp::UNIX_EPOCH,
     }
 }
 
@@ -238,6 +239,60 @@ fn objects_without_a_part_are_checked_too() {
             }
         }
     }
+}
+
+/// Rules that judge fields by schemas and by validation would find something in every manifest if these were wrong.
+#[test]
+fn whole_manifests_have_no_finding_about_fields_and_values() {
+    let path = directory().join("whole.yaml");
+    let section = Section {
+        kind: "good".to_owned(),
+        text: fs::read_to_string(path).expect("whole.yaml"),
+        pools: None,
+        live: None,
+    };
+    let rules = [
+        "MUL073", "MUL074", "MUL078", "MUL079", "MUL080", "MUL081", "MUL082", "MUL083",
+    ];
+    let outcome = session(&section, &rules)
+        .check()
+        .expect("it can be checked");
+    let found = outcome.reports.iter();
+    let found: Vec<_> = found
+        .map(|own| {
+            format!(
+                "{}: {}",
+                own.object,
+                own.finding.problem.text(&own.finding.at)
+            )
+        })
+        .collect();
+    assert_eq!(found, [] as [&str; 0]);
+    assert_eq!((outcome.objects, outcome.unknown.len()), (6, 0));
+}
+
+#[test]
+fn the_api_servers_words_are_left_out_only_beside_a_finding_that_is_reported() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  os: {name: Windows}\n  containers: [{name: web, image: 'nginx:1.27'}]\n";
+    let found = |text: &str, select: &[&str], ignore: &[&str]| {
+        let section = Section {
+            kind: "bad".to_owned(),
+            text: text.to_owned(),
+            pools: None,
+            live: None,
+        };
+        let mut session = session(&section, select);
+        session.ignore = ignore.iter().map(|id| (*id).to_owned()).collect();
+        let reports = session.check().expect("it can be checked").reports;
+        let ids: BTreeSet<_> = reports.iter().map(|own| own.finding.rule.id).collect();
+        let of_value = ["MUL013", "MUL083"].into_iter();
+        of_value.filter(|id| ids.contains(id)).collect::<Vec<_>>()
+    };
+    assert_eq!(found(text, &[], &[]), ["MUL013"]);
+    assert_eq!(found(text, &["MUL083"], &[]), ["MUL083"]);
+    assert_eq!(found(text, &[], &["MUL013"]), ["MUL083"]);
+    let silenced = text.replace("Windows}", "Windows}  # mullion:ignore MUL013 for a test");
+    assert_eq!(found(&silenced, &[], &[]), ["MUL083"]);
 }
 
 #[test]

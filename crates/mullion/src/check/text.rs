@@ -127,8 +127,8 @@ impl Problem {
             OldKarpenter { provisioner: true } => "Provisioner is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
             OldKarpenter { provisioner: false } => "AWSNodeTemplate is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
 
-            UnlistedType { label, value, is_alone: true, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, no node comes up"),
-            UnlistedType { label, value, is_alone: false, .. } => format!("no {label} {value} is in this version's catalogue: unless EC2 has got one since, the other values count alone"),
+            UnlistedType { label, value, is_alone: true, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, no node comes up"),
+            UnlistedType { label, value, is_alone: false, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, the other values count alone"),
 
             InvalidPool { why } => format!("Karpenter takes the pool and buys nothing for it: {why}"),
             IgnoredValues { label, values } => format!("no node has {label}={values}: Karpenter leaves that out, and the other values count"),

@@ -342,7 +342,9 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
 /// # Errors
 /// The text is not YAML.
 pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<ManifestObject>), Failure> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
+    // As in Go's YAML, 0440 is octal: the usual way to write the mode of a file.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
     let several = documents.len() > 1;
     let mut found = Vec::new();
@@ -441,6 +443,14 @@ mod tests {
             "all.yaml: document 2: items[0]: items[0] (Service c/b)",
         ];
         assert_eq!(places(text).expect("manifests"), expected);
+    }
+
+    #[test]
+    fn numbers_are_read_as_kubectl_reads_them() {
+        let text = "a: [0440, 0o440, 288, 0, 10, 08, '0440']";
+        let (_, read) = objects(text, "a").expect("YAML");
+        let expected = serde_json::json!([288, 288, 288, 0, 10, 8.0, "0440"]);
+        assert_eq!(read[0].object["a"], expected);
     }
 
     #[test]

@@ -350,7 +350,7 @@ pub(crate) fn unlisted(requirements: &[Requirement]) -> Option<String> {
             near => format!(" (nearest: {})", near.join(", ")),
         };
         Some(format!(
-            "no {} {} is in the catalogue{near}, and no other is allowed by the requirement {}",
+            "as far as this version knows, there is no {} {}{near}, and no other is allowed by the requirement {}",
             label.noun(),
             own.values.join(", "),
             own.key

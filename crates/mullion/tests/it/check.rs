@@ -13,7 +13,7 @@ use crate::{
 const POD: &str = "# the shop\napiVersion: v1\nkind: Pod\nmetadata:\n  name: shop\nspec:\n  containers:\n  - name: shop\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n";
 const LINUX: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: 'nginx:1.27'}]}\n";
 
-/// Leaves out what the API server says of values and of fields that lack: the objects are extracts, without the fields that no other rule reads.
+/// Leaves out what the API server says of values and of missing fields: the objects are extracts, without the fields that no other rule reads.
 const WITHOUT_VALUES: &[&str] = &["--ignore", "MUL083"];
 
 fn check(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
@@ -209,6 +209,36 @@ fn what_cannot_be_read_is_named_and_the_rest_is_checked() {
     assert_eq!(code, Some(2));
     let fixed = fs::read_to_string(at("d.yaml")).expect("readable");
     assert!(fixed.contains("kubernetes.io/os: windows"), "{fixed}");
+}
+
+#[test]
+fn programs_are_told_the_causes_even_if_no_file_can_be_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("a.yaml");
+    fs::write(&file, "no: [manifest").expect("a file");
+    let shown = file.display().to_string();
+    let (code, json, stderr) = check(&["-o", "json", &shown], "");
+    assert_eq!(code, Some(2), "{stderr}");
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(answer["unread"].as_array().map(Vec::len), Some(1), "{json}");
+    assert_eq!(answer["objects"], 0);
+    let (code, stdout, _) = check(&[&shown], "");
+    assert_eq!((code, &*stdout), (Some(2), ""));
+}
+
+#[test]
+fn empty_documents_move_neither_lines_nor_fixes() {
+    let text = format!("---\n---\n# nothing\n---\n{POD}");
+    let (_, stdout, _) = check(&["--select", "MUL001", "-"], &text);
+    assert!(stdout.contains("writes 1"), "{stdout}");
+    assert!(stdout.contains("\n   10  error  MUL001"), "{stdout}");
+    let (_, fixed, told) = check(&["--fix", "--select", "MUL001", "-"], &text);
+    assert!(told.contains("1 fix written in 1 file."), "{told}");
+    assert!(fixed.contains("kubernetes.io/os: windows"), "{fixed}");
+    assert!(
+        fixed.starts_with("---\n---\n# nothing\n---\n# the shop\n"),
+        "{fixed}"
+    );
 }
 
 #[test]

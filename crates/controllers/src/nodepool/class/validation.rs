@@ -153,7 +153,7 @@ fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<Verdict> {
         AmiFamily::AmazonLinux2023 => Vec::new(),
         _ => kubelet.other.keys().map(String::as_str).collect(),
     };
-    if family == AmiFamily::Bottlerocket && kubelet.pods_per_core.is_some() {
+    if family.is_bottlerocket() && kubelet.pods_per_core.is_some() {
         dropped.push("podsPerCore");
     }
     dropped.sort_unstable();

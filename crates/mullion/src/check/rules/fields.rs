@@ -5,8 +5,14 @@ use serde_json::Value;
 use super::Context;
 use crate::{
     check::{
-        finding::Findings, path::Path, problem::Problem, schemas::Reading, subject::Object,
-        table::Severity, yaml::edit::Edit,
+        finding::Findings,
+        path::Path,
+        placeholder::{is_filled_in_later, is_placeholder},
+        problem::Problem,
+        schemas::Reading,
+        subject::Object,
+        table::Severity,
+        yaml::edit::Edit,
     },
     input,
 };
@@ -22,7 +28,8 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
             misfits,
             refused,
         } => {
-            for field in unknown {
+            let is_known = |name: &str| !is_placeholder(name);
+            for field in unknown.into_iter().filter(|own| is_known(&own.name)) {
                 let problem = Problem::UnknownField {
                     name: field.name,
                     near: field.near,
@@ -32,6 +39,9 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
             }
             for misfit in misfits {
                 let value = misfit.path.get(&object.value).unwrap_or(&Value::Null);
+                if is_filled_in_later(value) {
+                    continue;
+                }
                 let problem = Problem::Misfit {
                     kind: object.kind().to_owned(),
                     version: object.api_version().to_owned(),

@@ -4,7 +4,8 @@ use mullion_cloud::catalogue::TypeLabel;
 use serde_json::Value;
 
 use crate::check::{
-    finding::Findings, fleet, path::Path, placement::list, problem::Problem, subject::Object,
+    finding::Findings, fleet, path::Path, placeholder::is_placeholder, placement::list,
+    problem::Problem, subject::Object,
 };
 
 /// Checks an object that names instance types.
@@ -44,12 +45,12 @@ fn requirements(index: usize, at: &Path, value: &Value, found: &mut Findings) {
     }
 }
 
-/// Reports the values that the catalogue does not have.
+/// Reports the values that no known type has.
 fn unlisted(index: usize, label: TypeLabel, values: Vec<(Path, &str)>, found: &mut Findings) {
-    let is_alone = !values.iter().any(|(_, value)| label.lists(value));
+    let is_passed = |value: &str| label.lists(value) || is_placeholder(value);
+    let is_alone = !values.iter().any(|(_, value)| is_passed(value));
     for (at, value) in values {
-        // Another program puts a value in the place of `${...}`.
-        if label.lists(value) || value.contains("${") {
+        if is_passed(value) {
             continue;
         }
         let problem = Problem::UnlistedType {

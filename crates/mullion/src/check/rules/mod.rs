@@ -17,6 +17,7 @@ mod runtime_class;
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use mullion_api::labels::PLACE_BY_IMAGE;
 use mullion_engine::{images::System, windows::Builds};
 use serde_json::Value;
@@ -58,13 +59,14 @@ pub(super) struct Context<'a> {
 
 impl<'a> Context<'a> {
     /// Collects pods and nodes. `live` is given for a running cluster; objects after the first `checked` ones describe the cluster's nodes
-    /// if `known` is set.
+    /// if `known` is set. `now` is the time of the check.
     pub(super) fn new(
         objects: &'a [Object],
         checked: usize,
         known: bool,
         live: Option<&'a Live>,
         images: &dyn Images,
+        now: Timestamp,
     ) -> Self {
         let pods: Vec<_> = objects[..checked]
             .iter()
@@ -92,7 +94,7 @@ impl<'a> Context<'a> {
             mixed,
             live: live.is_some(),
             denied: live.map(|live| &live.denied),
-            schemas: Schemas::of(&objects[..checked]),
+            schemas: Schemas::of(&objects[..checked], now),
             places_by_image: live.is_some_and(|live| live.places_by_image),
         }
     }

@@ -1,6 +1,9 @@
 //! Checks node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075 and MUL077.
 
-use mullion_api::{ami::AmiFamily, eksctl, labels};
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    eksctl, labels,
+};
 use mullion_cloud::catalogue;
 use mullion_engine::images::System;
 use serde_json::{Map, Value, json};
@@ -10,6 +13,7 @@ use crate::check::{
     finding::Findings,
     fleet::{self, Group, Source, family_of, requirement, system_of},
     path::Path,
+    placeholder::{is_filled_in_later, is_placeholder},
     placement::list,
     problem::Problem,
     schemas::place,
@@ -140,6 +144,9 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
         let mut made = Vec::new();
         for (key, value) in map {
             let text = value.as_str().unwrap_or_default();
+            if is_placeholder(text) {
+                continue;
+            }
             let (value, effect) = text.split_once(':').unwrap_or(("", text));
             if !EFFECTS.contains(&effect) {
                 found.add(
@@ -171,7 +178,7 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
     } else {
         for (position, taint) in list(&group["taints"]).enumerate() {
             let effect = taint["effect"].as_str().unwrap_or_default();
-            if !EFFECTS.contains(&effect) {
+            if !EFFECTS.contains(&effect) && !is_placeholder(effect) {
                 let at = taints.index(position).key("effect");
                 found.add(
                     "MUL073",
@@ -190,14 +197,16 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
         "" => Ok(AmiFamily::AmazonLinux2023),
         name => name.parse::<AmiFamily>(),
     };
+    let is_windows = matches!(read, Ok(family) if family.os() == Os::Windows);
     match read {
+        Err(_) if is_placeholder(family) => {}
         Err(refusal) => {
             let problem = Problem::Family { refusal };
             found.add("MUL073", index, at.key("amiFamily"), problem);
         }
         Ok(family) => unfit_types(index, at, group, family, found),
     }
-    if !managed && family.starts_with("WindowsServer") && !group["kubeletExtraConfig"].is_null() {
+    if !managed && is_windows && !group["kubeletExtraConfig"].is_null() {
         found.add(
             "MUL073",
             index,
@@ -220,7 +229,10 @@ fn not_simulated(index: usize, object: &Object, found: &mut Findings) {
             .iter()
             .any(|own| own.object == index && own.at == at);
         let is_of_family = mistake.path.ends_with(".amiFamily");
-        if mistake.message == UNKNOWN || is_of_family || is_found || of_types.contains(&at) {
+        let value = at.get(&object.value).unwrap_or(&Value::Null);
+        let is_open = is_filled_in_later(value) || is_placeholder(&mistake.message);
+        let is_said = is_of_family || is_found || of_types.contains(&at);
+        if mistake.message == UNKNOWN || is_said || is_open {
             continue;
         }
         let problem = Problem::NotSimulated { mistake };

@@ -5,7 +5,8 @@ use mullion_controllers::nodepool;
 use serde::Deserialize;
 
 use crate::check::{
-    finding::Findings, path::Path, problem::Problem, subject::Object, table::Severity,
+    finding::Findings, path::Path, placeholder::is_placeholder, problem::Problem, subject::Object,
+    table::Severity,
 };
 
 /// Checks a NodePool.
@@ -18,13 +19,11 @@ pub(super) fn check(index: usize, object: &Object, found: &mut Findings) {
         return;
     };
     let at = Path::of(&["spec", "template", "spec"]);
-    // Another program puts a value in the place of `${...}`.
-    let is_final = |text: &str| !text.contains("${");
-    if let Some(why) = nodepool::invalid(&spec).filter(|why| is_final(why)) {
+    if let Some(why) = nodepool::invalid(&spec).filter(|why| !is_placeholder(why)) {
         found.add("MUL079", index, at.clone(), Problem::InvalidPool { why });
     }
     for (label, values) in nodepool::ignored_values(&spec) {
-        let values = values.into_iter().filter(|value| is_final(value));
+        let values = values.into_iter().filter(|value| !is_placeholder(value));
         let values: Vec<&str> = values.collect();
         if values.is_empty() {
             continue;

@@ -14,6 +14,7 @@ mod unknown;
 
 use std::sync::LazyLock;
 
+use jiff::Timestamp;
 use mullion_api::crds;
 use mullion_apiserver::trial::Trial;
 use mullion_kinds::schema::{Type, decode::Problem, structural::Schema};
@@ -77,11 +78,12 @@ pub(super) struct Schemas {
     own: Vec<Definition>,
     /// The API server's validation of the kinds.
     trial: Trial,
+    now: Timestamp,
 }
 
 impl Schemas {
-    /// Collects the definitions among these objects.
-    pub(super) fn of(objects: &[Object]) -> Self {
+    /// Collects the definitions among these objects. `now` is the time by which times in objects are judged.
+    pub(super) fn of(objects: &[Object], now: Timestamp) -> Self {
         let own = objects
             .iter()
             .filter(|object| object.is("CustomResourceDefinition", "apiextensions.k8s.io"));
@@ -93,6 +95,7 @@ impl Schemas {
         Schemas {
             own: own.into_iter().flat_map(definitions).collect(),
             trial,
+            now,
         }
     }
 
@@ -110,7 +113,8 @@ impl Schemas {
             return Reading::faultless();
         };
         let mut decoding = misfits::decode(&schema, &object.value);
-        let (in_custom, mut refused) = refusals::errors(&self.trial, &object.value, &decoding);
+        let (in_custom, mut refused) =
+            refusals::errors(&self.trial, &object.value, &decoding, self.now);
         if object.is_incomplete() {
             refused.clear();
         }
@@ -131,7 +135,7 @@ impl Schemas {
         let unknown = unknown.filter(|name| !is_directive(name));
         let unknown = unknown.map(|name| unknown_field(&schema, &object.value, name));
         let unknown: Vec<_> = unknown.collect();
-        // A field that lacks because it is misspelt is said once.
+        // A field that is missing because it is misspelt is said once.
         refused.retain(|own| !own.is_missing || !unknown.iter().any(|field| field.is_for(own)));
         Reading::Read {
             unknown,

@@ -1,4 +1,5 @@
-//! What reading an object by the schema of its kind says.
+//! Defines the result of reading an object by the schema of its kind: unknown fields, values of other types, and values that the API server
+//! refuses.
 
 use crate::check::path::Path;
 
@@ -16,7 +17,7 @@ pub(in crate::check) enum Reading {
     },
     /// The object has no kind, or no apiVersion.
     Nameless {
-        /// The field that lacks: `kind` or `apiVersion`.
+        /// The field that is missing: `kind` or `apiVersion`.
         lacks: &'static str,
         /// The API version in which the kind is.
         near: Option<&'static str>,
@@ -49,11 +50,11 @@ pub(in crate::check) struct UnknownField {
 }
 
 impl UnknownField {
-    /// Returns whether the field that may have been meant is the one that lacks.
-    pub(super) fn is_for(&self, lacking: &Refused) -> bool {
+    /// Returns whether the field that may have been meant is the one that is missing.
+    pub(super) fn is_for(&self, missing: &Refused) -> bool {
         let around = self.path.0.split_last().map(|(_, around)| around);
-        let name = lacking.field.rsplit('.').next();
-        self.near.as_deref() == name && around == Some(lacking.path.0.as_slice())
+        let name = missing.field.rsplit('.').next();
+        self.near.as_deref() == name && around == Some(missing.path.0.as_slice())
     }
 }
 

@@ -1,16 +1,17 @@
 //! Asks the validation of the API server about an object, and sorts its errors: values of a wrong type, and values that are not allowed.
 
+use jiff::Timestamp;
 use mullion_apiserver::trial::Trial;
-use mullion_engine::remedy::distance;
 use mullion_kube_text::field::{BadValue, ErrorType, FieldError};
 use serde_json::Value;
 
 use super::{Misfit, Refusal, Refused, misfits::Decoding, unknown::place};
+use crate::{check::placeholder::is_placeholder, near::nearest};
 
-/// The beginning of texts for which another program puts a value before the object is applied, as envsubst does.
-const PLACEHOLDER: &str = "${";
 /// The error that stands for rules that were not run, because of the other errors.
 const NOT_RUN: &str = "some validation rules were not checked";
+/// The error of a workload whose selector selects other pods than its own.
+const OTHER_LABELS: &str = "`selector` does not match template `labels`";
 /// The largest edit distance at which one of the allowed values is suggested.
 const NEAR: usize = 2;
 
@@ -19,8 +20,9 @@ pub(super) fn errors(
     trial: &Trial,
     object: &Value,
     decoding: &Decoding,
+    now: Timestamp,
 ) -> (Vec<Misfit>, Vec<Refused>) {
-    let errors = trial.errors(&decoding.rest, jiff::Timestamp::now());
+    let errors = trial.errors(&decoding.rest, now);
     let (mut misfits, mut refused) = (Vec::new(), Vec::new());
     for error in errors.unwrap_or_default() {
         let path = place(object, &error.field);
@@ -37,8 +39,12 @@ pub(super) fn errors(
         }
         // The value is left out for the decoder's sake, so its absence is no error.
         let is_left_out = (decoding.misfits.iter()).any(|own| own.path.0.starts_with(&path.0));
-        let is_filled_in_later = error.field.contains(PLACEHOLDER) || why.contains(PLACEHOLDER);
-        if is_left_out || is_filled_in_later || error.detail.starts_with(NOT_RUN) {
+        // What other fields refer to may be what was left out.
+        let is_of_two_fields =
+            error.error_type == ErrorType::NotFound || error.detail == OTHER_LABELS;
+        let follows = is_left_out || is_of_two_fields && !decoding.misfits.is_empty();
+        let is_filled_in_later = is_placeholder(&error.field) || is_placeholder(&why);
+        if follows || is_filled_in_later || error.detail.starts_with(NOT_RUN) {
             continue;
         }
         refused.push(Refused {
@@ -59,10 +65,7 @@ fn near(error: &FieldError) -> Option<String> {
         (ErrorType::NotSupported, Some(BadValue::Text(value))) => value.trim_matches('"'),
         _ => return None,
     };
-    let wanted = value.to_lowercase();
     // Allowed values stand in quotes, with commas between.
     let allowed = error.detail.split('"').skip(1).step_by(2);
-    let near = allowed.map(|own| (distance(&wanted, &own.to_lowercase()), own));
-    let (letters, own) = near.min()?;
-    (letters <= NEAR && letters < value.chars().count()).then(|| own.to_owned())
+    nearest(value, allowed, NEAR).map(str::to_owned)
 }

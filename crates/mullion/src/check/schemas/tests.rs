@@ -16,7 +16,7 @@ fn object(value: Value) -> Object {
 }
 
 fn read(value: Value) -> Reading {
-    Schemas::of(&[]).read(&object(value))
+    Schemas::of(&[], Timestamp::UNIX_EPOCH).read(&object(value))
 }
 
 fn fields(reading: Reading) -> Vec<(String, String, Option<String>)> {
@@ -77,10 +77,11 @@ fn custom_resources_are_known_by_their_definitions() {
             "type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}},
         }}}]},
     }));
-    let unknown = Schemas::of(&[]).unknown([&widget(), &widget()].into_iter());
+    let unknown =
+        Schemas::of(&[], Timestamp::UNIX_EPOCH).unknown([&widget(), &widget()].into_iter());
     assert_eq!((unknown.len(), unknown[0].objects), (1, 2));
     assert!(!unknown[0].is_other_version);
-    let schemas = Schemas::of(&[definition]);
+    let schemas = Schemas::of(&[definition], Timestamp::UNIX_EPOCH);
     assert_eq!(schemas.unknown([&widget()].into_iter()), []);
     assert_eq!(fields(schemas.read(&widget()))[0].0, "spec.sise");
 }
@@ -256,4 +257,51 @@ fn a_file_of_eksctl_is_read_by_the_fields_of_eksctl() {
     let meant = Some("eksctl reads ClusterConfig in eksctl.io/v1alpha5".to_owned());
     assert_eq!(near("eksctl.io/v1alpha5", "ClusterConfg"), meant);
     assert_eq!(near("eksctl.io/v1alpha4", "ClusterConfig"), meant);
+}
+
+/// Returns what the API server refuses of an object besides values of other types, as field and message.
+fn refused(value: Value) -> Vec<String> {
+    let Reading::Read { refused, .. } = read(value) else {
+        panic!("nothing was read");
+    };
+    let shown = refused.into_iter();
+    shown
+        .map(|own| format!("{}: {}", own.field, own.why))
+        .collect()
+}
+
+#[test]
+fn what_follows_from_a_value_that_is_left_out_is_not_said() {
+    let pod = |lun: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {
+                "containers": [{"name": "a", "image": "a:1", "volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}],
+                "volumes": [{"name": "disk", "fc": {"targetWWNs": ["50060e801049cfd1"], "lun": lun}}],
+            },
+        })
+    };
+    assert_eq!(misfits(pod(json!("2"))).len(), 1);
+    assert_eq!(refused(pod(json!("2"))), [] as [&str; 0]);
+    assert_eq!(refused(pod(json!(2))), [] as [&str; 0]);
+    let deployment = |label: Value, image: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "web", "version": label}},
+                "template": {
+                    "metadata": {"labels": {"app": "web", "version": "1"}},
+                    "spec": {"containers": [{"name": "web", "image": image}]},
+                },
+            },
+        })
+    };
+    assert_eq!(misfits(deployment(json!(1), "web:1")).len(), 1);
+    assert_eq!(refused(deployment(json!(1), "web:1")), [] as [&str; 0]);
+    // What does not follow is said.
+    let without_image = refused(deployment(json!(1), ""));
+    assert_eq!(without_image.len(), 1, "{without_image:?}");
+    let other = refused(deployment(json!("2"), "web:1"));
+    assert_eq!(other.len(), 1, "{other:?}");
+    assert!(other[0].ends_with("`selector` does not match template `labels`"));
 }

@@ -83,7 +83,7 @@ pub(crate) fn apply(text: &str, document: usize, edit: &Edit) -> Option<String> 
         return None;
     }
     let roots = tree::documents(text).ok()?;
-    let root = roots.get(document)?.as_ref()?;
+    let root = roots.get(document)?;
     let changed = Editor { text }.change(root, edit)?;
     // The proof that the text edit did what was meant and nothing else.
     (read(&changed)? == expected).then_some(changed)
@@ -238,6 +238,18 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(changed(text, push()), expected);
         }
+    }
+
+    #[test]
+    fn empty_documents_are_passed_over() {
+        let edit = Edit::Set(Path::of(&["a"]), json!(2));
+        let changed = |text: &str, document| apply(text, document, &edit);
+        let text = "---\n---\na: 1\n---\n# none\n---\na: 1\n";
+        let first = "---\n---\na: 2\n---\n# none\n---\na: 1\n";
+        let second = "---\n---\na: 1\n---\n# none\n---\na: 2\n";
+        assert_eq!(changed(text, 0).as_deref(), Some(first));
+        assert_eq!(changed(text, 1).as_deref(), Some(second));
+        assert_eq!(changed(text, 2), None);
     }
 
     #[test]

@@ -109,29 +109,25 @@ pub(crate) struct Comment {
     pub(crate) text: String,
 }
 
-/// Returns the root of each document of a text; `None` for an empty document.
+/// Returns the root of each document of a text but for the empty ones, as the parser of values counts them.
 ///
 /// # Errors
 /// The text is not YAML.
-pub(crate) fn documents(text: &str) -> Result<Vec<Option<Node>>, ScanError> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Node>, ScanError> {
     parse(text).map(|(roots, _)| roots)
 }
 
-/// Returns the root of each document of a text, and the comments.
+/// Returns the root of each document of a text but for the empty ones, and the comments.
 ///
 /// # Errors
 /// The text is not YAML.
-pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), ScanError> {
-    let mut roots: Vec<Option<Node>> = Vec::new();
+pub(crate) fn parse(text: &str) -> Result<(Vec<Node>, Vec<Comment>), ScanError> {
+    let mut roots = Vec::new();
     let mut comments = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     for next in Parser::new_from_str(text) {
         let (event, span) = next?;
         let node = match event {
-            Event::DocumentStart(..) => {
-                roots.push(None);
-                continue;
-            }
             Event::Comment(content, _) => {
                 let at = bytes(span).start;
                 let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
@@ -154,6 +150,12 @@ pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), Sca
                 Some(collection) => collection.close(text, span),
                 None => continue,
             },
+            // An empty document, which has no value.
+            Event::Scalar(content, ScalarStyle::Plain, _, None)
+                if open.is_empty() && is_null(&content) =>
+            {
+                continue;
+            }
             Event::Scalar(content, style, ..) => {
                 let mut bytes = bytes(span);
                 // The parser ends a block scalar at the next token; trailing blank lines are not part of its text.
@@ -173,14 +175,15 @@ pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), Sca
         };
         match open.last_mut() {
             Some(parent) => parent.children.push(node),
-            None => {
-                if let Some(root) = roots.last_mut() {
-                    *root = Some(node);
-                }
-            }
+            None => roots.push(node),
         }
     }
     Ok((roots, comments))
+}
+
+/// Returns whether an unquoted scalar is null.
+fn is_null(text: &str) -> bool {
+    text.is_empty() || text == "~" || text.eq_ignore_ascii_case("null")
 }
 
 /// A collection whose end is not read yet.
@@ -273,7 +276,7 @@ mod tests {
     fn fields_are_found_where_they_stand() {
         let text = "# head\na:\n  b: [1, {c: d}]\n  e: |\n    text\n\n---\n- x\n";
         let roots = documents(text).expect("YAML");
-        let root = roots[0].as_ref().expect("a map");
+        let root = &roots[0];
         let path = Path::of(&["a", "b"]).index(1).key("c");
         let found = root.locate(&path);
         assert_eq!(
@@ -285,7 +288,27 @@ mod tests {
             .and_then(|(_, a)| a.entry("e"))
             .expect("there");
         assert!(text[block.bytes.clone()].ends_with("text"));
-        let list = roots[1].as_ref().expect("a list");
+        let list = &roots[1];
         assert_eq!((list.line, list.column), (8, 0));
+    }
+
+    #[test]
+    fn empty_documents_do_not_count_as_for_the_parser_of_values() {
+        for text in [
+            "---\n---\na: 1\n",
+            "---\n# nothing\n---\na: 1\n---\n",
+            "null\n---\n~\n---\na: 1\n...\n---\n''\n",
+            "a: 1\n---\nb: 2\n",
+            "!!str\n---\na: 1\n",
+            "",
+        ] {
+            let values: Vec<serde_json::Value> = serde_saphyr::from_multiple(text).expect("YAML");
+            let roots = documents(text).expect("YAML");
+            assert_eq!(roots.len(), values.len(), "{text}");
+            let is_map = |root: &Node| matches!(root.shape, Shape::Map { .. });
+            let maps: Vec<_> = roots.iter().map(is_map).collect();
+            let expected: Vec<_> = values.iter().map(serde_json::Value::is_object).collect();
+            assert_eq!(maps, expected, "{text}");
+        }
     }
 }

@@ -164,7 +164,7 @@ fn a_pool_whose_instance_types_do_not_exist_says_so_first() {
     let requirement = &mut pool["spec"]["template"]["spec"]["requirements"][0];
     requirement["values"] = json!(["m5.lrge"]);
     let (text, code, json) = asked("nodepool", "linux", json!([pool, class(ready)]));
-    let why = "no instance type m5.lrge is in the catalogue (nearest: m5.large), and no other is allowed by the requirement node.kubernetes.io/instance-type";
+    let why = "as far as this version knows, there is no instance type m5.lrge (nearest: m5.large), and no other is allowed by the requirement node.kubernetes.io/instance-type";
     assert_eq!(code, Some(1));
     assert!(
         text.starts_with(&format!("NodePool linux buys nothing: {why}.\n")),
