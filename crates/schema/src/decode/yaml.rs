@@ -29,7 +29,8 @@ fn as_written(body: &[u8], overflows: usize) -> Result<(Value, Vec<Problem>), De
         return Err(DecodeError::Yaml(why));
     }
     let parse = |policy| {
-        let options = serde_saphyr::options! { duplicate_keys: policy };
+        // As in Go's YAML, 0440 is octal: the usual way to write the mode of a file.
+        let options = serde_saphyr::options! { duplicate_keys: policy, legacy_octal_numbers: true };
         serde_saphyr::from_slice_with_options::<Value>(body, options)
     };
     // Duplicates are rare, so the body is parsed again only if there are any.
@@ -147,6 +148,12 @@ mod tests {
         // Each costs a parse, so a body full of them is refused.
         let all = format!("[{}]", "1e400,".repeat(10_000));
         assert!(read(all.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_whole_number_with_a_leading_zero_is_octal() {
+        let (value, _) = read(b"a: 0440\nb: 440\nc: '0440'\nd: 0\n").expect("YAML");
+        assert_eq!(value, json!({"a": 288, "b": 440, "c": "0440", "d": 0}));
     }
 
     #[test]
