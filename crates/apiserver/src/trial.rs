@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use mullion_kinds::{
     Resource, ServiceRange, StatusOnCreate, SubresourceHandler, builtins,
     rbac::rule::{MissingRole, Rule},
-    request::{Authorize, Ctx, Decision, Lookup, User, attributes::Attributes, warnings::Warnings},
+    request::{
+        Authorize, Ctx, Decision, NoObjects, User, attributes::Attributes, warnings::Warnings,
+    },
 };
 use mullion_kube_text::field::{Errors, FieldError};
 use mullion_schema::{self as schema, decode};
@@ -94,7 +96,7 @@ impl Trial {
             let resource = resources.iter().find(|own| own.version == version)?;
             Some(errors(resource, tried.definition.is_some(), object, now))
         });
-        let mut errors: Vec<FieldError> = found??.into_iter().collect();
+        let mut errors = found??;
         // Some kinds are validated more than once, and a response lists each cause as often.
         let mut seen = BTreeSet::new();
         errors.retain(|error| seen.insert((error.field.clone(), error.body())));
@@ -190,19 +192,6 @@ fn errors(
 fn has_status(resource: &Resource) -> bool {
     let mut handlers = resource.subresources.iter().map(|own| &own.handler);
     handlers.any(|handler| matches!(handler, SubresourceHandler::Status(_)))
-}
-
-/// The other objects: none.
-struct NoObjects;
-
-impl Lookup for NoObjects {
-    fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
-        None
-    }
-
-    fn list(&self, _: &str, _: &str, _: Option<&str>) -> Vec<Arc<Value>> {
-        Vec::new()
-    }
 }
 
 /// The authorizer of a user who may do everything.

@@ -266,6 +266,33 @@ async fn an_instance_of_a_capacity_block_is_told_by_its_lifecycle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_has_the_tenancy_that_its_launch_asks_for() {
+    let wire = Wire::new();
+    let image = NodeImage::new(
+        AmiFamily::AmazonLinux2023,
+        KubernetesVersion::NEWEST,
+        Arch::Amd64,
+    );
+    let run = async |tenancy: &str| {
+        let run = [
+            ("ImageId", image.id.as_str()),
+            ("InstanceType", "m5.large"),
+            ("MinCount", "1"),
+            ("MaxCount", "1"),
+            ("Placement.Tenancy", tenancy),
+        ];
+        wire.ec2("RunInstances", &run).await
+    };
+    for tenancy in ["default", "dedicated"] {
+        assert_eq!(run(tenancy).await.one("tenancy"), tenancy);
+        let filter = [("Filter.1.Name", "tenancy"), ("Filter.1.Value.1", tenancy)];
+        let found = wire.ec2("DescribeInstances", &filter).await;
+        assert_eq!(found.one("tenancy"), tenancy);
+    }
+    assert_eq!(run("host").await.refusal().1, "InvalidParameterValue");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fleet_whose_caller_may_not_run_instances_buys_nothing() {
     let wire = ready().await;
     wire.endpoint.faults().deny("ec2:RunInstances");

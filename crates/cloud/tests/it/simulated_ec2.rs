@@ -13,7 +13,7 @@ use mullion_api::{
 };
 use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
-    LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector,
+    LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector, Tenancy,
     UNAVAILABLE_FOR, node_group,
     sim::{Config, Saved, SimulatedEc2},
 };
@@ -491,7 +491,10 @@ async fn the_next_process_finds_every_instance_as_it_was_and_goes_on_with_it() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let ec2 = book.resume(&clock);
     let launch = async |ec2: &SimulatedEc2, token: &str, family| {
-        let request = order(token, family, &[option("c6a.xlarge", "us-west-2a")]);
+        let mut request = order(token, family, &[option("c6a.xlarge", "us-west-2a")]);
+        if token == "booting" {
+            request.template.tenancy = Tenancy::Dedicated;
+        }
         ec2.launch(request).await.unwrap().instance
     };
     let booted = launch(&ec2, "booted", AmiFamily::AmazonLinux2023).await;
@@ -507,6 +510,9 @@ async fn the_next_process_finds_every_instance_as_it_was_and_goes_on_with_it() {
 
     let ec2 = book.resume(&clock);
     assert_eq!(told(&ec2), before);
+    let tenancy = |id| ec2.instance(id).unwrap().tenancy;
+    assert_eq!(tenancy(&booting.id), Tenancy::Dedicated);
+    assert_eq!(tenancy(&booted.id), Tenancy::Default);
     let left = booted_after(&ec2, &booting).await.as_secs();
     assert!(
         (180..230).contains(&left),

@@ -32,23 +32,31 @@ async fn pod(whole: &Whole, name: &str, selector: Value) {
     whole.until_running(name, 1).await;
 }
 
-/// The tenancies of the nodes that were bought, by label and as EC2 has them.
-fn tenancies(whole: &Whole) -> (Vec<String>, Vec<Tenancy>) {
+/// The tenancies of the nodes that were bought: the label of each beside what EC2 has.
+fn tenancies(whole: &Whole) -> Vec<(String, Tenancy)> {
+    let instances = whole.ec2.instances();
     let nodes = whole.bought();
-    let label = nodes
-        .iter()
-        .map(|node| node.labels()[labels::INSTANCE_TENANCY].clone());
-    let mut label: Vec<String> = label.collect();
-    label.sort();
-    let providers: Vec<_> = nodes
-        .iter()
-        .filter_map(|node| node.spec.as_ref()?.provider_id.clone())
-        .collect();
-    let instances = whole.ec2.instances().into_iter();
-    let own = instances.filter(|own| providers.contains(&own.provider_id));
-    let mut own: Vec<Tenancy> = own.map(|own| own.tenancy).collect();
-    own.sort_by_key(|own| own.as_str());
-    (label, own)
+    let both = nodes.iter().map(|node| {
+        let id = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.provider_id.as_ref());
+        let mut instances = instances.iter();
+        let instance = instances.find(|own| Some(&own.provider_id) == id);
+        let label = node.labels()[labels::INSTANCE_TENANCY].clone();
+        (label, instance.expect("its instance").tenancy)
+    });
+    let mut both: Vec<_> = both.collect();
+    both.sort_by(|a, b| a.0.cmp(&b.0));
+    both
+}
+
+fn dedicated() -> (String, Tenancy) {
+    ("dedicated".to_owned(), Tenancy::Dedicated)
+}
+
+fn default() -> (String, Tenancy) {
+    ("default".to_owned(), Tenancy::Default)
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,8 +64,7 @@ async fn a_pool_of_dedicated_tenancy_buys_dedicated_instances() {
     let whole = Whole::start().await;
     pool(&whole, &["dedicated"]).await;
     pod(&whole, "web", json!({})).await;
-    let expected = (vec!["dedicated".to_owned()], vec![Tenancy::Dedicated]);
-    assert_eq!(tenancies(&whole), expected);
+    assert_eq!(tenancies(&whole), [dedicated()]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,16 +74,11 @@ async fn where_a_pool_allows_both_tenancies_only_pods_that_ask_get_dedicated_ins
     pod(&whole, "web", json!({})).await;
     let asks = json!({ labels::INSTANCE_TENANCY: "dedicated" });
     pod(&whole, "own", asks).await;
-    let expected = (
-        vec!["dedicated".to_owned(), "default".to_owned()],
-        vec![Tenancy::Dedicated, Tenancy::Default],
-    );
-    assert_eq!(tenancies(&whole), expected);
+    assert_eq!(tenancies(&whole), [dedicated(), default()]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nodes_are_of_default_tenancy_where_the_pool_names_none() {
     let whole = pools::one_node().await;
-    let expected = (vec!["default".to_owned()], vec![Tenancy::Default]);
-    assert_eq!(tenancies(&whole), expected);
+    assert_eq!(tenancies(&whole), [default()]);
 }

@@ -90,6 +90,19 @@ pub trait Lookup: Send + Sync {
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 }
 
+/// No stored objects, for rules that are asked without a server.
+pub struct NoObjects;
+
+impl Lookup for NoObjects {
+    fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
+        None
+    }
+
+    fn list(&self, _: &str, _: &str, _: Option<&str>) -> Vec<Arc<Value>> {
+        Vec::new()
+    }
+}
+
 /// The context of a request, which is passed to every hook of a kind and every plugin.
 pub struct Ctx<'a> {
     /// The server's clock at the start of the request.

@@ -1,6 +1,6 @@
 //! Runs a check: it takes texts, returns findings, and writes fixes back to the texts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -99,6 +99,10 @@ fn drop_repeated(found: &mut Vec<Finding>) {
     let is_refused = |own: &Finding| own.rule.id == REFUSED;
     let (refused, others): (Vec<_>, Vec<_>) =
         std::mem::take(found).into_iter().partition(is_refused);
+    let mut by_object: BTreeMap<usize, Vec<&Finding>> = BTreeMap::new();
+    for other in &others {
+        by_object.entry(other.object).or_default().push(other);
+    }
     let says_the_same = |other: &Finding, own: &Finding| {
         let (at, own_at) = (&other.at, &own.at);
         // The other stands for a field around this one, or for one right below it.
@@ -106,11 +110,11 @@ fn drop_repeated(found: &mut Vec<Finding>) {
         let is_below = at.0.starts_with(&own_at.0) && at.0.len() == own_at.0.len() + 1;
         let is_near = is_around || is_below;
         let is_of_a_system = OF_A_SYSTEM.contains(&other.rule.id);
-        other.object == own.object
-            && (at == own_at && other.severity == Severity::Error || is_of_a_system && is_near)
+        at == own_at && other.severity == Severity::Error || is_of_a_system && is_near
     };
     let kept = refused.into_iter().filter(|own| {
-        own.at == Path::default() || !others.iter().any(|other| says_the_same(other, own))
+        let mut beside = by_object.get(&own.object).into_iter().flatten();
+        own.at == Path::default() || !beside.any(|other| says_the_same(other, own))
     });
     let kept: Vec<_> = kept.collect();
     *found = others;

@@ -13,7 +13,7 @@ use mullion_kinds::{
         room::{self, QuotaError},
         scopes,
     },
-    request::Lookup,
+    request::NoObjects,
 };
 use mullion_kube_text::quantity::Quantity;
 use rustc_hash::FxHashMap;
@@ -37,19 +37,6 @@ pub(crate) struct Quotas {
     /// The quotas of each namespace, by name.
     by_namespace: BTreeMap<String, Vec<Value>>,
     now: Timestamp,
-}
-
-/// The objects at which the rules for pods look beside the pod: none.
-struct NoObjects;
-
-impl Lookup for NoObjects {
-    fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
-        None
-    }
-
-    fn list(&self, _: &str, _: &str, _: Option<&str>) -> Vec<Arc<Value>> {
-        Vec::new()
-    }
 }
 
 impl Quotas {

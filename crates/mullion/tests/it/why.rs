@@ -3,6 +3,7 @@
 mod addresses;
 mod buffers;
 mod manifest;
+mod refusals;
 mod remedies;
 mod running_pods;
 mod standing;
