@@ -13,18 +13,20 @@ use futures::StreamExt;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::PostParams,
+    api::{ApiResource, DynamicObject, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     runtime::{WatchStreamExt, watcher},
 };
 use mullion_api::eksctl;
 use mullion_cloud::Speed;
 use rustc_hash::FxHashSet;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::{
     cli::{MOST_PODS_PER_NODE, Output},
     failure::Failure,
+    input::list,
     kubeconfig, memory, out,
     up::{
         cluster::Cluster,
@@ -134,8 +136,7 @@ async fn client(cluster: &Cluster) -> Result<Client, Failure> {
         directory: None,
         certs: &cluster.certs,
     });
-    let config: Kubeconfig =
-        serde_json::from_value(config).map_err(|error| failed(error.to_string()))?;
+    let config = Kubeconfig::deserialize(&config).map_err(|error| failed(error.to_string()))?;
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
         .await
         .map_err(|error| failed(error.to_string()))?;
@@ -143,7 +144,7 @@ async fn client(cluster: &Cluster) -> Result<Client, Failure> {
 }
 
 async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure> {
-    let deployment: Deployment = serde_json::from_value(json!({
+    let deployment = DynamicObject::deserialize(&json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "bench"},
         "spec": {
             "replicas": pods, "selector": {"matchLabels": {"app": "bench"}},
@@ -154,14 +155,16 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
         },
     }))
     .map_err(|error| Failure::run(format!("the manifest is malformed: {error}")))?;
-    let api: Api<Pod> = Api::default_namespaced(client.clone());
+    let kind = ApiResource::erase::<Pod>(&());
+    let api: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind);
     let mut changes = std::pin::pin!(
         watcher(api, watcher::Config::default().labels("app=bench"))
             .default_backoff()
             .applied_objects()
     );
     let began = Instant::now();
-    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    let kind = ApiResource::erase::<Deployment>(&());
+    let deployments: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind);
     deployments
         .create(&PostParams::default(), &deployment)
         .await
@@ -180,14 +183,9 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
     Ok(began.elapsed())
 }
 
-fn is_running(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else {
-        return false;
-    };
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    ready && status.phase.as_deref() == Some("Running")
+fn is_running(pod: &DynamicObject) -> bool {
+    let status = &pod.data["status"];
+    let is_ready =
+        |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+    status["phase"] == "Running" && list(&status["conditions"]).any(is_ready)
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, io::Read, path::Path};
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Value;
 
 use crate::failure::{Failure, document_error, file_error};
@@ -76,6 +76,26 @@ pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, FieldsError> 
         Value::Null => Err(FieldsError::Empty),
         other => Err(FieldsError::Shape(other)),
     }
+}
+
+/// Parses a JSON text.
+///
+/// Types are always read from a `str`, because code that reads them from bytes is compiled again, and is slower where texts are many.
+///
+/// # Errors
+/// The text is not UTF-8, not JSON, or has not the fields of the type.
+pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    match std::str::from_utf8(text) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => Err(not_utf8(text)),
+    }
+}
+
+/// Returns the JSON parser's error for a text that is not UTF-8, which says at which line and column.
+pub(crate) fn not_utf8(text: &[u8]) -> serde_json::Error {
+    let read = serde_json::from_slice::<Value>(text).map(drop);
+    read.err()
+        .unwrap_or_else(|| serde_json::Error::custom("the text is not UTF-8"))
 }
 
 /// Describes a YAML value that has the wrong type: `the text "hello"`.

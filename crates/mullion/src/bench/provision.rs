@@ -290,5 +290,5 @@ pub(super) fn template(name: &str, mut spec: Value, market: &Market) -> NodeTemp
 }
 
 fn object<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("the objects above are well-formed")
+    T::deserialize(&value).expect("the objects above are well-formed")
 }

@@ -7,6 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::{Api, Client, api::PostParams};
 use mullion_api::labels::PLACED_BY_IMAGE;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -146,7 +147,7 @@ async fn denied(client: &Client, objects: &[Object]) -> BTreeSet<CredentialUse> 
                     "verb": "use", "group": "windows.k8s.io", "resource": "gmsacredentialspecs", "namespace": namespace, "name": name,
                 },
             }});
-            let review = serde_json::from_value(review).ok()?;
+            let review = SubjectAccessReview::deserialize(&review).ok()?;
             let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
             (!answer.status?.allowed).then_some(one)
         }

@@ -14,7 +14,7 @@ use rustc_hash::FxHasher;
 use serde::{Deserialize, Serialize};
 
 use super::{keep, named_root};
-use crate::kubeconfig;
+use crate::{input, kubeconfig};
 
 /// A cluster in a directory of its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -69,7 +69,7 @@ fn all_in(directories: &Path) -> Vec<ClusterDirectory> {
     for file in entries.map(|entry| entry.path()) {
         let directory = fs::read(&file)
             .ok()
-            .and_then(|text| serde_json::from_slice::<ClusterDirectory>(&text).ok());
+            .and_then(|text| input::json::<ClusterDirectory>(&text).ok());
         match directory {
             Some(directory) if keep::is_kept(&directory.directory) => found.push(directory),
             // Another process may have removed the file already.

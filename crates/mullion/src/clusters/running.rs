@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::other_directories;
-use crate::{failure::Failure, files, kubeconfig};
+use crate::{failure::Failure, files, input, kubeconfig};
 
 /// A running cluster.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -132,7 +132,7 @@ fn all_in(place: &Path) -> Vec<Record> {
         }
         let record = fs::read(&path)
             .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok());
+            .and_then(|text| input::json(&text).ok());
         found.extend::<Option<Record>>(record);
     }
     found
@@ -184,8 +184,7 @@ impl Record {
     /// # Errors
     /// Its kubeconfig is unusable.
     pub(crate) async fn client(&self) -> Result<Client, AccessError> {
-        let config: Kubeconfig =
-            serde_json::from_value(self.access.clone()).map_err(AccessError::Form)?;
+        let config = Kubeconfig::deserialize(&self.access).map_err(AccessError::Form)?;
         let options = KubeConfigOptions::default();
         let config = kubeconfig::client_config(config, &options).await;
         let config = config.map_err(AccessError::Kubeconfig)?;

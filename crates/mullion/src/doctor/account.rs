@@ -12,6 +12,7 @@ use mullion_api::account::{
     SimulatedAccountStatus, SubnetFacts,
 };
 use mullion_cloud::{Account, AccountChange, AccountError, Instances, sim::SimulatedAccount};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{change::ChangeError, kinds::kind, request, snapshot::Unknown};
@@ -121,10 +122,10 @@ async fn roles(account: &dyn Account, instances: &Instances) -> Fact<BTreeMap<St
 
 /// Returns the simulated account that a custom resource describes.
 pub(super) fn simulated(object: &Value) -> Result<SimulatedAccount, serde_json::Error> {
-    let spec: SimulatedAccountSpec = serde_json::from_value(object["spec"].clone())?;
+    let spec = SimulatedAccountSpec::deserialize(&object["spec"])?;
     let status = match &object["status"] {
         Value::Null => SimulatedAccountStatus::default(),
-        status => serde_json::from_value(status.clone())?,
+        status => SimulatedAccountStatus::deserialize(status)?,
     };
     Ok(SimulatedAccount::new(spec, status))
 }

@@ -26,7 +26,7 @@ use serde::Deserialize;
 
 use crate::{
     failure::{Failure, file_error},
-    lines,
+    input, lines,
 };
 
 /// The prefix of label keys that only the cloud provider sets. If an instance type lacks such a label, the label does not exist for its
@@ -83,7 +83,7 @@ pub(super) fn catalogue(path: &Path) -> Result<Catalogue, Failure> {
         bytes
     };
     let classes: BTreeMap<String, Class> =
-        serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+        input::json(&text).map_err(|error| refuse(error.to_string()))?;
     let mut catalogue = Catalogue::new();
     for (name, class) in classes {
         let mut types = Vec::with_capacity(class.types.len());
@@ -203,7 +203,7 @@ pub(super) fn read(
     line: &[u8],
     catalogue: &Catalogue,
 ) -> Result<(Cluster, PlanRequest), CaseError> {
-    let Line { case } = serde_json::from_slice(line).map_err(CaseError::Form)?;
+    let Line { case } = input::json(line).map_err(CaseError::Form)?;
     let mut cluster = Cluster::new(Options { os_filter: false });
     for node in &case.nodes {
         cluster.add_node(node)?;

@@ -2,6 +2,7 @@
 
 use mullion_engine::model::PodSpec;
 use rustc_hash::FxHashSet;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -114,7 +115,7 @@ fn with_claims(planned: &PlannedPod, index: u64, state: &mut State) -> Result<Po
             }
         }
     }
-    let spec: PodSpec = serde_json::from_value(pod).map_err(wrong)?;
+    let spec = PodSpec::deserialize(&pod).map_err(wrong)?;
     Ok(PodSpec {
         uid: String::new(),
         ..spec

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use mullion_apiserver::logs::{Container, Line, Log, LogSource, Reading};
 use mullion_controllers::{Context, kubelet::logs, provisioner::DecisionLog};
+use serde::Deserialize;
 
 /// The labels and the container of the pods whose log is the decision log.
 const KARPENTER: &str = "karpenter";
@@ -47,7 +48,7 @@ impl LogSource for SimulatedLogs {
 
 impl Sources {
     async fn read(&self, container: Container<'_>) -> Option<Log> {
-        let pod: Pod = serde_json::from_value(container.pod.clone()).ok()?;
+        let pod = Pod::deserialize(container.pod).ok()?;
         let run = logs::run(&self.context, &pod, container.name, container.previous).await?;
         if is_provisioner(&pod, container.name) {
             return Some(decisions(&self.decisions, container.follow));

@@ -14,10 +14,11 @@ use kube::{
 };
 use mullion_api::crds;
 use rustc_hash::FxHasher;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{failure::Failure, out};
+use crate::{failure::Failure, input::list, out};
 
 /// The time in which a new definition must be served.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -84,11 +85,9 @@ pub(crate) async fn install(
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     unless_there(api.create(&PostParams::default(), definition).await)
         .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
-    let established = kube::runtime::wait::await_condition(
-        api,
-        &name,
-        kube::runtime::conditions::is_crd_established(),
-    );
+    let kind = ApiResource::erase::<CustomResourceDefinition>(&());
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let established = kube::runtime::wait::await_condition(api, &name, is_established);
     match tokio::time::timeout(PATIENCE, established).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(Failure::run(format!(
@@ -99,6 +98,13 @@ pub(crate) async fn install(
             PATIENCE.as_secs()
         ))),
     }
+}
+
+/// Returns whether the kind of a custom resource definition is served.
+fn is_established(definition: Option<&DynamicObject>) -> bool {
+    let conditions = definition.map(|found| &found.data["status"]["conditions"]);
+    let mut conditions = conditions.into_iter().flat_map(list);
+    conditions.any(|own| own["type"] == "Established" && own["status"] == "True")
 }
 
 /// Creates a custom resource definition and waits until this version of its kind can be used.
@@ -207,7 +213,7 @@ async fn create_all(client: &Client, manifests: &str) -> Result<(), Failure> {
 }
 
 async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Failure> {
-    let object: DynamicObject = serde_json::from_value(manifest)
+    let object = DynamicObject::deserialize(&manifest)
         .map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
     let types = object.types.clone().unwrap_or_default();
     let what = format!(

@@ -5,6 +5,7 @@
 
 use kube::core::Status;
 use mullion_engine::model::PodSpec;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -102,7 +103,7 @@ pub(super) async fn admit(
         own_claims.push(made.unwrap_or(claim));
     }
     source.state.pod_facts.note_images(&admitted);
-    let spec: PodSpec = serde_json::from_value(admitted.clone())
+    let spec = PodSpec::deserialize(&admitted)
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
     Ok(PlannedPod {
         named,

@@ -60,7 +60,7 @@ impl Chunks {
                 .remarks
                 .push(format!("{named} keeps room for {pods}{needs_gate}"));
             for chunk in chunks {
-                let spec: PodSpec = serde_json::from_value(json!(*chunk))
+                let spec = PodSpec::deserialize(&json!(*chunk))
                     .map_err(|error| Failure::input(format!("{named}: {error}")))?;
                 // Buffers of manifests have no uid that could tell their chunks apart; names do for all.
                 found.pods.push(PodSpec {

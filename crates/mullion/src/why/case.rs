@@ -14,6 +14,7 @@ use super::{
     object::{Items, Text, fault, title},
     state::State,
 };
+use crate::input::{json, not_utf8};
 
 /// A case: a cluster's state, and the pod to explain.
 pub(super) struct Case {
@@ -32,12 +33,12 @@ impl Case {
         let visitor = || Line(State::of(empty.clone()));
         // Validating the line as UTF-8 once is faster than validating each of its strings.
         let case = match std::str::from_utf8(line) {
-            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor()),
-            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor()),
+            Ok(text) => read(text, visitor()),
+            Err(_) => Err(not_utf8(line)),
         };
         // Tried only after a failure: nulls are rare, and looking for them costs a pass over every line.
         case.or_else(|error| match without_nulls(line) {
-            Some(text) => read(serde_json::Deserializer::from_str(&text), visitor()),
+            Some(text) => read(&text, visitor()),
             None => Err(error),
         })
     }
@@ -50,7 +51,7 @@ impl Case {
             items: Vec<Box<RawValue>>,
             pod: Option<Box<RawValue>>,
         }
-        let parts: Parts = serde_json::from_slice(line).ok()?;
+        let parts: Parts = json(line).ok()?;
         let mut state = State::of(empty.clone());
         for (index, item) in parts.items.iter().enumerate() {
             if let Err(error) = state.add(item, "") {
@@ -70,10 +71,8 @@ impl Case {
     }
 }
 
-fn read<'de, R: serde_json::de::Read<'de>>(
-    mut reader: serde_json::Deserializer<R>,
-    visitor: Line,
-) -> Result<Case, serde_json::Error> {
+fn read(text: &str, visitor: Line) -> Result<Case, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_str(text);
     let case = (&mut reader).deserialize_map(visitor)?;
     reader.end()?;
     Ok(case)

@@ -4,10 +4,12 @@
 
 use serde_json::Value;
 
+use crate::input;
+
 /// Returns the same JSON without fields that are null; `None` if it has none or is not valid JSON.
 pub(super) fn without_nulls(json: &[u8]) -> Option<String> {
     json.windows(4).find(|word| word == b"null")?;
-    let mut value: Value = serde_json::from_slice(json).ok()?;
+    let mut value: Value = input::json(json).ok()?;
     drop_nulls(&mut value).then(|| value.to_string())
 }
 

@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for Object<'_> {
         let own = before.get("kind").and_then(Value::as_str);
         let kind = own.map_or_else(|| kind.into_owned(), str::to_owned);
         let whole = Value::Object(before);
-        self.state.take(&kind, whole).map_err(A::Error::custom)
+        self.state.take(&kind, &whole).map_err(A::Error::custom)
     }
 }
 

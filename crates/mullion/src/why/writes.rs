@@ -5,7 +5,7 @@ use kube::{Client, client::Body, core::Status};
 use serde_json::{Value, json};
 
 use super::{source::PATIENCE, template::put};
-use crate::failure::Failure;
+use crate::{failure::Failure, input};
 
 /// Creates an object. With `may_exist`, a conflict is no error.
 pub(super) async fn create(
@@ -171,14 +171,14 @@ async fn sent(client: &Client, request: Request<Vec<u8>>) -> Result<Answered, ku
     let warnings = warnings.collect();
     let body = response.into_body().collect_bytes().await?;
     if code.is_client_error() || code.is_server_error() {
-        let status: Status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+        let status: Status = input::json(&body).unwrap_or_else(|_| {
             // A proxy need not answer with a Status.
             let text = String::from_utf8_lossy(&body);
             Status::failure(text.trim(), "").with_code(code.as_u16())
         });
         return Err(kube::Error::Api(status.boxed()));
     }
-    let object = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
+    let object = input::json(&body).map_err(kube::Error::SerdeError)?;
     Ok(Answered { object, warnings })
 }
 

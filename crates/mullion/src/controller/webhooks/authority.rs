@@ -13,6 +13,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams},
+    core::PartialObjectMeta,
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::time::timeout;
@@ -135,7 +136,7 @@ pub(super) async fn shared(
 /// Returns a stream that yields when the authority changes. A replica must react, because API servers reject certificates of an authority
 /// that the webhook configurations do not contain.
 pub(super) fn changes(client: &Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), namespace);
     let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let events = watcher(api, only).default_backoff();
     let changes = events.filter_map(|event| {

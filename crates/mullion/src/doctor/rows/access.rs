@@ -8,6 +8,7 @@ use mullion_api::{
     karpenter::EC2NodeClassSpec,
 };
 use mullion_cloud::{AccountChange, family_of};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -139,8 +140,7 @@ fn roles(snapshot: &Snapshot, found: &mut Findings) -> Roles {
     match snapshot.all("EC2NodeClass") {
         Ok(classes) => {
             for class in classes {
-                let spec: Result<EC2NodeClassSpec, _> =
-                    serde_json::from_value(class["spec"].clone());
+                let spec = EC2NodeClassSpec::deserialize(&class["spec"]);
                 let Some((family, role)) = spec
                     .ok()
                     .and_then(|spec| Some((family_of(&spec)?, spec.role?)))

@@ -6,6 +6,7 @@ use mullion_api::{
     labels,
 };
 use mullion_engine::images::System;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
@@ -67,7 +68,7 @@ fn check_class(value: &Value, pools: &[Value], found: &mut Findings) -> bool {
         return false;
     }
     let name = name_of(value);
-    let Ok(class) = serde_json::from_value::<EC2NodeClass>(value.clone()) else {
+    let Ok(class) = EC2NodeClass::deserialize(value) else {
         // Its API server has another definition of the kind.
         return false;
     };
@@ -119,7 +120,7 @@ fn check_class(value: &Value, pools: &[Value], found: &mut Findings) -> bool {
 /// Reports a pool that is not ready for another reason than its class.
 fn check_pool(value: &Value, classes: &[Value], found: &mut Findings) {
     let name = name_of(value);
-    let Ok(pool) = serde_json::from_value::<NodePool>(value.clone()) else {
+    let Ok(pool) = NodePool::deserialize(value) else {
         return;
     };
     let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
@@ -156,7 +157,7 @@ fn check_pool(value: &Value, classes: &[Value], found: &mut Findings) {
 
 /// Reports a pool that names instance types none of which the account has. Such a pool is ready and buys nothing.
 fn check_types(value: &Value, found: &mut Findings) {
-    let Ok(pool) = serde_json::from_value::<NodePool>(value.clone()) else {
+    let Ok(pool) = NodePool::deserialize(value) else {
         return;
     };
     if let Some(why) = pools::unlisted(&pool.spec.template.spec.requirements) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mullion_engine::ip::{Settings, Unreadable};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -50,7 +51,7 @@ pub(super) fn settings(snapshot: &Snapshot) -> Result<Settings, Unknown> {
 }
 
 fn data(map: &Value) -> BTreeMap<String, String> {
-    serde_json::from_value(map["data"].clone()).unwrap_or_default()
+    BTreeMap::deserialize(&map["data"]).unwrap_or_default()
 }
 
 /// Checks DOC01: Windows IP management is on.
