@@ -11,6 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
+use mullion_api::karpenter::{NodeClaim, node_claim_condition};
 use mullion_engine::{model::PodSpec, provision::PlannedNode};
 use rustc_hash::FxHashMap;
 use serde_json::json;
@@ -34,7 +35,7 @@ use crate::{
     buffers,
     kubelet::pace::go_duration,
     pods,
-    state::{PlannedPlace, Promise},
+    state::{PlaceChange, PlannedPlace, Promise},
 };
 
 const CONTROLLER: &str = "provisioner";
@@ -48,6 +49,11 @@ const REPEAT: Duration = Duration::from_secs(300);
 const REPEAT_TO_POOL: Duration = Duration::from_secs(60);
 /// The maximum number of pods named in a log line.
 const SHOWN: usize = 5;
+
+/// Returns what a plan's order is called as long as it has no claim. No claim can have a name with a space.
+fn place_of_order(number: usize) -> String {
+    format!("order {number}")
+}
 
 /// Starts the loop and the watches that wake it.
 pub(super) fn start(karpenter: &KarpenterContext) {
@@ -210,22 +216,32 @@ impl Provisioner {
         // Compares with the places of the plan before, so it must run before `places` is replaced.
         displaced::record_events(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
-        self.place_chunks(&answer, &demand.pods).await;
-        self.nominate_existing(&answer, &demand.pods, &spans);
-        self.record_refusals(&answer, &demand.pods, any_pool, &spans);
-        // A failed order does not stop the others; its pods are planned again after ten seconds.
-        for planned in orders {
-            if let Err(error) = self.order(planned, &demand.pods, &spans, &pass).await {
-                pass.error("creating nodeclaim", &error);
-            }
+        for (number, planned) in orders.iter().enumerate() {
+            let place = place_of_order(number);
+            let pods = planned.pods.iter();
+            self.places
+                .extend(pods.map(|pod| (pod.clone(), place.clone())));
         }
         let is_real = |pod: &PodSpec| {
             let pod = demand.pods.get(&pod.key());
             pod.is_none_or(|pod| buffers::buffer_of(pod).is_none())
         };
-        // Promised last, when `places` also names the claims that were created above. Chunks of
-        // buffers are no pods that the scheduler could bind.
-        self.promise(demand.request.pods.into_iter().filter(is_real).collect());
+        // Promised before anything is awaited: the scheduler goes on meanwhile, and would bind pods where the plan before had
+        // them. Chunks of buffers are no pods that it could bind.
+        let pods = std::mem::take(&mut demand.request.pods);
+        self.promise(pods.into_iter().filter(is_real).collect(), orders.len());
+        self.place_chunks(&answer, &demand.pods).await;
+        self.nominate_existing(&answer, &demand.pods, &spans);
+        self.record_refusals(&answer, &demand.pods, any_pool, &spans);
+        // A failed order does not stop the others; its pods are planned again after ten seconds.
+        for (number, planned) in orders.into_iter().enumerate() {
+            let ordered = self.order(planned, &demand.pods, &spans, &pass).await;
+            let claim = ordered.unwrap_or_else(|error| {
+                pass.error("creating nodeclaim", &error);
+                None
+            });
+            self.settle(&place_of_order(number), planned, claim);
+        }
         true
     }
 
@@ -254,11 +270,19 @@ impl Provisioner {
         buffers::write_placements(&self.karpenter, &placed).await;
     }
 
-    /// Makes the scheduler keep the places of the plan. The scheduler sees one pod at a time, while the plan considered all
-    /// of them.
-    fn promise(&self, pods: Vec<PodSpec>) {
+    /// Makes the scheduler keep the places of the plan, which also are those of `orders` nodes without a claim yet. The
+    /// scheduler sees one pod at a time, while the plan considered all of them.
+    fn promise(&self, pods: Vec<PodSpec>, orders: usize) {
         let nodes = &self.karpenter.base.informers.nodes;
-        let mut places: BTreeMap<String, PlannedPlace> = BTreeMap::new();
+        let ordered = (0..orders).map(|number| {
+            let place = PlannedPlace {
+                name: place_of_order(number),
+                node: None,
+                is_ready: false,
+            };
+            (place.name.clone(), place)
+        });
+        let mut places: BTreeMap<String, PlannedPlace> = ordered.collect();
         for claim in self.karpenter.claims.list() {
             if is_in_flight(&claim) {
                 let place = PlannedPlace {
@@ -297,17 +321,48 @@ impl Provisioner {
             .with(|state| state.promise(promises, places, Instant::now()));
     }
 
+    /// Gives the pods of an order the claim that was created for them; they have no place if there is none.
+    fn settle(&mut self, order: &str, planned: &PlannedNode, claim: Option<String>) {
+        for pod in &planned.pods {
+            match &claim {
+                Some(claim) => self.places.insert(pod.clone(), claim.clone()),
+                None => self.places.remove(pod),
+            };
+        }
+        let claims = &self.karpenter.claims;
+        let claim = claim.and_then(|name| claims.get("", &name));
+        let stays = |claim: &Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_none();
+        let order = order.to_owned();
+        let change = match claim.filter(stays) {
+            Some(claim) => PlaceChange::Ordered {
+                order,
+                // A machine that boots at once may be ready by now.
+                place: PlannedPlace {
+                    name: claim.name_any(),
+                    node: claim.node_name().map(str::to_owned),
+                    is_ready: claim.is(node_claim_condition::INITIALIZED),
+                },
+            },
+            None => PlaceChange::Gone(order),
+        };
+        self.karpenter
+            .state
+            .with(|state| state.change_place(&change, Instant::now()));
+    }
+
+    /// Creates the claim of a planned node and records its pods' nominations. Returns the claim's name, or nothing if the node
+    /// is not to be bought after all.
     async fn order(
         &mut self,
         planned: &PlannedNode,
         pods: &PodsByKey,
         spans: &PlanSpans,
         pass: &Reconciliation,
-    ) -> Result<(), kube::Error> {
+    ) -> Result<Option<String>, kube::Error> {
         let began = self.karpenter.base.clock.now();
         let ordered = order::order(&self.karpenter, planned, PROVISIONED, pass).await?;
         let Some(created) = ordered else {
-            return Ok(());
+            return Ok(None);
         };
         let creation = (began, self.karpenter.base.clock.now());
         let name = created.name_any();
@@ -323,13 +378,12 @@ impl Provisioner {
             self.karpenter.chunks.host_on_claim(name.clone());
         }
         for key in &planned.pods {
-            self.places.insert(key.clone(), name.clone());
             let news = self.nominate(key, pods, &format!("nodeclaim/{name}"));
             if let Some(pod) = news {
                 spans.bought(pod, planned, &created, creation);
             }
         }
-        Ok(())
+        Ok(Some(name))
     }
 
     /// Records the nomination of pods that go to existing or in-flight nodes.

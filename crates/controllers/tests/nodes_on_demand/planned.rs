@@ -319,6 +319,9 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + number("PLANNED_RUNS", RUNS)
 }
 
+/// Seeds of clusters in which pods once ran elsewhere than planned: with 61611 the scheduler bound them while claims of a plan that moved them were created.
+const MENDED: [u64; 1] = [61_611];
+
 /// Runs a cluster in a runtime of its own, because its controllers run on, under the same clock, as long as their runtime does.
 fn alone<T>(run: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -329,7 +332,7 @@ fn alone<T>(run: impl Future<Output = T>) -> T {
 #[test]
 fn pods_end_where_the_last_plan_had_them() {
     let mut faults = Vec::new();
-    for seed in seeds() {
+    for seed in seeds().chain(MENDED) {
         let outcome = alone(async { outcome(seed, Whole::start().await, Pods::Any).await });
         faults.extend(outcome.faults());
     }

@@ -155,6 +155,8 @@ impl Solver<'_> {
 
     /// Places all pods one by one. Karpenter chooses at random between zones with equally few of the pods that are spread or
     /// kept apart, so that some of its plans are cheaper than others: a plan tries several choices if some pods have such rules.
+    /// It opens a node of the pool whose name is last among those of one weight, whatever that pool's machines cost: a plan also
+    /// tries the pool with the cheapest machine.
     fn first_fit(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
         let mut best = self.attempt(pending, mode);
         if best.is_open() && !self.units.is_empty() {
@@ -164,15 +166,29 @@ impl Solver<'_> {
             best = best.or(self.attempt(pending, mode));
             self.units = units;
         }
+        let has_rivals = self.has_rivals();
+        if self.varies && has_rivals {
+            self.cheapest_pool_first = true;
+            best = best.unless_better(self.attempt(pending, mode));
+            self.cheapest_pool_first = false;
+        }
         if self.varies && self.has_places(pending) {
             let variants = (VARIED_PODS / pending.len()).min(MOST_VARIANTS) as u64;
             for variant in 1..=variants {
                 self.variant = variant;
+                self.cheapest_pool_first = has_rivals && variant % 2 == 1;
                 best = best.unless_better(self.attempt(pending, mode));
             }
             self.variant = 0;
+            self.cheapest_pool_first = false;
         }
         best
+    }
+
+    /// Returns whether pools share a weight, so that a node may be of any of them.
+    fn has_rivals(&self) -> bool {
+        let mut pools = self.opening_order.windows(2);
+        pools.any(|two| self.catalogs[two[0]].weight == self.catalogs[two[1]].weight)
     }
 
     /// Returns whether some pods have rules about zones or other places of more than one node.

@@ -1,6 +1,8 @@
 //! Plans one pod after the other on planned nodes, as Karpenter does: on the one with the fewest pods that takes it, or else on a
 //! new node of the first pool that can buy one.
 
+use std::cmp::Reverse;
+
 use fixedbitset::FixedBitSet;
 
 use super::catalog::Catalog;
@@ -70,8 +72,7 @@ impl Solver<'_> {
             }
         }
         let mut limited = Vec::new();
-        for opened in 0..self.opening_order.len() {
-            let catalog = self.opening_order[opened];
+        for catalog in self.pools_for(pod.class) {
             match self.try_open(catalog, pod, topology) {
                 Ok(()) => return true,
                 // As in Karpenter, pools of lower weight are not tried then.
@@ -89,6 +90,24 @@ impl Solver<'_> {
             .into_iter()
             .filter(|_| may_tighten)
             .any(|catalog| self.tighten(catalog) && self.try_open(catalog, pod, topology).is_ok())
+    }
+
+    /// Returns the pools in the order in which a new node for a pod is tried.
+    fn pools_for(&mut self, class: PodClassId) -> Vec<usize> {
+        let mut order = self.opening_order.clone();
+        if self.cheapest_pool_first {
+            order.sort_by_cached_key(|index| {
+                let catalog = &mut self.catalogs[*index];
+                let mut fits = catalog.verdicts(class, self.cluster).fits.clone();
+                fits.intersect_with(&catalog.available);
+                let price = fits
+                    .minimum()
+                    .map(|cheapest| catalog.options[cheapest].price_micro_usd);
+                // Pools of one weight alone change places, as the weight is the user's order.
+                (Reverse(catalog.weight), price.unwrap_or(u64::MAX))
+            });
+        }
+        order
     }
 
     /// Puts planned nodes that are new into `fewest_first`, behind those with as many pods.

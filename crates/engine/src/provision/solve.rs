@@ -228,6 +228,8 @@ pub(super) struct Solver<'a> {
     /// The pools in the order in which Karpenter opens nodes of them: the highest weight first, then the name that is last in
     /// the alphabet (`OrderByWeight`).
     pub(super) opening_order: Vec<usize>,
+    /// Whether the pool that sells the cheapest machine for a pod goes before others of its weight.
+    pub(super) cheapest_pool_first: bool,
     seed: u64,
     /// Whether pods that are placed one by one are placed in several variants.
     pub(super) varies: bool,
@@ -272,6 +274,7 @@ impl<'a> Solver<'a> {
             tightens: false,
             tightened: FxHashMap::default(),
             opening_order,
+            cheapest_pool_first: false,
             seed,
             varies: false,
             variant: 0,

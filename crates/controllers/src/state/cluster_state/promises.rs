@@ -21,9 +21,16 @@ const WINDOW: Duration = Duration::from_secs(20);
 /// How long a promise holds at most: Karpenter deletes a claim whose node does not register within 15 minutes.
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 
-/// A change of a place, which is a NodeClaim or a node without one.
+/// A change of a place, which is a NodeClaim, a node without one, or an order that is still to become a NodeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceChange {
+    /// The claim of an order was created.
+    Ordered {
+        /// The order's name in the plan.
+        order: String,
+        /// The claim.
+        place: PlannedPlace,
+    },
     /// The node of the claim is known.
     Named {
         /// The claim.
@@ -33,7 +40,7 @@ pub enum PlaceChange {
     },
     /// The node is ready for pods.
     Ready(String),
-    /// The claim is deleted or being deleted.
+    /// The claim is deleted or being deleted, or could not be created.
     Gone(String),
 }
 
@@ -42,14 +49,14 @@ pub enum PlaceChange {
 pub struct Promise {
     /// The pod, which is not bound.
     pub pod: PodSpec,
-    /// The name of a NodeClaim, or of a node without a claim.
+    /// The name of a NodeClaim, of a node without a claim, or of an order.
     pub place: String,
 }
 
 /// A place that a plan can assign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPlace {
-    /// The name of a NodeClaim, or of a node without a claim.
+    /// The name of a NodeClaim, of a node without a claim, or of an order.
     pub name: String,
     /// The name of its node, if known.
     pub node: Option<String>,
@@ -154,29 +161,51 @@ impl ClusterState {
     /// Applies a change of a place.
     pub fn change_place(&mut self, change: &PlaceChange, now: Instant) {
         match change {
-            PlaceChange::Named { place, node } => {
-                if let Some(own) = self.promises.places.get_mut(place) {
-                    own.node = Some(Arc::from(node.as_str()));
-                    for key in self.promised_at(place) {
-                        self.hold_promised(&key);
-                    }
+            PlaceChange::Ordered { order, place } => {
+                let Some(own) = self.promises.places.remove(order) else {
+                    return;
+                };
+                self.promises.places.insert(place.name.clone(), own);
+                let promises = self.promises.by_pod.values_mut();
+                for promise in promises.filter(|promise| promise.place == *order) {
+                    promise.place.clone_from(&place.name);
+                }
+                if let Some(node) = &place.node {
+                    self.name_node(&place.name, node);
+                }
+                if place.is_ready {
+                    self.note_ready(&place.name, now);
                 }
             }
-            PlaceChange::Ready(place) => {
-                if let Some(own) = self.promises.places.get_mut(place)
-                    // Only the first report counts; repeated ones would extend the window.
-                    && !own.is_ready
-                {
-                    own.is_ready = true;
-                    own.until = now + WINDOW;
-                }
-            }
+            PlaceChange::Named { place, node } => self.name_node(place, node),
+            PlaceChange::Ready(place) => self.note_ready(place, now),
             PlaceChange::Gone(place) => {
                 for key in self.promised_at(place) {
                     self.break_promise(&key);
                 }
                 self.promises.places.remove(place);
             }
+        }
+    }
+
+    /// Notes the node of a claim and holds the room that its pods were promised.
+    fn name_node(&mut self, place: &str, node: &str) {
+        if let Some(own) = self.promises.places.get_mut(place) {
+            own.node = Some(Arc::from(node));
+            for key in self.promised_at(place) {
+                self.hold_promised(&key);
+            }
+        }
+    }
+
+    /// Lets the promises of a place end soon, because its node is ready.
+    fn note_ready(&mut self, place: &str, now: Instant) {
+        if let Some(own) = self.promises.places.get_mut(place)
+            // Only the first report counts; repeated ones would extend the window.
+            && !own.is_ready
+        {
+            own.is_ready = true;
+            own.until = now + WINDOW;
         }
     }
 

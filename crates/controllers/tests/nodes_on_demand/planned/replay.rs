@@ -3,6 +3,9 @@
 //!
 //! A further node is excused only for pods of which both hold: with all pods where they were when the node was bought, no older node takes them; and when
 //! a plan last gave them another place, that place would have taken them if the pods still to be bound had kept theirs.
+//!
+//! A plan spreads pods over all zones in which a pool can buy, as Karpenter's does, where the scheduler counts zones that have nodes. So an older node only
+//! takes a pod if it does so beside an empty node in each zone as well.
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +24,9 @@ use super::{ONE_PLAN, Told};
 use crate::whole::Whole;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// The zones in which the pools of the clusters can buy.
+const ZONES: [&str; 3] = ["us-west-2a", "us-west-2b", "us-west-2c"];
 
 /// Returns a moment after everything that happens.
 fn end() -> Timestamp {
@@ -170,7 +176,10 @@ impl Replay {
             places.remove(&actor);
             let better = older
                 .iter()
-                .find(|node| self.takes(actor, node, &places))
+                .find(|node| {
+                    self.takes(actor, node, &places)
+                        && self.takes_beside_every_zone(actor, node, &places)
+                })
                 .cloned();
             if better.is_none() {
                 stuck.push(actor);
@@ -229,11 +238,8 @@ impl Replay {
     fn place_now(&mut self, actor: usize, places: &BTreeMap<usize, String>) -> Option<String> {
         let checkpoint = self.cluster.checkpoint();
         let mut nodes: Vec<String> = self.specs.iter().map(|node| node.name.clone()).collect();
-        let bought = |node: &&NodeSpec| node.labels.contains_key("karpenter.sh/nodepool");
-        for node in self.specs.iter().filter(bought) {
-            let mut twin = node.clone();
-            twin.name = format!("twin-of-{}", node.name);
-            twin.labels.insert(HOSTNAME.into(), twin.name.clone());
+        for node in self.specs.iter().filter(|node| is_bought(node)) {
+            let twin = twin(node, format!("twin-of-{}", node.name));
             self.cluster.set_node(&twin).expect("a node like another");
             nodes.push(twin.name);
         }
@@ -284,6 +290,26 @@ impl Replay {
         places.collect()
     }
 
+    /// Returns whether a node takes a pod with others at their places, if in each zone there is an empty node like each that was bought.
+    fn takes_beside_every_zone(
+        &mut self,
+        actor: usize,
+        node: &str,
+        places: &BTreeMap<usize, String>,
+    ) -> bool {
+        let checkpoint = self.cluster.checkpoint();
+        for bought in self.specs.iter().filter(|node| is_bought(node)) {
+            for zone in ZONES {
+                let mut twin = twin(bought, format!("{zone}-like-{}", bought.name));
+                twin.labels.insert(ZONE.into(), zone.into());
+                self.cluster.set_node(&twin).expect("a node like another");
+            }
+        }
+        let takes = self.takes(actor, node, places);
+        self.cluster.rollback(checkpoint);
+        takes
+    }
+
     /// Returns whether a node takes a pod with others at their places.
     fn takes(&mut self, actor: usize, node: &str, places: &BTreeMap<usize, String>) -> bool {
         let checkpoint = self.cluster.checkpoint();
@@ -298,4 +324,16 @@ impl Replay {
         self.cluster.rollback(checkpoint);
         takes
     }
+}
+
+fn is_bought(node: &NodeSpec) -> bool {
+    node.labels.contains_key("karpenter.sh/nodepool")
+}
+
+/// Returns an empty node like another.
+fn twin(node: &NodeSpec, name: String) -> NodeSpec {
+    let mut twin = node.clone();
+    twin.labels.insert(HOSTNAME.into(), name.clone());
+    twin.name = name;
+    twin
 }
