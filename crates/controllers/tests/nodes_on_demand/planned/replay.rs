@@ -170,6 +170,8 @@ impl Replay {
         let older: Vec<String> = older.map(|(_, node)| node.clone()).collect();
         // What these pods were told last is this claim, even where they were bound elsewhere just then.
         let mut places = self.places(moment);
+        // Pods that never run had no place in this plan any more: where an earlier plan had them, nobody follows them.
+        places.retain(|other, _| self.actors[*other].bound.is_some());
         let own = self.nodes.get(claim).cloned().unwrap_or_default();
         let mut stuck = Vec::new();
         for actor in wanted {
