@@ -271,8 +271,13 @@ impl Replay {
         let Some(node) = self.nodes.get(&place).cloned() else {
             return Some(format!("{name} was planned on {place}, which has no node"));
         };
-        // The API tells seconds; pods may have been bound just before the plan or just after it.
-        [at, at + ONE_PLAN, at - SignedDuration::from_millis(1)]
+        // The API tells seconds; pods may have been bound just before the plan, in its second, or just after it.
+        let second = at..=at + ONE_PLAN;
+        let bound = self.actors.iter().filter_map(|other| other.bound.as_ref());
+        let bound = bound.map(|(moment, _)| *moment);
+        let mut moments: Vec<Timestamp> = bound.filter(|bound| second.contains(bound)).collect();
+        moments.extend([at, at + ONE_PLAN, at - SignedDuration::from_millis(1)]);
+        moments
             .into_iter()
             .all(|at| {
                 let mut places = self.places(at);
