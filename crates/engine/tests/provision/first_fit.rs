@@ -437,3 +437,50 @@ fn near_its_like(mut own: PodSpec, app: &str, key: &str) -> PodSpec {
     });
     own
 }
+
+/// Zone `a` has room on its node for a fourth pod, but only once two more are in `b`, whose only new node of the pool that Karpenter
+/// opens first costs twice as much as two of the other pool's.
+#[test]
+fn a_node_of_another_pool_of_the_same_weight_is_tried_with_the_room_that_existing_nodes_have() {
+    let mut cluster = Cluster::new(Options::default());
+    let skewed = |name: &str| {
+        let mut pod = spread_over_zones(name, "1");
+        pod.template.topology_spread_constraints[0].max_skew = 2;
+        pod
+    };
+    let there = [("n-a", "a", 3), ("n-b", "b", 1), ("n-c", "c", 2)];
+    for (name, zone, count) in there {
+        // Only the node in `a` has room for one more.
+        let cpu = if zone == "a" {
+            "4"
+        } else {
+            &*count.to_string()
+        };
+        let mut node = node_in(zone, cpu);
+        node.name = name.to_owned();
+        node.labels.insert(label::HOSTNAME.into(), name.into());
+        cluster.add_node(&node).expect("a new node");
+        for index in 0..count {
+            let own = skewed(&format!("{name}-{index}"));
+            cluster.bind(&own, name).expect("room for it");
+        }
+    }
+    let sold = |name: &str, price: u64| {
+        let zones = [("a", price), ("b", price), ("c", price)];
+        [sold_in(name, 2, "8Gi", &zones)]
+    };
+    let request = PlanRequest {
+        pods: (0..3)
+            .map(|index| skewed(&format!("web-{index}")))
+            .collect(),
+        templates: vec![
+            pool("cheap", &sold("small", 100_000)),
+            pool("dear", &sold("large", 400_000)),
+        ],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let plan = cluster.plan(&request).expect("a valid request");
+    let pools: Vec<&str> = plan.nodes.iter().map(|node| node.pool.as_str()).collect();
+    assert_eq!((pools, plan.existing.len()), (vec!["cheap"], 1), "{plan:?}");
+}

@@ -362,4 +362,48 @@ mod tests {
             "it has no place"
         );
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_of_an_order_stays_away_from_other_nodes_until_the_claim_is_created_and_then_goes_to_its_node()
+     {
+        let mut state = ClusterState::new(Options::default());
+        for name in ["node-a", "node-b"] {
+            let node = NodeSpec::named(name);
+            state.cluster_mut().set_node(&node).expect("a new node");
+        }
+        let now = Instant::now();
+        state.promise(
+            vec![promise("web", "a")],
+            [place("a", true)].into_iter(),
+            now,
+        );
+        // The next plan moves the pod to a node that is still to be ordered.
+        let order = PlannedPlace {
+            name: "order 0".to_owned(),
+            node: None,
+            is_ready: false,
+        };
+        let second = promise("web", "order 0");
+        let key = second.pod.key();
+        state.promise(vec![second], [order].into_iter(), now);
+        assert_eq!(state.place_elsewhere(&key, "node-a"), Some("order 0"));
+        let ordered = PlaceChange::Ordered {
+            order: "order 0".to_owned(),
+            place: place("b", false),
+        };
+        state.change_place(&ordered, now);
+        assert_eq!(state.place_elsewhere(&key, "node-a"), Some("b"));
+        assert_eq!(state.place_elsewhere(&key, "node-b"), None);
+        assert!(state.has_place(&key));
+        // An order that fails leaves its pods without a place.
+        let third = promise("web", "order 1");
+        let failed = PlannedPlace {
+            name: "order 1".to_owned(),
+            node: None,
+            is_ready: false,
+        };
+        state.promise(vec![third], [failed].into_iter(), now);
+        state.change_place(&PlaceChange::Gone("order 1".to_owned()), now);
+        assert_eq!(state.place_elsewhere(&key, "node-a"), None);
+    }
 }
