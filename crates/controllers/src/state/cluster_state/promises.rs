@@ -336,14 +336,27 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_pod_that_a_later_plan_puts_elsewhere_stays_away_from_its_first_node_when_that_is_ready()
-     {
+    fn order(name: &str) -> PlannedPlace {
+        PlannedPlace {
+            name: name.to_owned(),
+            node: None,
+            is_ready: false,
+        }
+    }
+
+    fn two_nodes() -> ClusterState {
         let mut state = ClusterState::new(Options::default());
         for name in ["node-a", "node-b"] {
             let node = NodeSpec::named(name);
             state.cluster_mut().set_node(&node).expect("a new node");
         }
+        state
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_a_later_plan_puts_elsewhere_stays_away_from_its_first_node_when_that_is_ready()
+     {
+        let mut state = two_nodes();
         let places = [place("a", false), place("b", false)];
         let now = Instant::now();
         state.promise(vec![promise("web", "a")], places.into_iter(), now);
@@ -366,11 +379,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_of_an_order_stays_away_from_other_nodes_until_the_claim_is_created_and_then_goes_to_its_node()
      {
-        let mut state = ClusterState::new(Options::default());
-        for name in ["node-a", "node-b"] {
-            let node = NodeSpec::named(name);
-            state.cluster_mut().set_node(&node).expect("a new node");
-        }
+        let mut state = two_nodes();
         let now = Instant::now();
         state.promise(
             vec![promise("web", "a")],
@@ -378,14 +387,9 @@ mod tests {
             now,
         );
         // The next plan moves the pod to a node that is still to be ordered.
-        let order = PlannedPlace {
-            name: "order 0".to_owned(),
-            node: None,
-            is_ready: false,
-        };
         let second = promise("web", "order 0");
         let key = second.pod.key();
-        state.promise(vec![second], [order].into_iter(), now);
+        state.promise(vec![second], [order("order 0")].into_iter(), now);
         assert_eq!(state.place_elsewhere(&key, "node-a"), Some("order 0"));
         let ordered = PlaceChange::Ordered {
             order: "order 0".to_owned(),
@@ -397,12 +401,7 @@ mod tests {
         assert!(state.has_place(&key));
         // An order that fails leaves its pods without a place.
         let third = promise("web", "order 1");
-        let failed = PlannedPlace {
-            name: "order 1".to_owned(),
-            node: None,
-            is_ready: false,
-        };
-        state.promise(vec![third], [failed].into_iter(), now);
+        state.promise(vec![third], [order("order 1")].into_iter(), now);
         state.change_place(&PlaceChange::Gone("order 1".to_owned()), now);
         assert_eq!(state.place_elsewhere(&key, "node-a"), None);
     }
