@@ -230,7 +230,7 @@ fn limits(index: usize, object: &Object, found: &mut Findings) {
         if is_known {
             continue;
         }
-        let near = nearest(&name.to_lowercase(), RESOURCES.into_iter(), NEAR);
+        let near = nearest(&name.to_lowercase(), RESOURCES, NEAR);
         let name = name.clone();
         let at = at.key(&name);
         found
