@@ -39,6 +39,15 @@ pub struct Trial {
     kinds: Vec<Arc<TriedKind>>,
 }
 
+/// How a create request would be answered.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// The errors for which the request would be refused.
+    pub errors: Vec<FieldError>,
+    /// The warnings of the response, which begin with the field that they are about; none if the request would be refused.
+    pub warnings: Vec<String>,
+}
+
 /// A built-in kind in one version, or all versions of a custom resource.
 struct TriedKind {
     group: String,
@@ -83,6 +92,11 @@ impl Trial {
     /// Returns the errors for which a create of the object would be refused, each once; `None` if the kind is not known, or if the object
     /// cannot be decoded.
     pub fn errors(&self, object: &Value, now: Timestamp) -> Option<Vec<FieldError>> {
+        Some(self.judge(object, now)?.errors)
+    }
+
+    /// Returns how a create of the object would be answered; `None` if the kind is not known, or if the object cannot be decoded.
+    pub fn judge(&self, object: &Value, now: Timestamp) -> Option<Judgement> {
         let text = |field: &str| object[field].as_str().unwrap_or_default();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -94,13 +108,14 @@ impl Trial {
                 Some(definition) => tried.resources.get_or_init(|| self.rows(definition, now)),
             };
             let resource = resources.iter().find(|own| own.version == version)?;
-            Some(errors(resource, tried.definition.is_some(), object, now))
+            Some(judge(resource, tried.definition.is_some(), object, now))
         });
-        let mut errors = found??;
+        let mut judgement = found??;
         // Some kinds are validated more than once, and a response lists each cause as often.
         let mut seen = BTreeSet::new();
+        let errors = &mut judgement.errors;
         errors.retain(|error| seen.insert((error.field.clone(), error.body())));
-        Some(errors)
+        Some(judgement)
     }
 
     /// Returns the kinds of a definition; none if the definition would be refused.
@@ -125,12 +140,12 @@ fn is_written(resource: &Resource) -> bool {
     is_stored && resource.source().is_none() && resource.plural != "events"
 }
 
-fn errors(
+fn judge(
     resource: &Resource,
     is_custom: bool,
     object: &Value,
     now: Timestamp,
-) -> Option<Vec<FieldError>> {
+) -> Option<Judgement> {
     let decoded = decode::value(&resource.schema, object.clone()).ok()?;
     let mut object = decoded.value;
     let labels = &object["metadata"]["labels"];
@@ -181,12 +196,18 @@ fn errors(
     schema::normalise(&resource.schema, &mut object);
     let mut errors = Errors::about(decoded.emptied);
     resource.validate_new(is_custom, &ctx, &object, &mut errors);
+    let mut warnings = errors.forgiven();
     // Of a generated name that is invalid, the error about its base says as much.
     let mut errors = errors.0;
     errors.retain(|error| !(is_generated && error.field == "metadata.name"));
     // What cannot be allocated here may be free in another cluster.
     errors.retain(|error| allocation.is_ok() || !ALLOCATED.contains(&error.field.as_str()));
-    Some(errors)
+    if errors.is_empty() {
+        warnings.extend(resource.behaviour.warnings(&object, None));
+    } else {
+        warnings.clear();
+    }
+    Some(Judgement { errors, warnings })
 }
 
 fn has_status(resource: &Resource) -> bool {
@@ -268,6 +289,30 @@ mod tests {
         assert_eq!(errors(&trial, misread), None);
         let unknown = json!({"apiVersion": "example.com/v1", "kind": "Widget"});
         assert_eq!(errors(&trial, unknown), None);
+    }
+
+    #[test]
+    fn an_object_that_is_taken_has_the_warnings_of_a_create() {
+        let pod = |memory: &str, replaced: &str| {
+            json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+                "spec": {"containers": [{
+                    "name": "web", "image": "nginx", "imagePullPolicy": replaced,
+                    "resources": {"limits": {"memory": memory}},
+                }]},
+            })
+        };
+        let trial = Trial::of_builtins();
+        let judge = |object: Value| trial.judge(&object, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(
+            judge(pod("512m", "Always")).warnings,
+            [
+                "spec.containers[0].resources.limits[memory]: fractional byte value \"512m\" is invalid, must be an integer"
+            ]
+        );
+        assert_eq!(judge(pod("512Mi", "Always")).warnings, [""; 0]);
+        let refused = judge(pod("512m", "Sometimes"));
+        assert_eq!((refused.errors.len(), refused.warnings.len()), (1, 0));
     }
 
     #[test]

@@ -20,24 +20,49 @@ pub(super) fn patches<'f>(files: impl Iterator<Item = &'f Path>) -> BTreeSet<Pat
         directories.map(Path::to_owned).collect()
     };
     let directories: BTreeSet<_> = files.flat_map(above).collect();
-    let named = directories.iter().flat_map(|directory| named_in(directory));
-    named.collect()
+    let (mut named, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut next: Vec<_> = directories.into_iter().collect();
+    while let Some(directory) = next.pop() {
+        if seen.insert(directory.clone()) {
+            let Kustomization {
+                patches,
+                components,
+            } = named_in(&directory);
+            named.extend(patches);
+            next.extend(components);
+        }
+    }
+    named
 }
 
-/// Returns the patches that the kustomization of a directory names.
-fn named_in(directory: &Path) -> Vec<PathBuf> {
+/// The paths that a kustomization names.
+#[derive(Default)]
+struct Kustomization {
+    /// The files that are merged into objects.
+    patches: Vec<PathBuf>,
+    /// The directories with kustomizations of their own that are a part of this one.
+    components: Vec<PathBuf>,
+}
+
+/// Returns what the kustomization of a directory names.
+fn named_in(directory: &Path) -> Kustomization {
     let mut texts = NAMES
         .into_iter()
         .filter_map(|name| std::fs::read_to_string(directory.join(name)).ok());
     let read = texts.next().map(|text| serde_saphyr::from_str(&text));
     let Some(Ok(kustomization)) = read else {
-        return Vec::new();
+        return Kustomization::default();
     };
     let kustomization: Value = kustomization;
-    let lists = ["patches", "patchesStrategicMerge", "patchesJson6902"].into_iter();
-    let items = lists.flat_map(|list| kustomization[list].as_array().into_iter().flatten());
-    let paths = items.filter_map(|item| item.as_str().or(item["path"].as_str()));
-    paths
-        .filter_map(|path| directory.join(path).canonicalize().ok())
-        .collect()
+    let paths = |list: &str| -> Vec<PathBuf> {
+        let items = kustomization[list].as_array().into_iter().flatten();
+        let paths = items.filter_map(|item| item.as_str().or(item["path"].as_str()));
+        let real = paths.filter_map(|path| directory.join(path).canonicalize().ok());
+        real.collect()
+    };
+    let lists = ["patches", "patchesStrategicMerge", "patchesJson6902"];
+    Kustomization {
+        patches: lists.into_iter().flat_map(paths).collect(),
+        components: paths("components"),
+    }
 }

@@ -5,6 +5,7 @@
 //! [`report`] and [`formats`] print them. [`mod@session`] applies the rules and writes fixes through [`yaml`], which changes single fields of
 //! a file and leaves everything else as it is.
 
+mod eksctl;
 pub(crate) mod explain;
 mod finding;
 pub(crate) mod fleet;

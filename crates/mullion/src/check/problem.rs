@@ -341,6 +341,11 @@ pub(super) enum Problem {
         family: AmiFamily,
     },
     KubeletConfig,
+    /// eksctl refuses the file.
+    EksctlRefuses {
+        /// eksctl's message.
+        words: String,
+    },
     /// `mullion up` refuses the file.
     NotSimulated {
         mistake: ConfigError,
@@ -384,6 +389,27 @@ pub(super) enum Problem {
     TargetsContradict,
     OldKarpenter {
         provisioner: bool,
+    },
+    /// An object of Karpenter's version v1beta1.
+    BetaKarpenter {
+        kind: String,
+    },
+    /// What differs between Karpenter's v1beta1 and v1.
+    BetaField {
+        what: &'static str,
+        advice: &'static str,
+    },
+    /// A limit of a NodePool for a resource that no node has.
+    UnknownLimit {
+        name: String,
+        near: Option<&'static str>,
+    },
+    /// A NodePool names a kind of node class that its group does not have.
+    NoClassKind {
+        group: String,
+        kind: String,
+        /// The group and the kind that go together.
+        meant: (&'static str, &'static str),
     },
     /// A pool or a node group names an instance type, a family or a size that is not known.
     UnlistedType {
@@ -430,6 +456,15 @@ pub(super) enum Problem {
         /// The allowed value that may have been meant.
         near: Option<String>,
         is_missing: bool,
+    },
+    /// The API server takes the object and warns.
+    Warned {
+        text: String,
+    },
+    /// A kubelet cannot read the name of an image.
+    InvalidImage {
+        /// The kubelet's message.
+        why: String,
     },
     Nameless {
         /// The field that is missing: `kind` or `apiVersion`.

@@ -88,15 +88,16 @@ impl Outcome {
     }
 }
 
-/// The rule with the API server's own words.
+/// The rules with the API server's own words: its errors and its warnings.
 const REFUSED: &str = "MUL083";
+const WARNED: &str = "MUL084";
 /// Rules about fields that the API server refuses for one operating system.
 const OF_A_SYSTEM: [&str; 6] = ["MUL013", "MUL040", "MUL041", "MUL042", "MUL043", "MUL044"];
 
 /// Removes the API server's words from where the finding of another rule says the same in its own. A finding that is not reported says
 /// nothing, so it must not be among these.
 fn drop_repeated(found: &mut Vec<Finding>) {
-    let is_refused = |own: &Finding| own.rule.id == REFUSED;
+    let is_refused = |own: &Finding| [REFUSED, WARNED].contains(&own.rule.id);
     let (refused, others): (Vec<_>, Vec<_>) =
         std::mem::take(found).into_iter().partition(is_refused);
     let mut by_object: BTreeMap<usize, Vec<&Finding>> = BTreeMap::new();
@@ -110,7 +111,8 @@ fn drop_repeated(found: &mut Vec<Finding>) {
         let is_below = at.0.starts_with(&own_at.0) && at.0.len() == own_at.0.len() + 1;
         let is_near = is_around || is_below;
         let is_of_a_system = OF_A_SYSTEM.contains(&other.rule.id);
-        at == own_at && other.severity == Severity::Error || is_of_a_system && is_near
+        let is_as_bad = other.severity == Severity::Error || own.rule.id == WARNED;
+        at == own_at && is_as_bad || is_of_a_system && is_near
     };
     let kept = refused.into_iter().filter(|own| {
         let mut beside = by_object.get(&own.object).into_iter().flatten();

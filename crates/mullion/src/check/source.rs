@@ -5,6 +5,8 @@ use std::{
     path::{Path as FilePath, PathBuf},
 };
 
+use serde_json::Value;
+
 use super::{
     ignore::Ignores,
     kustomize,
@@ -99,7 +101,7 @@ impl Text {
     pub(super) fn objects(&self, number: usize) -> Result<Vec<Object>, Failure> {
         let (_, found) = manifest::objects(&self.content, &self.name)?;
         let objects = found.into_iter().map(|found| Object {
-            value: found.object,
+            value: with_whole_numbers(found.object),
             text: number,
             document: found.document,
             root: Path(
@@ -131,6 +133,28 @@ impl Text {
                 .lines()
                 .find_map(|line| line.trim().strip_prefix("path: "))
         })
+    }
+}
+
+/// Returns an object as clients send it: Go writes a float without a fraction, such as 3.0, as a whole number.
+fn with_whole_numbers(value: Value) -> Value {
+    /// Go writes larger floats with an exponent.
+    const MOST: f64 = 1e15;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number
+                .as_f64()
+                .filter(|own| own.fract() == 0.0 && own.abs() < MOST);
+            // The cast is exact: the float is whole and below 2^53.
+            float.map_or(Value::Number(number), |float| Value::from(float as i64))
+        }
+        Value::Array(items) => items.into_iter().map(with_whole_numbers).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            let fields = fields.map(|(name, value)| (name, with_whole_numbers(value)));
+            Value::Object(fields.collect())
+        }
+        value => value,
     }
 }
 
@@ -229,9 +253,21 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Sources, Failure> {
     }
     let files = sources.texts.iter().filter_map(|text| text.file.as_deref());
     let patches = kustomize::patches(files);
+    let mut patched = 0;
     for text in &mut sources.texts {
         let real = text.file.as_ref().and_then(|file| file.canonicalize().ok());
         text.is_patch = real.is_some_and(|real| patches.contains(&real));
+        patched += usize::from(text.is_patch);
+    }
+    if patched > 0 {
+        let files = if patched == 1 {
+            "1 file is a patch"
+        } else {
+            &format!("{patched} files are patches")
+        };
+        out::note(&format!(
+            "{files} of a kustomization: fields and types alone are checked there; the whole is checked with kubectl kustomize DIRECTORY | mullion check -"
+        ));
     }
     Ok(sources)
 }

@@ -108,6 +108,7 @@ impl Problem {
             Effect { effect } => format!("effect {effect:?} is not one of NoSchedule, PreferNoSchedule, NoExecute"),
             Family { refusal } => format!("{at}: {refusal}: eksctl refuses the file"),
             CannotRun { name, family } => format!("{name} cannot run {family}: no node of the group comes up on it"),
+            EksctlRefuses { words } => format!("eksctl refuses the file: {words}"),
             NotSimulated { mistake } => format!("{mistake}: mullion up refuses the file"),
             KubeletConfig => "eksctl refuses kubeletExtraConfig on Windows".to_owned(),
             FamilyAgainstPool { class, family, required } => format!("the pool requires {required}, and the images of its class {class} are {family}"),
@@ -127,6 +128,11 @@ impl Problem {
             OldKarpenter { provisioner: true } => "Provisioner is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
             OldKarpenter { provisioner: false } => "AWSNodeTemplate is a kind of Karpenter before 0.32; Karpenter 1 does not read it".to_owned(),
 
+            BetaKarpenter { kind } => format!("Karpenter 1.1 and later do not serve v1beta1 of {kind}: it is not applied, and nothing is bought for it"),
+            BetaField { what, .. } => (*what).to_owned(),
+            UnknownLimit { name, .. } => format!("no node has the resource {name}: the limit limits nothing"),
+            NoClassKind { group, kind, .. } => format!("{group} has no node class of kind {kind}: Karpenter buys nothing for the pool"),
+
             UnlistedType { label, value, is_alone: true, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, no node comes up"),
             UnlistedType { label, value, is_alone: false, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, the other values count alone"),
 
@@ -140,8 +146,11 @@ impl Problem {
             // The path of an object as a whole.
             Refused { field, why, .. } if field == "<nil>" => why.clone(),
             Refused { field, why, .. } => format!("{field}: {why}"),
+            Warned { text } => format!("the API server warns: {text}"),
+            InvalidImage { why } => format!("{why}: the container stays in InvalidImageName"),
             Nameless { lacks, .. } => format!("the object has no {lacks}: kubectl apply refuses it, and its fields are not checked"),
             Misspelt { key, field } => format!("`{key}` is spelt `{field}`: kubectl apply refuses the object, and its fields are not checked"),
+            LabelValue { key, value, effect } if !is_of_kubelet(key) => format!("no node has {key}: {value}, {}", label_effect(*effect)),
             LabelValue { key, value, effect } => format!("no kubelet of Kubernetes writes {key}: {value}, {}", label_effect(*effect)),
             OsName { value } => format!("spec.os.name is {value:?}, and the API server takes linux and windows alone"),
             NoSuchKind { kind, version, .. } => format!("no matches for kind {kind:?} in version {version:?}"),
@@ -216,16 +225,31 @@ impl Problem {
             Nameless { near: Some(near), .. } => return Some(format!("apiVersion: {near}")),
             Nameless { near: None, .. } => "kubectl api-resources lists the API versions of the kinds that a cluster has",
             LabelValue { key, .. } if key.ends_with("/os") => "take linux or windows: label values are case-sensitive",
+            LabelValue { key, .. } if key.ends_with("/windows-build") => "the builds of Windows Server 2019, 2022 and 2025 are 10.0.17763, 10.0.20348 and 10.0.26100",
+            LabelValue { key: "eks.amazonaws.com/capacityType", .. } => "take ON_DEMAND, SPOT or CAPACITY_BLOCK",
+            LabelValue { key, .. } if key.ends_with("/capacity-type") => "take on-demand, spot or reserved",
             LabelValue { .. } => "take amd64 or arm64: label values are case-sensitive",
             OsName { .. } => "take linux or windows",
             NoSuchKind { near: Some(near), .. } => return Some(near.clone()),
             NoSuchKind { near: None, .. } => "kubectl api-resources lists the kinds and versions that a cluster has",
+            BetaKarpenter { kind } if kind == "EC2NodeClass" => "apiVersion: karpenter.k8s.aws/v1",
+            BetaKarpenter { .. } => "apiVersion: karpenter.sh/v1",
+            BetaField { advice, .. } => advice,
+            UnknownLimit { near: Some(near), .. } => return Some(format!("the nearest resource is {near}")),
+            UnknownLimit { near: None, .. } => "cpu, memory and nodes are the usual ones",
+            NoClassKind { meant: (group, kind), .. } => return Some(format!("nodeClassRef: {{group: {group}, kind: {kind}}}")),
+            InvalidImage { .. } => "registry/path:tag, where the path has lower case letters, digits and . _ - / alone",
             OldKarpenter { provisioner: true } => "karpenter.sh/v1 NodePool: spec.requirements, taints and labels go below spec.template, ttlSecondsAfterEmpty becomes disruption.consolidateAfter, providerRef becomes nodeClassRef",
             OldKarpenter { provisioner: false } => "karpenter.k8s.aws/v1 EC2NodeClass: subnetSelector and securityGroupSelector become lists of terms, amiFamily becomes an alias in amiSelectorTerms, and a role is needed",
             _ => return None,
         };
         Some(advice.to_owned())
     }
+}
+
+/// Returns whether the kubelet of Kubernetes itself chooses the values of a label.
+fn is_of_kubelet(key: &str) -> bool {
+    key.ends_with("/os") || key.ends_with("/arch")
 }
 
 /// Describes changes in words: `set spec.nodeSelector[kubernetes.io/os] to windows`.

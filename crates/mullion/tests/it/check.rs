@@ -14,7 +14,7 @@ const POD: &str = "# the shop\napiVersion: v1\nkind: Pod\nmetadata:\n  name: sho
 const LINUX: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: 'nginx:1.27'}]}\n";
 
 /// Leaves out what the API server says of values and of missing fields: the objects are extracts, without the fields that no other rule reads.
-const WITHOUT_VALUES: &[&str] = &["--ignore", "MUL083"];
+const WITHOUT_VALUES: &[&str] = &["--ignore", "MUL083,MUL084"];
 
 fn check(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
     let args: Vec<_> = ["check", "--images", "table"]
@@ -620,4 +620,115 @@ fn every_value_of_a_wrong_type_is_named_with_its_line_and_hides_no_unknown_field
         help    apiVersion: v1\n\n\
         6 errors in 3 objects.\n";
     assert_eq!(stdout, expected);
+}
+
+#[test]
+fn patches_in_a_sibling_directory_are_judged_by_their_fields_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        fs::write(path, text).expect("a file");
+    };
+    let deployment = |spec: &str| {
+        format!("apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec: {spec}\n")
+    };
+    let windows = "{template: {spec: {containers: [{name: web, image: 'mcr.microsoft.com/windows/nanoserver:ltsc2022'}]}}}";
+    write("patches/image.yaml", &deployment(windows));
+    write("patches/typo.yaml", &deployment("{replica: 3}"));
+    write("component/patches/more.yaml", &deployment("{paused: true}"));
+    write(
+        "overlay/kustomization.yaml",
+        "patches: [{path: ../patches/image.yaml}, {path: ../patches/typo.yaml}]\ncomponents: [../component]\n",
+    );
+    write(
+        "component/kustomization.yaml",
+        "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches: [{path: patches/more.yaml}]\n",
+    );
+    let path = directory.path().to_str().expect("a path");
+    let (code, stdout, stderr) = check(&["-o", "json", path], "");
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    let answer: Value = serde_json::from_str(&stdout).expect("JSON");
+    let rules: Vec<_> = answer["findings"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|finding| finding["id"].as_str().expect("a rule"))
+        .collect();
+    assert_eq!(rules, ["MUL080"], "{stdout}");
+    let note = "3 files are patches of a kustomization";
+    assert_eq!(stderr.matches(note).count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_whole_number_with_a_fraction_of_zero_is_a_whole_number_as_kubectl_sends_it() {
+    let deployment = |replicas: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{a: b}}}}\n  template: {{metadata: {{labels: {{a: b}}}}, spec: {{containers: [{{name: web, image: 'nginx:1.27'}}]}}}}\n"
+        )
+    };
+    let (code, stdout, _) = check(&["-"], &deployment("3.0"));
+    assert_eq!(code, Some(0), "{stdout}");
+    let (code, stdout, _) = check(&["-"], &deployment("3.5"));
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.contains("MUL080"), "{stdout}");
+}
+
+#[test]
+fn all_that_eksctl_refuses_and_that_v1_of_karpenter_has_elsewhere_is_told_with_its_line() {
+    let config = "apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {name: demo, region: us-west-2, version: '1.34'}
+managedNodeGroups:
+- name: linux
+  amiFamily: AmazonLinux2
+  volumeType: gp2
+  volumeThroughput: 200
+  updateConfig:
+    maxUnavailable: 1
+    maxUnavailablePercentage: 10
+---
+apiVersion: karpenter.sh/v1beta1
+kind: NodePool
+metadata: {name: pool}
+spec:
+  disruption:
+    consolidationPolicy: WhenUnderutilized
+    expireAfter: 720h
+  limits: {cpu: 10}
+  template:
+    spec:
+      kubelet: {maxPods: 20}
+      nodeClassRef: {apiVersion: karpenter.k8s.aws/v1beta1, kind: EC2NodeClass, name: win}
+      requirements: []
+";
+    let (code, stdout, _) = check(&["--select", "MUL085,MUL077", "-o", "json", "-"], config);
+    assert_eq!(code, Some(1), "{stdout}");
+    let answer: Value = serde_json::from_str(&stdout).expect("JSON");
+    let findings = answer["findings"].as_array().expect("a list");
+    let lines: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            (
+                finding["id"].as_str().expect("a rule"),
+                finding["line"].as_u64().expect("a line"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            ("MUL085", 6),
+            ("MUL085", 8),
+            ("MUL085", 9),
+            ("MUL077", 13),
+            ("MUL077", 17),
+            ("MUL077", 18),
+            ("MUL077", 19),
+            ("MUL077", 23),
+            ("MUL077", 24),
+            ("MUL077", 24),
+        ],
+        "{stdout}"
+    );
 }

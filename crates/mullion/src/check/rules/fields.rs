@@ -1,4 +1,4 @@
-//! Checks that objects have a kind that there is, and only fields and values that their kinds have: MUL080 to MUL083.
+//! Checks that objects have a kind that there is, and only fields and values that their kinds have: MUL080 to MUL084.
 
 use serde_json::Value;
 
@@ -27,6 +27,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
             unknown,
             misfits,
             refused,
+            warned,
         } => {
             let is_known = |name: &str| !is_placeholder(name);
             for field in unknown.into_iter().filter(|own| is_known(&own.name)) {
@@ -59,6 +60,14 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                     is_missing: own.is_missing,
                 };
                 found.add("MUL083", index, own.path, problem);
+            }
+            for own in warned {
+                found.add(
+                    "MUL084",
+                    index,
+                    own.path,
+                    Problem::Warned { text: own.text },
+                );
             }
         }
         Reading::Nameless { lacks, near } => {

@@ -1,7 +1,10 @@
-//! Checks values of labels that the kubelet writes on every node: MUL013.
+//! Checks values of labels that kubelets, Karpenter and EKS write on nodes: MUL013.
 
 use mullion_api::labels;
-use mullion_engine::images::System;
+use mullion_engine::{
+    images::System,
+    windows::{Build, Builds},
+};
 use serde_json::{Value, json};
 
 use super::placement::{AffinityTerm, affinity_terms};
@@ -16,13 +19,27 @@ use crate::check::{
 };
 
 const OS_LABELS: [&str; 2] = [labels::OS, labels::BETA_OS];
-const LABELS: [&str; 4] = [labels::OS, labels::BETA_OS, labels::ARCH, labels::BETA_ARCH];
+const EKS_CAPACITY: &str = "eks.amazonaws.com/capacityType";
+const LABELS: [&str; 7] = [
+    labels::OS,
+    labels::BETA_OS,
+    labels::ARCH,
+    labels::BETA_ARCH,
+    labels::WINDOWS_BUILD,
+    labels::CAPACITY_TYPE,
+    EKS_CAPACITY,
+];
+/// The values that Karpenter and EKS write for how a node is paid.
+const CAPACITY_TYPES: [&str; 3] = ["on-demand", "spot", "reserved"];
+const EKS_CAPACITY_TYPES: [&str; 3] = ["ON_DEMAND", "SPOT", "CAPACITY_BLOCK"];
 /// The architectures for which Kubernetes is released, and those for which others build it (Go's names).
 const ARCHITECTURES: [&str; 10] = [
     "amd64", "arm64", "arm", "386", "ppc64le", "s390x", "riscv64", "loong64", "mips64le", "ppc64",
 ];
 /// Other names of architectures and operating systems.
-const OTHER_NAMES: [(&str, &str); 8] = [
+const OTHER_NAMES: [(&str, &str); 10] = [
+    ("ondemand", "on-demand"),
+    ("on_demand", "on-demand"),
     ("x86_64", "amd64"),
     ("x86-64", "amd64"),
     ("x64", "amd64"),
@@ -104,6 +121,10 @@ fn expressions(
         let Some(key) = LABELS.into_iter().find(|key| expression["key"] == *key) else {
             continue;
         };
+        // MUL079 judges the capacity types of a pool.
+        if key == labels::CAPACITY_TYPE && otherwise == LabelEffect::NothingBought {
+            continue;
+        }
         let values: Vec<_> = list(&expression["values"]).collect();
         let is_known = |value: &&Value| value.as_str().is_none_or(|value| is_known(key, value));
         let effect = match expression["operator"].as_str() {
@@ -160,15 +181,29 @@ fn is_meant(value: &str) -> bool {
 
 /// Returns whether nodes may have a value of a label.
 fn is_known(key: &str, value: &str) -> bool {
-    if OS_LABELS.contains(&key) {
-        System::of_label(value).is_some()
-    } else {
-        ARCHITECTURES.contains(&value)
+    match key {
+        key if OS_LABELS.contains(&key) => System::of_label(value).is_some(),
+        labels::WINDOWS_BUILD => is_possible_build(value),
+        labels::CAPACITY_TYPE => CAPACITY_TYPES.contains(&value),
+        EKS_CAPACITY => EKS_CAPACITY_TYPES.contains(&value),
+        _ => ARCHITECTURES.contains(&value),
     }
+}
+
+/// Returns whether there may be a Windows build. Builds after the newest one that is known may be, and MUL022 judges texts of another form.
+fn is_possible_build(text: &str) -> bool {
+    let Ok(build) = text.parse::<Build>() else {
+        return true;
+    };
+    build > Build::SERVER_2025 || Builds::default().release(build).is_some()
 }
 
 /// Returns the value that was meant.
 fn mended(key: &str, value: &str) -> Option<String> {
+    let large = value.to_uppercase().replace('-', "_");
+    if key == EKS_CAPACITY {
+        return is_known(key, &large).then_some(large);
+    }
     let small = value.to_lowercase();
     let named = OTHER_NAMES.into_iter().find(|(other, _)| *other == small);
     let value = named.map_or(small, |(_, own)| own.to_owned());

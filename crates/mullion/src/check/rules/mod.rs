@@ -5,7 +5,9 @@ mod config_maps;
 mod deprecated;
 mod fields;
 mod identity;
+mod image_names;
 mod instance_types;
+mod karpenter;
 mod label_values;
 mod network;
 mod nodes;
@@ -23,7 +25,7 @@ use mullion_engine::{images::System, windows::Builds};
 use serde_json::Value;
 
 use super::{
-    finding::Findings,
+    finding::{Finding, Findings},
     fleet::Fleet,
     images::Images,
     live::Live,
@@ -31,6 +33,9 @@ use super::{
     schemas::Schemas,
     subject::{CredentialUse, Object, Pod},
 };
+
+/// The rules that judge patches too.
+const OF_PATCHES: [&str; 3] = ["MUL080", "MUL081", "MUL082"];
 
 /// What is checked, and what is known about the cluster.
 pub(super) struct Context<'a> {
@@ -160,6 +165,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
     for pod in &context.pods {
         placement::check(context, pod, &mut found);
         builds::check(context, pod, &mut found);
+        image_names::check(pod, &mut found);
         pod_spec::check(context, pod, &mut found);
         resources::check(context, pod, &mut found);
         network::check(context, pod, &mut found);
@@ -171,10 +177,15 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         config_maps::check(context, index, object, &mut found);
         instance_types::check(index, object, &mut found);
         pools::check(index, object, &mut found);
+        karpenter::check(index, object, &mut found);
         fields::check(context, index, object, &mut found);
     }
     nodes::check_groups(context, &mut found);
     resources::check_services(context, &mut found);
+    // A patch is a part of an object, of which fields and types can be judged and nothing else.
+    let is_judged =
+        |own: &Finding| !context.objects[own.object].is_patch || OF_PATCHES.contains(&own.rule.id);
+    found.0.retain(is_judged);
     found
 }
 

@@ -1,4 +1,4 @@
-//! Checks node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075 and MUL077.
+//! Checks node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075, MUL077 and MUL085.
 
 use mullion_api::{
     ami::{AmiFamily, Os},
@@ -22,6 +22,8 @@ use crate::check::{
     yaml::edit::Edit,
 };
 
+/// The rule with eksctl's own words.
+const EKSCTL: &str = "MUL085";
 const RESERVE: f64 = 2.0 * 1_073_741_824.0;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -41,6 +43,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                     );
                 }
             }
+            eksctl_refuses(index, object, found);
             not_simulated(index, object, found);
         }
         "NodePool" if object.is("NodePool", "karpenter.sh") => {
@@ -213,6 +216,21 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
             at.key("kubeletExtraConfig"),
             Problem::KubeletConfig,
         );
+    }
+}
+
+/// Checks MUL085: what eksctl refuses and no other finding says.
+fn eksctl_refuses(index: usize, object: &Object, found: &mut Findings) {
+    for refusal in crate::check::eksctl::refusals(&object.value) {
+        let is_found = found
+            .0
+            .iter()
+            .any(|own| own.object == index && own.at == refusal.at && own.rule.id != EKSCTL);
+        if is_found {
+            continue;
+        }
+        let words = refusal.words;
+        found.add(EKSCTL, index, refusal.at, Problem::EksctlRefuses { words });
     }
 }
 

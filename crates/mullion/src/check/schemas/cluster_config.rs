@@ -44,5 +44,6 @@ pub(super) fn read(object: &Object) -> Reading {
         unknown,
         misfits,
         refused: Vec::new(),
+        warned: Vec::new(),
     }
 }

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use self::unknown::unknown_field;
 use super::subject::Object;
-pub(super) use reading::{Misfit, Reading, Refusal, Refused, UnknownField, UnknownKind};
+pub(super) use reading::{Misfit, Reading, Refusal, Refused, UnknownField, UnknownKind, Warned};
 pub(super) use unknown::place;
 
 /// The groups without a dot, which are Kubernetes' own: it has all their versions.
@@ -113,10 +113,14 @@ impl Schemas {
             return Reading::faultless();
         };
         let mut decoding = misfits::decode(&schema, &object.value);
-        let (in_custom, mut refused) =
-            refusals::errors(&self.trial, &object.value, &decoding, self.now);
+        let refusals::Answer {
+            misfits: in_custom,
+            mut refused,
+            mut warned,
+        } = refusals::answer(&self.trial, &object.value, &decoding, self.now);
         if object.is_incomplete() {
             refused.clear();
+            warned.clear();
         }
         let mut misfits = std::mem::take(&mut decoding.misfits);
         misfits.extend(in_custom);
@@ -141,6 +145,7 @@ impl Schemas {
             unknown,
             misfits,
             refused,
+            warned,
         }
     }
 

@@ -14,6 +14,8 @@ pub(in crate::check) enum Reading {
         misfits: Vec<Misfit>,
         /// What else the API server refuses.
         refused: Vec<Refused>,
+        /// What the API server warns of.
+        warned: Vec<Warned>,
     },
     /// The object has no kind, or no apiVersion.
     Nameless {
@@ -35,6 +37,7 @@ impl Reading {
             unknown: Vec::new(),
             misfits: Vec::new(),
             refused: Vec::new(),
+            warned: Vec::new(),
         }
     }
 }
@@ -91,6 +94,15 @@ pub(in crate::check) struct Refused {
     /// The allowed value that may have been meant.
     pub(in crate::check) near: Option<String>,
     pub(in crate::check) is_missing: bool,
+}
+
+/// A warning of the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::check) struct Warned {
+    /// The place of the field, or of the innermost field around it that the object has.
+    pub(in crate::check) path: Path,
+    /// The warning.
+    pub(in crate::check) text: String,
 }
 
 /// The objects of a kind that nothing is known of.

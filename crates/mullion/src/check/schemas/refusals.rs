@@ -5,7 +5,7 @@ use mullion_apiserver::trial::Trial;
 use mullion_kube_text::field::{BadValue, ErrorType, FieldError};
 use serde_json::Value;
 
-use super::{Misfit, Refusal, Refused, misfits::Decoding, unknown::place};
+use super::{Misfit, Refusal, Refused, Warned, misfits::Decoding, unknown::place};
 use crate::{check::placeholder::is_placeholder, near::nearest};
 
 /// The error that stands for rules that were not run, because of the other errors.
@@ -15,16 +15,21 @@ const OTHER_LABELS: &str = "`selector` does not match template `labels`";
 /// The largest edit distance at which one of the allowed values is suggested.
 const NEAR: usize = 2;
 
-/// Returns the values of a wrong type in a custom resource, and what else the API server refuses of the object.
-pub(super) fn errors(
-    trial: &Trial,
-    object: &Value,
-    decoding: &Decoding,
-    now: Timestamp,
-) -> (Vec<Misfit>, Vec<Refused>) {
-    let errors = trial.errors(&decoding.rest, now);
+/// What an API server answers to a create of an object.
+pub(super) struct Answer {
+    /// The values of a wrong type in a custom resource.
+    pub(super) misfits: Vec<Misfit>,
+    /// What else the API server refuses.
+    pub(super) refused: Vec<Refused>,
+    /// What the API server warns of.
+    pub(super) warned: Vec<Warned>,
+}
+
+/// Returns the answer to a create of an object.
+pub(super) fn answer(trial: &Trial, object: &Value, decoding: &Decoding, now: Timestamp) -> Answer {
+    let judgement = trial.judge(&decoding.rest, now).unwrap_or_default();
     let (mut misfits, mut refused) = (Vec::new(), Vec::new());
-    for error in errors.unwrap_or_default() {
+    for error in judgement.errors {
         let path = place(object, &error.field);
         let why = error.body();
         if error.error_type == ErrorType::TypeInvalid
@@ -55,7 +60,17 @@ pub(super) fn errors(
             why,
         });
     }
-    (misfits, refused)
+    let texts = judgement.warnings.into_iter();
+    let texts = texts.filter(|text| !is_placeholder(text));
+    let warned = texts.map(|text| Warned {
+        path: place(object, text.split(": ").next().unwrap_or_default()),
+        text,
+    });
+    Answer {
+        misfits,
+        refused,
+        warned: warned.collect(),
+    }
 }
 
 /// Returns the allowed value that is most like the one that is refused.
