@@ -732,3 +732,15 @@ spec:
         "{stdout}"
     );
 }
+
+#[test]
+fn a_warning_of_the_api_server_is_told_once_where_the_value_stands() {
+    let pod = LINUX.replace(
+        "'nginx:1.27'",
+        "'nginx:1.27', resources: {limits: {memory: 512m}}",
+    );
+    let (code, stdout, _) = check(&["-"], &pod);
+    assert_eq!(code, Some(1), "{stdout}");
+    assert!(stdout.contains("    4  warn   MUL084  the API server warns: spec.containers[0].resources.limits[memory]: fractional byte value"), "{stdout}");
+    assert_eq!(stdout.matches("MUL084").count(), 1, "{stdout}");
+}

@@ -182,9 +182,9 @@ fn is_reserved(label: &str) -> bool {
         return false;
     };
     let is_within = |own: &&str| domain == *own || domain.ends_with(&format!(".{own}"));
-    RESERVED_DOMAINS.iter().any(|own| is_within(own))
+    RESERVED_DOMAINS.iter().any(is_within)
         && !KUBELET_LABELS.contains(&label)
-        && !KUBELET_DOMAINS.iter().any(|own| is_within(own))
+        && !KUBELET_DOMAINS.iter().any(is_within)
 }
 
 /// Taints whose keys or values are none; effects have a rule of their own.

@@ -35,3 +35,6 @@ fn minor(config: &Value) -> Option<u64> {
     let version = config["metadata"]["version"].as_str()?;
     version.strip_prefix("1.")?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,10 @@ use mullion_kube_text::field::{BadValue, ErrorType, FieldError};
 use serde_json::Value;
 
 use super::{Misfit, Refusal, Refused, Warned, misfits::Decoding, unknown::place};
-use crate::{check::placeholder::is_placeholder, near::nearest};
+use crate::{
+    check::{path::Step, placeholder::is_placeholder},
+    near::nearest,
+};
 
 /// The error that stands for rules that were not run, because of the other errors.
 const NOT_RUN: &str = "some validation rules were not checked";
@@ -60,17 +63,33 @@ pub(super) fn answer(trial: &Trial, object: &Value, decoding: &Decoding, now: Ti
             why,
         });
     }
-    let texts = judgement.warnings.into_iter();
-    let texts = texts.filter(|text| !is_placeholder(text));
+    let texts = judgement.warnings.iter();
     let warned = texts.map(|text| Warned {
         path: place(object, text.split(": ").next().unwrap_or_default()),
-        text,
+        text: text.clone(),
     });
+    // A request that is missing is the limit, whose own warning says the same.
+    let is_default = |own: &Warned| {
+        let of_limit = own.text.replacen(".requests[", ".limits[", 1);
+        let is_written = place_ends_in_key(own);
+        of_limit != own.text && !is_written && judgement.warnings.contains(&of_limit)
+    };
+    let warned = warned.filter(|own| !is_placeholder(&own.text) && !is_default(own));
     Answer {
         misfits,
         refused,
         warned: warned.collect(),
     }
+}
+
+/// Returns whether the object has the key in brackets with which the field of a warning ends.
+fn place_ends_in_key(warned: &Warned) -> bool {
+    let field = warned.text.split(": ").next().unwrap_or_default();
+    let key = field
+        .strip_suffix(']')
+        .and_then(|rest| rest.rsplit_once('['));
+    let key = key.map(|(_, key)| Step::Key(key.to_owned()));
+    key.as_ref() == warned.path.0.last()
 }
 
 /// Returns the allowed value that is most like the one that is refused.

@@ -555,7 +555,7 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 Error,
                 Words,
                 "a ClusterConfig that eksctl refuses",
-                "eksctl 0.231 validates a file before it creates anything. All its rules that need nothing but the file are applied, and each finding has eksctl's words, while eksctl stops at the first. What it asks AWS about, and what it refuses for a command of its own only, is not looked at.",
+                "eksctl 0.231 validates a file before it creates anything. Nearly all its rules that need nothing but the file are applied, in its own words, and all at once, while eksctl stops at the first. Not looked at is what it compares with a version (of an addon, a launch template or Karpenter itself), what it asks AWS about, and what it refuses for a command of its own only.",
                 "https://eksctl.io/usage/schema/",
             ),
             rule_of(
