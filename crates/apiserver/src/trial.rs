@@ -307,9 +307,9 @@ mod tests {
         assert_eq!(
             judge(pod("512m", "Always")).warnings,
             [
+                "spec.containers[0].resources.limits[memory]: fractional byte value \"512m\" is invalid, must be an integer",
                 // The request is the limit by default.
-                "spec.containers[0].resources.requests[memory]: fractional byte value \"512m\" is invalid, must be an integer",
-                "spec.containers[0].resources.limits[memory]: fractional byte value \"512m\" is invalid, must be an integer"
+                "spec.containers[0].resources.requests[memory]: fractional byte value \"512m\" is invalid, must be an integer"
             ]
         );
         assert_eq!(judge(pod("512Mi", "Always")).warnings, [""; 0]);
