@@ -15,6 +15,7 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod image_volumes;
 mod instance;
 mod launch;
 mod machine;
@@ -38,6 +39,7 @@ pub use addresses::{
     AddressError, Addresses, InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, SubnetFacts,
 };
 pub use clock::Clock;
+pub use image_volumes::ImageVolume;
 pub use instance::{Instance, InstanceState};
 pub use launch::{
     DeniedCall, FleetError, Launch, LaunchCall, LaunchClass, LaunchImage, LaunchOption,

@@ -200,6 +200,14 @@ pub enum CloudError {
         /// The cloud's message.
         message: String,
     },
+    /// The launch bought nothing for a reason other than missing capacity, which the error of each of its options names.
+    #[error("{code}: {message}")]
+    Unfulfilled {
+        /// The cloud's error code.
+        code: String,
+        /// The cloud's message.
+        message: String,
+    },
     /// No response arrived, so the cloud may or may not have carried out the request.
     #[error("RequestTimeout: no answer came from the cloud: {0}")]
     NoAnswer(String),

@@ -294,11 +294,15 @@ fn root_volume_gib(spec: &EC2NodeClassSpec, family: AmiFamily) -> Result<u64, Te
     let Some(text) = size else {
         return Ok(default_volume_gib(family));
     };
-    let bytes = bytes(text).ok_or_else(|| TemplateError::Quantity {
+    volume_gib(text).ok_or_else(|| TemplateError::Quantity {
         field: "spec.blockDeviceMappings.ebs.volumeSize".into(),
         text: text.into(),
-    })?;
-    Ok(bytes.div_ceil(1 << 30))
+    })
+}
+
+/// Returns the size of a volume in GiB, rounded up; `None` if the text is not a quantity.
+pub(crate) fn volume_gib(text: &str) -> Option<u64> {
+    Some(bytes(text)?.div_ceil(1 << 30))
 }
 
 impl KubeletSettings {

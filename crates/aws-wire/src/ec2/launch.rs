@@ -1,7 +1,7 @@
 //! What an instance is launched with, wherever a request says it: in a launch template, in an override of a fleet, in RunInstances.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -44,6 +44,8 @@ pub(super) struct LaunchSpec {
     pub(super) profile: Option<String>,
     /// Sizes of volumes by device.
     volumes: BTreeMap<String, u64>,
+    /// The devices whose volumes begin with another snapshot than the image's.
+    with_snapshots: BTreeSet<String>,
     /// In base64.
     pub(super) user_data: Option<String>,
     pub(super) is_spot: bool,
@@ -121,6 +123,9 @@ impl LaunchSpec {
                 })?;
                 spec.volumes.insert(name.to_owned(), gib);
             }
+            if volume.text("SnapshotId").is_some() {
+                spec.with_snapshots.insert(name.to_owned());
+            }
             device.accept(&["Ebs", "VirtualName", "NoDevice"]);
         }
         if let Some(text) = at.text("UserData") {
@@ -197,6 +202,11 @@ impl LaunchSpec {
                 self.security_groups
             },
             profile: either(self.profile, &template.profile),
+            with_snapshots: if self.volumes.is_empty() {
+                template.with_snapshots.clone()
+            } else {
+                self.with_snapshots
+            },
             volumes: if self.volumes.is_empty() {
                 template.volumes.clone()
             } else {
@@ -209,6 +219,14 @@ impl LaunchSpec {
             tenancy: self.tenancy.or(template.tenancy),
             tags,
         }
+    }
+
+    /// Refuses volumes that are smaller than the snapshots of the image.
+    pub(super) fn check_volumes(&self, image: &NodeImage) -> Result<(), Refusal> {
+        let is_of_image = |(device, _): &(&String, &u64)| !self.with_snapshots.contains(*device);
+        let volumes = self.volumes.iter().filter(is_of_image);
+        let volumes = volumes.map(|(device, gib)| (device.as_str(), *gib));
+        Ok(image.check_volumes(volumes)?)
     }
 
     /// Refuses security groups that do not exist.

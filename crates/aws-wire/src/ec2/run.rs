@@ -111,6 +111,7 @@ impl RunRequest {
         let wrong = || Refusal::value(format!("Invalid value '{name}' for InstanceType."));
         let instance_type = catalogue::get(name).ok_or_else(wrong)?;
         check_architecture(instance_type, &image)?;
+        spec.check_volumes(&image)?;
         let capacity_type = match (spec.is_spot, &spec.reservation) {
             (true, _) => CapacityType::Spot,
             (false, Some(_)) => CapacityType::Reserved,

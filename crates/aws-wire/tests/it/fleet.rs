@@ -305,3 +305,49 @@ async fn a_fleet_whose_caller_may_not_run_instances_buys_nothing() {
     let answer = wire.fleet("b", "m5.large", "us-west-2a").await;
     assert_eq!(answer.refusal(), (403, "UnauthorizedOperation".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_smaller_than_its_snapshot_fails_each_option_and_every_run() {
+    let wire = Wire::new();
+    let windows = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
+    let image = NodeImage::new(windows, KubernetesVersion::NEWEST, Arch::Amd64);
+    let device = "LaunchTemplateData.BlockDeviceMapping.1";
+    let names = [
+        format!("{device}.DeviceName"),
+        format!("{device}.Ebs.VolumeSize"),
+    ];
+    let template = [
+        // Fleets of these tests take the template of this name.
+        ("LaunchTemplateName", "al2023"),
+        ("LaunchTemplateData.ImageId", image.id.as_str()),
+        (names[0].as_str(), "/dev/sda1"),
+        (names[1].as_str(), "30"),
+    ];
+    let made = wire.ec2("CreateLaunchTemplate", &template).await;
+    assert_eq!(
+        made.status, 200,
+        "EC2 does not look at volumes there: {made:?}"
+    );
+    let snapshot = image.snapshot_id("/dev/sda1");
+    let message =
+        format!("Volume of size 30GB is smaller than snapshot '{snapshot}', expect size>= 50GB");
+    let fleet = wire.fleet("t", "m5.large", "us-west-2a").await;
+    assert_eq!(fleet.status, 200);
+    assert_eq!(fleet.one("errorCode"), "InvalidBlockDeviceMapping");
+    assert_eq!(fleet.one("fleetInstanceSet"), "");
+    let unescape = |text: &str| text.replace("&gt;", ">").replace("&apos;", "'");
+    assert_eq!(unescape(&fleet.one("errorMessage")), message);
+    let mut run = vec![
+        ("LaunchTemplate.LaunchTemplateName", "al2023"),
+        ("InstanceType", "m5.large"),
+        ("MinCount", "1"),
+        ("MaxCount", "1"),
+    ];
+    let code = "InvalidBlockDeviceMapping".to_owned();
+    let told = wire.ec2("RunInstances", &run).await;
+    assert_eq!(told.refusal(), (400, code.clone()));
+    run.push(("DryRun", "true"));
+    let tried = wire.ec2("RunInstances", &run).await;
+    assert_eq!(tried.refusal(), (400, code));
+    assert!(wire.endpoint.ec2().instances().is_empty());
+}

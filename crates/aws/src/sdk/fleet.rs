@@ -327,7 +327,10 @@ impl Inner {
         };
         if let Some(lasting) = errors.iter().find(|error| !passes(error)) {
             let (code, message) = code_and_message(lasting);
-            return Err(codes::error(code, message));
+            return Err(match codes::error(code, message) {
+                CloudError::Refused { code, message } => CloudError::Unfulfilled { code, message },
+                other => other,
+            });
         }
         if refused.is_empty() {
             return Err(CloudError::Refused {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use mullion_api::account;
 
 use super::{SimulatedEc2, State};
-use crate::{CloudError, DeniedCall, LaunchCall, LaunchRequest};
+use crate::{CloudError, DeniedCall, LaunchCall, LaunchRequest, catalogue};
 
 impl SimulatedEc2 {
     /// Replaces the denied actions, in the form of IAM policies: `ec2:CreateFleet`. Those of a launch ([`LaunchCall`]) have an
@@ -24,14 +24,23 @@ impl SimulatedEc2 {
     /// Returns the first call of a launch that is denied.
     ///
     /// # Errors
-    /// The call is throttled.
-    pub(super) fn dry_run(&self) -> Result<Option<DeniedCall>, CloudError> {
+    /// The call is throttled, or the first option's volumes are smaller than the snapshots of its image: the dry run of RunInstances
+    /// looks at them, too.
+    pub(super) fn dry_run(
+        &self,
+        request: &LaunchRequest,
+    ) -> Result<Option<DeniedCall>, CloudError> {
         let mut state = self.state();
         if state.faults.is_throttled() {
-            Err(CloudError::Throttled)
-        } else {
-            Ok(first_denied(&state.denied))
+            return Err(CloudError::Throttled);
         }
+        let denied = first_denied(&state.denied);
+        let first = request.options.first();
+        let first = first.and_then(|option| catalogue::get(&option.instance_type));
+        if let (None, Some(instance_type)) = (&denied, first) {
+            state.check_volumes(request, instance_type)?;
+        }
+        Ok(denied)
     }
 }
 

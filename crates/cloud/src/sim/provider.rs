@@ -115,9 +115,9 @@ impl CloudProvider for SimulatedEc2 {
 
     fn denied_call(
         &self,
-        _: LaunchRequest,
+        request: LaunchRequest,
     ) -> BoxFuture<'_, Result<Option<DeniedCall>, CloudError>> {
-        Box::pin(async { self.dry_run() })
+        Box::pin(async move { self.dry_run(&request) })
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
@@ -321,10 +321,30 @@ fn image(state: &State, request: &LaunchRequest, instance_type: &InstanceType) -
     })
 }
 
+impl State {
+    /// Refuses the volumes of a launch's class if they are smaller than the snapshots of the image that the launch boots on a type.
+    pub(super) fn check_volumes(
+        &self,
+        request: &LaunchRequest,
+        instance_type: &InstanceType,
+    ) -> Result<(), CloudError> {
+        let Some(class) = &request.class else {
+            return Ok(());
+        };
+        let mappings = &class.spec.block_device_mappings;
+        if mappings.is_empty() {
+            return Ok(());
+        }
+        image(self, request, instance_type).check_mappings(mappings)
+    }
+}
+
 /// The reason why an option of a launch was not bought.
 enum Miss {
     /// The option has no capacity; the next one may have some.
     Short(Shortage),
+    /// The option cannot be launched, for a reason that may not hold for the next one.
+    Unlaunchable(CloudError),
     /// The request is invalid, so no option can be bought.
     Wrong(CloudError),
 }
@@ -398,6 +418,7 @@ impl SimulatedEc2 {
             return Err(CloudError::Invalid("no instance type was asked for".into()));
         }
         let mut refused = Vec::new();
+        let mut lasting = None;
         for option in &request.options {
             let shortage = match self.try_option(state, request, option) {
                 Ok(instance) => {
@@ -405,6 +426,10 @@ impl SimulatedEc2 {
                     return Ok((instance, refused));
                 }
                 Err(Miss::Short(shortage)) => shortage,
+                Err(Miss::Unlaunchable(error)) => {
+                    lasting.get_or_insert(error);
+                    continue;
+                }
                 // An invalid request fails as a whole, whatever the other options are.
                 Err(Miss::Wrong(error)) => return Err(error),
             };
@@ -416,7 +441,8 @@ impl SimulatedEc2 {
                 unavailable_for: state.faults.refuse(option.clone()),
             });
         }
-        Err(CloudError::InsufficientCapacity(refused))
+        // As in Karpenter, the launch lacks capacity only if that is what is wrong with every option.
+        Err(lasting.unwrap_or(CloudError::InsufficientCapacity(refused)))
     }
 
     /// Returns EC2's reason for an option whose capacity a fault has exhausted.
@@ -462,6 +488,8 @@ impl SimulatedEc2 {
             return Err(not_sold().into());
         }
         let price = price::of(instance_type, os, option.capacity_type).ok_or_else(not_sold)?;
+        let volumes = state.check_volumes(request, instance_type);
+        volumes.map_err(Miss::Unlaunchable)?;
         let zone = self
             .inner
             .zones

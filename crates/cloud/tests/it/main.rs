@@ -9,6 +9,7 @@ mod permissions;
 mod remote;
 mod reservations;
 mod simulated_ec2;
+mod volumes;
 
 use std::collections::BTreeMap;
 

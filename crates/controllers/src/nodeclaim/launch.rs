@@ -93,6 +93,10 @@ pub(super) async fn step(
         }
         // Any other error may pass, so the claim stays and is tried again until its launch times out.
         Err(error) => {
+            if let CloudError::Unfulfilled { .. } = &error {
+                let text = format!("launching nodeclaim, creating instance, {error}");
+                pass(karpenter, "nodeclaim.lifecycle", claim).error("Reconciler error", &text);
+            }
             edit(karpenter, claim, |conditions| {
                 let (reason, message) = classified(&error);
                 conditions.set(condition::LAUNCHED, Status::Unknown, reason, &message);

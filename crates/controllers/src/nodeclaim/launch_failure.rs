@@ -5,7 +5,11 @@ use mullion_cloud::{CloudError, Shortage};
 /// Returns reason and message of the condition for a failed launch.
 pub(super) fn classified(error: &CloudError) -> (&'static str, String) {
     let (reason, message) = reason_and_message(error);
-    let message = format!("Error creating fleet request: {message}");
+    let message = match error {
+        // The fleet was created, and none of its options could be launched.
+        CloudError::Unfulfilled { .. } => message.to_owned(),
+        _ => format!("Error creating fleet request: {message}"),
+    };
     (reason, message)
 }
 
@@ -14,7 +18,9 @@ pub(crate) fn reason_and_message(error: &CloudError) -> (&'static str, &'static 
     match error {
         CloudError::Throttled => ("RequestLimitExceeded", "Request limit exceeded"),
         CloudError::Unauthorized(message) => unauthorized(message),
-        CloudError::Refused { code, message } => refused(code, message),
+        CloudError::Refused { code, message } | CloudError::Unfulfilled { code, message } => {
+            refused(code, message)
+        }
         _ => ("LaunchFailed", "Instance launch failed"),
     }
 }
@@ -156,6 +162,19 @@ mod tests {
         for (error, reason) in reasons {
             assert_eq!(classified(&error).0, reason, "{error}");
         }
+    }
+
+    #[test]
+    fn a_fleet_that_was_created_and_bought_nothing_is_no_failed_request() {
+        let code = "InvalidBlockDeviceMapping".to_owned();
+        let message = "Volume of size 30GB is smaller than snapshot 'snap-1', expect size>= 50GB";
+        let message = message.to_owned();
+        let unfulfilled = CloudError::Unfulfilled { code, message };
+        let (reason, message) = classified(&unfulfilled);
+        assert_eq!(
+            (reason, &*message),
+            ("LaunchFailed", "Instance launch failed")
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use mullion_cloud::{
 use serde_json::json;
 
 use crate::{
-    pools::{self, change_class},
+    pools::{self, Pool, change_class},
     whole::Whole,
 };
 
@@ -104,18 +104,18 @@ async fn what_a_trial_has_found_counts_for_half_an_hour_unless_the_class_changes
     assert!(is_ready);
 }
 
-/// A wire to a cloud in which trials fail.
+/// A wire to a cloud in which trials have always the same outcome.
 #[derive(Debug)]
-struct WithoutTrials {
+struct FixedTrials {
     ec2: SimulatedEc2,
-    error: CloudError,
+    outcome: Result<Option<DeniedCall>, CloudError>,
 }
 
-impl Wire for WithoutTrials {
+impl Wire for FixedTrials {
     fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, WireError>> {
         Box::pin(async move {
             let answer = if call.starts_with(b"{\"Denied\":") {
-                serde_json::to_vec(&Err::<Option<DeniedCall>, _>(&self.error))
+                serde_json::to_vec(&self.outcome)
             } else {
                 answer(&self.ec2, &call).await
             };
@@ -126,23 +126,102 @@ impl Wire for WithoutTrials {
 
 /// A cluster in which trials of classes fail, with the class `linux`.
 async fn failing(error: CloudError) -> Whole {
-    let mut whole = Whole::start().await;
-    let ec2 = whole.ec2.clone();
-    let remote = Remote::connect(Arc::new(WithoutTrials { ec2, error })).await;
-    let remote = remote.expect("it answers");
-    whole.restart_karpenter_on(Arc::new(remote)).await;
+    let whole = with_trials(Err(error)).await;
     linux(&whole).await;
     whole
 }
 
-#[tokio::test(start_paused = true)]
-async fn nothing_is_bought_from_a_class_while_no_trial_of_it_was_answered() {
-    let mut whole = failing(CloudError::Throttled).await;
+/// A cluster in which trials of classes have this outcome.
+async fn with_trials(outcome: Result<Option<DeniedCall>, CloudError>) -> Whole {
+    let mut whole = Whole::start().await;
+    let ec2 = whole.ec2.clone();
+    let remote = Remote::connect(Arc::new(FixedTrials { ec2, outcome })).await;
+    let remote = remote.expect("it answers");
+    whole.restart_karpenter_on(Arc::new(remote)).await;
+    whole
+}
+
+/// Makes the class `linux` with a root volume of this size.
+async fn linux_on(whole: &Whole, size: &str) {
+    let discovery = json!([{ "tags": { "karpenter.sh/discovery": "windows-karpenter-demo" } }]);
+    let mut spec = root_volume(size);
+    spec["role"] = json!("KarpenterNodeRole-windows-karpenter-demo");
+    spec["amiSelectorTerms"] = json!([{ "alias": "al2023@latest" }]);
+    spec["subnetSelectorTerms"] = discovery.clone();
+    spec["securityGroupSelectorTerms"] = discovery;
+    let class = json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": "linux" }, "spec": spec
+    });
+    whole.create(class).await;
+    let pool = Pool {
+        name: "linux",
+        team: "web",
+        types: &["m5.large"],
+        capacity: &["on-demand"],
+    };
+    pool.create(whole, json!({}), json!({})).await;
+}
+
+fn root_volume(size: &str) -> serde_json::Value {
+    json!({ "blockDeviceMappings": [{ "deviceName": "/dev/xvda", "ebs": { "volumeSize": size } }] })
+}
+
+async fn web(whole: &Whole) {
     let spec = json!({
         "nodeSelector": { "team": "web" },
         "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "500m" } } }]
     });
     whole.deployment("web", 1, spec).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_whose_volume_is_smaller_than_its_image_is_not_ready_until_it_is_enlarged() {
+    let whole = Whole::start().await;
+    linux_on(&whole, "10Gi").await;
+    web(&whole).await;
+    whole.pass(120).await;
+    let (status, reason, _, is_ready) = validation(&whole).expect("it is set");
+    assert_eq!(
+        (status.as_str(), reason.as_str(), is_ready),
+        ("Unknown", "AwaitingReconciliation", false)
+    );
+    let line = whole.line("Reconciler error");
+    assert_eq!(line["EC2NodeClass"]["name"], "linux");
+    let error = line["error"].as_str().expect("EC2's message");
+    let start =
+        "validating ec2:RunInstances authorization, InvalidBlockDeviceMapping: Volume of size 10GB";
+    assert!(error.starts_with(start), "{error}");
+    assert!(whole.claims().is_empty());
+    change_class(&whole, root_volume("20Gi")).await;
+    whole.until_running("web", 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_volume_is_smaller_than_its_image_says_that_its_launch_has_failed() {
+    let whole = with_trials(Ok(None)).await;
+    linux_on(&whole, "10Gi").await;
+    web(&whole).await;
+    let said = whole.until("the claim says why it is not launched", || {
+        let claims = whole.claims();
+        let status = claims.first()?.status.as_ref()?;
+        let mut conditions = status.conditions.iter();
+        let launched = conditions.find(|own| own.type_ == "Launched")?;
+        let is_told = launched.reason == "LaunchFailed" && status.provider_id.is_empty();
+        is_told.then(|| (launched.status.clone(), launched.message.clone()))
+    });
+    let expected = ("Unknown".to_owned(), "Instance launch failed".to_owned());
+    assert_eq!(said.await, expected);
+    let line = whole.line("Reconciler error");
+    let error = line["error"].as_str().expect("EC2's message");
+    let start =
+        "launching nodeclaim, creating instance, InvalidBlockDeviceMapping: Volume of size 10GB";
+    assert!(error.starts_with(start), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_bought_from_a_class_while_no_trial_of_it_was_answered() {
+    let mut whole = failing(CloudError::Throttled).await;
+    web(&whole).await;
     whole.pass(300).await;
     let (status, reason, _, is_ready) = validation(&whole).expect("it is set");
     assert_eq!(

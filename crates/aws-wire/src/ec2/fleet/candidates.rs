@@ -168,6 +168,7 @@ fn candidates_of(
     let first = places.first().map_or("", |own| &own.zone);
     let instance_type = catalogue::get(name).ok_or_else(|| not_sold(first))?;
     check_architecture(instance_type, &image)?;
+    spec.check_volumes(&image)?;
     let capacity_type = match (capacity_type, &spec.reservation) {
         (CapacityType::OnDemand, Some(_)) => CapacityType::Reserved,
         (own, _) => own,

@@ -265,6 +265,10 @@ fn judged(
             too_large(&error).into()
         }
         Err(error) => {
+            if let MarketError::Cloud(refused @ CloudError::Unfulfilled { .. }) = &error {
+                let text = format!("validating ec2:RunInstances authorization, {refused}");
+                pass().error("Reconciler error", &text);
+            }
             let verdict = match &error {
                 MarketError::Cloud(error) => missing_profile(&class.spec, error),
                 MarketError::Template(_) => None,
