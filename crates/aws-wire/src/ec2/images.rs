@@ -7,10 +7,7 @@ use jiff::{
 use mullion_api::ami::{AmiFamily, Os};
 use mullion_cloud::image::NodeImage;
 
-use super::{
-    Call,
-    launch::{architecture, root_device},
-};
+use super::{Call, launch::architecture};
 use crate::{
     filter::{Filters, one},
     page::{self, Page},
@@ -128,13 +125,17 @@ fn write(xml: &mut Xml, call: &Call<'_>, own: &NodeImage) {
     xml.leaf("name", &own.name);
     xml.leaf("description", own.os_image());
     xml.leaf("rootDeviceType", "ebs");
-    xml.leaf("rootDeviceName", root_device(own));
-    xml.list("blockDeviceMapping", [()], |xml, ()| {
-        xml.leaf("deviceName", root_device(own));
+    let volumes = own.volumes();
+    xml.maybe("rootDeviceName", volumes.first().map(|own| own.device));
+    xml.list("blockDeviceMapping", &volumes, |xml, volume| {
+        xml.leaf("deviceName", volume.device);
         xml.node("ebs", |xml| {
             xml.leaf("deleteOnTermination", true);
-            let gib = mullion_cloud::default_volume_gib(own.family);
-            xml.leaf("volumeSize", gib);
+            xml.leaf("snapshotId", own.snapshot_id(volume.device));
+            xml.leaf(
+                "volumeSize",
+                volume.snapshot_gib.unwrap_or(volume.default_gib),
+            );
             xml.leaf("volumeType", "gp3");
         });
     });

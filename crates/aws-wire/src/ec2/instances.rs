@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Call,
-    launch::{LaunchRecord, architecture, lifecycle, root_device},
+    launch::{LaunchRecord, architecture, lifecycle},
     launch_templates::time,
     write_tags,
 };
@@ -327,7 +327,8 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
     }
     xml.leaf("architecture", architecture(own.image.arch));
     xml.leaf("rootDeviceType", "ebs");
-    xml.leaf("rootDeviceName", root_device(&own.image));
+    let root = own.image.volumes().first().map(|volume| volume.device);
+    xml.maybe("rootDeviceName", root);
     xml.list("blockDeviceMapping", [(); 0], |_, ()| ());
     xml.leaf("virtualizationType", "hvm");
     xml.maybe("instanceLifecycle", special_lifecycle(own));

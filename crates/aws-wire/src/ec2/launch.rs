@@ -300,26 +300,17 @@ impl LaunchSpec {
         given.map(drop).map_err(Refusal::from)
     }
 
-    /// Returns the size of the volume with the pods' files: that of the family's root device, else of the only volume, else the family's default.
+    /// Returns the size of the volume with the pods' files: that of the image's last device, else of the only volume, else the family's default.
     fn root_volume_gib(&self, image: &NodeImage) -> u64 {
-        let device = root_device(image);
         let only = match self.volumes.len() {
             1 => self.volumes.values().next(),
             _ => None,
         };
-        let size = self.volumes.get(device).or(only).copied();
+        // Bottlerocket has its read-only system on the first volume, and containers on the second.
+        let of_pods = image.volumes().pop().map(|own| own.device);
+        let size = of_pods.and_then(|device| self.volumes.get(device));
+        let size = size.or(only).copied();
         size.unwrap_or_else(|| default_volume_gib(image.family))
-    }
-}
-
-/// Returns the device of the volume with the pods' files.
-pub(super) fn root_device(image: &NodeImage) -> &'static str {
-    use mullion_api::ami::AmiFamily;
-    match image.family {
-        AmiFamily::Windows(..) => "/dev/sda1",
-        // Bottlerocket has its read-only system on /dev/xvda and containers on a second volume.
-        AmiFamily::Bottlerocket => "/dev/xvdb",
-        _ => "/dev/xvda",
     }
 }
 
