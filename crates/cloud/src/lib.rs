@@ -49,7 +49,7 @@ pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, InstanceId, Offer, Offering, SecurityGroup,
-    SelectedImages, Subnet, TagSelector, ZonalShift, instance_id,
+    SelectedImages, Subnet, TagSelector, ZonalShift, instance_id, subnet_for_launch,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

@@ -132,6 +132,21 @@ pub struct Subnet {
     pub tags: BTreeMap<String, String>,
 }
 
+/// Returns the subnet in which a launch takes its address, of those that it may use in one zone: the first of those with the most free addresses
+/// (AWS provider: `ZonalSubnetsForLaunch`). No other one has an address if that has none.
+pub fn subnet_for_launch<T>(
+    of_zone: impl IntoIterator<Item = T>,
+    free_addresses: impl Fn(&T) -> usize,
+) -> Option<T> {
+    of_zone.into_iter().reduce(|best, other| {
+        if free_addresses(&other) > free_addresses(&best) {
+            other
+        } else {
+            best
+        }
+    })
+}
+
 /// A security group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityGroup {

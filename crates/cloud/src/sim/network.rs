@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 use mullion_engine::ip::Kind;
 
 use super::{Random, SMALLEST_SUBNET, Zone, largest_subnet, subnet::SubnetState};
-use crate::{SecurityGroup, Subnet, TagSelector};
+use crate::{SecurityGroup, Subnet, TagSelector, subnet_for_launch};
 
 /// Prefix length of each subnet if there are at most four, which then fill the VPC's /16.
 const SUBNET_BITS: u8 = 18;
@@ -126,15 +126,12 @@ impl Network {
         allowed: &[Arc<str>],
         random: &mut Random,
     ) -> Option<Place> {
-        let mut candidates: Vec<_> = self
+        let candidates = self
             .subnets
             .iter_mut()
             .filter(|state| &*state.subnet.zone == zone)
-            .filter(|state| allowed.is_empty() || allowed.contains(&state.subnet.id))
-            .collect();
-        // As Karpenter chooses the subnet of a zone.
-        candidates.sort_by_key(|state| std::cmp::Reverse(state.subnet.free_addresses));
-        let state = candidates.into_iter().next()?;
+            .filter(|state| allowed.is_empty() || allowed.contains(&state.subnet.id));
+        let state = subnet_for_launch(candidates, |state| state.subnet.free_addresses)?;
         let address = state.take(Kind::Address, random)?;
         Some(Place {
             subnet: Arc::clone(&state.subnet.id),

@@ -101,25 +101,7 @@ impl Cluster {
         for offering in pool.for_sale().iter().flat_map(|own| &own.offerings) {
             *sells.entry(&offering.zone).or_default() |= offering.available;
         }
-        let mut open = pool.clone();
-        for kind in &mut open.instance_types {
-            let offerings = Arc::make_mut(kind).offerings.iter_mut();
-            offerings.for_each(|offering| offering.available = true);
-        }
-        let all = options(&open, self)?;
-        let demands = Demands::of(pod, self.names_mut());
-        let Some(key) = self.names().find(label::ZONE) else {
-            return Ok(None);
-        };
-        let mut zones = BTreeSet::new();
-        for machine in &all {
-            let unmet = demands.unmet(&machine.labels, self.names());
-            if let Some(zone) = machine.labels.value(key)
-                && unmet.is_some_and(|unmet| unmet.is_empty())
-            {
-                zones.insert(self.text(zone).to_owned());
-            }
-        }
+        let zones = self.zones_for(pod, pool)?;
         let sells_some = |zone: &String| sells.get(zone.as_str()) == Some(&true);
         let is_out = !zones.is_empty() && !zones.iter().any(sells_some);
         Ok(is_out.then(|| {
@@ -129,6 +111,37 @@ impl Cluster {
                 zones.join(", ")
             )
         }))
+    }
+
+    /// Returns the zones in which the labels of the pool's machines are those that the pod demands, whether or not they can be bought there now.
+    ///
+    /// # Errors
+    /// Returns an error if the pool has an invalid amount.
+    pub fn zones_for(
+        &mut self,
+        pod: &PodTemplate,
+        pool: &NodeTemplate,
+    ) -> Result<BTreeSet<String>, ModelError> {
+        let mut open = pool.clone();
+        for kind in &mut open.instance_types {
+            let offerings = Arc::make_mut(kind).offerings.iter_mut();
+            offerings.for_each(|offering| offering.available = true);
+        }
+        let all = options(&open, self)?;
+        let demands = Demands::of(pod, self.names_mut());
+        let mut zones = BTreeSet::new();
+        let Some(key) = self.names().find(label::ZONE) else {
+            return Ok(zones);
+        };
+        for machine in &all {
+            let unmet = demands.unmet(&machine.labels, self.names());
+            if let Some(zone) = machine.labels.value(key)
+                && unmet.is_some_and(|unmet| unmet.is_empty())
+            {
+                zones.insert(self.text(zone).to_owned());
+            }
+        }
+        Ok(zones)
     }
 
     /// Describes the requests that exceed every suitable machine: each resource with its largest amount, or those that no

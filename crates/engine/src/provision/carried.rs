@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::addresses::close;
 use super::limit::Limits;
 use super::{InFlightNode, NodeTemplate, Plan, PlanRequest, PlannedNode};
 use crate::cluster::Cluster;
@@ -41,7 +42,8 @@ impl Plan {
 impl Cluster {
     /// Puts the pods of a plan where it places them, and the nodes that it buys and those in flight into the cluster. Each node
     /// to buy becomes its cheapest machine, with the room that this has left, and is named by [`Plan::node_name`]. Returns the
-    /// pools of the request with what their limits and reservations have left. Pods that the request does not have are left out.
+    /// pools of the request with what their limits and reservations have left, without offerings in zones whose subnets the plan fills. Pods
+    /// that the request does not have are left out.
     ///
     /// # Errors
     /// Returns an error if a node offers a negative amount, or one of the pods has a negative request.
@@ -62,6 +64,7 @@ impl Cluster {
         for node in &plan.nodes {
             count(node, &mut templates);
         }
+        close(&mut templates, &plan.full);
         Ok(templates)
     }
 }

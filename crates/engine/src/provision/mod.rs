@@ -11,8 +11,9 @@
 //! planned (`retry`), and pods that share a node start where there is room for all (`units`). Pods that ask for too many values of open
 //! labels are planned for in several `rounds`; `other_labels` says for which of them another value could help. A finished plan can be put
 //! into the cluster for what is asked next (`carried`). No plan puts more nodes into a capacity reservation than it has machines
-//! (`reservations`).
+//! (`reservations`), and on request none has nodes for which no subnet has an address (`addresses`).
 
+mod addresses;
 mod carried;
 mod catalog;
 mod cheapest;
@@ -42,6 +43,7 @@ mod sale;
 mod solve;
 mod units;
 
+pub use addresses::SubnetAddresses;
 pub(crate) use catalog::reachable;
 pub use input::{
     InFlightNode, InstanceType, MinValuesPolicy, NodeTemplate, Offering, PlanRequest,

@@ -1,6 +1,6 @@
 //! The result of a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::ModelError;
@@ -24,6 +24,9 @@ pub struct Plan {
     pub bound_micro_usd: Option<u64>,
     /// The most that DaemonSets take of a node of each pool; empty if no pool refused a pod.
     pub daemons: BTreeMap<String, ResourceMap>,
+    /// The pools and zones in which no subnet has an address for a further node; empty unless the plan was made with
+    /// [`SubnetAddresses`](super::SubnetAddresses).
+    pub full: BTreeSet<(String, String)>,
 }
 
 impl Plan {

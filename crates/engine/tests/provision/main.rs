@@ -1,5 +1,6 @@
 //! What a plan promises: every pod once, nothing left behind in the cluster, and nodes that hold what is planned.
 
+mod addresses;
 mod daemons;
 mod first_fit;
 mod in_flight;

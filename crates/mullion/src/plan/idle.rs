@@ -57,15 +57,18 @@ fn reasons_of(
         );
     }
     // Asked for all pods and with the nodes on their way, so that pods for which there is room take it again.
-    let alone = cluster.plan(&PlanRequest {
-        pods: question.request.pods.clone(),
-        in_flight: question.request.in_flight.clone(),
-        templates: vec![pool.clone()],
-        preferences: question.request.preferences,
-        min_values: question.request.min_values,
-        effort: Some(0),
-        ..PlanRequest::default()
-    })?;
+    let alone = question.pools.plan(
+        cluster,
+        &PlanRequest {
+            pods: question.request.pods.clone(),
+            in_flight: question.request.in_flight.clone(),
+            templates: vec![pool.clone()],
+            preferences: question.request.preferences,
+            min_values: question.request.min_values,
+            effort: Some(0),
+            ..PlanRequest::default()
+        },
+    )?;
     let mut reasons = Vec::new();
     if !alone.nodes.is_empty() {
         reasons.push(
@@ -83,8 +86,13 @@ fn reasons_of(
         if !templates.remove(&pod.template) {
             continue;
         }
-        let words =
-            outlook::refusal_texts(cluster, &question.pools, &pod.template, &refused.pools)?;
+        let words = outlook::refusal_texts(
+            cluster,
+            &question.pools,
+            &pod.template,
+            &refused.pools,
+            &alone.full,
+        )?;
         for PoolReason { reason, .. } in words {
             if !reasons.contains(&reason) {
                 reasons.push(reason);

@@ -179,7 +179,7 @@ impl Question {
             // A node that cannot be removed was never in the cluster's model.
             let _ = cluster.remove_node(name);
         }
-        let plan = cluster.plan(&self.request)?;
+        let plan = self.pools.plan(cluster, &self.request)?;
         look(&plan, cluster)
     }
 }

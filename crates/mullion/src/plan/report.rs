@@ -7,7 +7,7 @@ use mullion_api::labels;
 use mullion_engine::{
     Cluster, ModelError,
     model::{PodSpec, Quantity, ResourceMap},
-    provision::{InstanceType, Plan, PlannedNode, Unplaceable},
+    provision::{InstanceType, Plan, PlannedNode},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -221,7 +221,7 @@ pub(super) fn of(
     for (pod, node) in &plan.existing {
         existing.entry(node.clone()).or_default().push(named(pod));
     }
-    let unplaced = without_place(&plan.unplaceable, question, cluster)?;
+    let unplaced = without_place(plan, question, cluster)?;
     let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
     // A bound of 0 says nothing about the price.
@@ -266,6 +266,11 @@ pub(super) fn of(
             .iter()
             .cloned()
             .chain(left_out(plan, question))
+            .chain(question.pools.subnets.remarks_on(
+                plan,
+                &question.request.pods,
+                question.pools.windows,
+            ))
             .collect(),
         open_pools: question.pools.templates.len(),
         coming: question.coming.clone(),
@@ -408,11 +413,12 @@ fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Am
 
 /// Groups the pods without a place by reason; the reason with most pods comes first.
 fn without_place(
-    unplaceable: &[Unplaceable],
+    plan: &Plan,
     question: &Question,
     cluster: &mut Cluster,
 ) -> Result<Vec<UnplacedPods>, ModelError> {
-    let keys: FxHashSet<&str> = unplaceable.iter().map(|own| own.pod.as_str()).collect();
+    let unplaceable = plan.unplaceable.iter();
+    let keys: FxHashSet<&str> = unplaceable.clone().map(|own| own.pod.as_str()).collect();
     let mut specs: FxHashMap<String, &PodSpec> = FxHashMap::default();
     for pod in &question.request.pods {
         let key = pod.key();
@@ -435,7 +441,13 @@ fn without_place(
             continue;
         }
         let invalid = own.invalid.as_ref().map(ToString::to_string);
-        let pools = outlook::refusal_texts(cluster, &question.pools, &pod.template, &own.pools)?;
+        let pools = outlook::refusal_texts(
+            cluster,
+            &question.pools,
+            &pod.template,
+            &own.pools,
+            &plan.full,
+        )?;
         let like = |group: &UnplacedPods| group.invalid == invalid && group.pools == pools;
         let index = match groups.iter().position(like) {
             Some(index) => index,

@@ -2,7 +2,7 @@
 //!
 //! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
 //! yet, [`template`] says which pods it makes, [`admission`] has them admitted and [`world`] puts the rest into the state, [`pools`] says
-//! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] rule out; [`explanation`] asks the engine and [`text`]
+//! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] and full [`subnets`] rule out; [`explanation`] asks the engine and [`text`]
 //! prints. [`cases`] answers many small clusters at once.
 
 mod addresses;
@@ -36,6 +36,7 @@ pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod state;
 pub(crate) mod strict;
+mod subnets;
 pub(crate) mod template;
 mod text;
 pub(crate) mod unready;

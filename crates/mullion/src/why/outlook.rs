@@ -1,9 +1,11 @@
 //! Makes one plan of the provisioner for all pending pods, because they share the nodes that are bought for them.
 
+use std::collections::BTreeSet;
+
 use mullion_engine::{
     Cluster, ModelError,
     model::{PodSpec, PodTemplate},
-    provision::{NodeTemplate, Plan, PlanRequest, PoolRefusal},
+    provision::{self, NodeTemplate, Plan, PlanRequest, PoolRefusal},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -102,7 +104,7 @@ pub(super) fn outlook(
         .map(|pod| (pod.key(), pod.template.clone()))
         .collect();
     let request = request(pools, waiting);
-    let mut plan = as_it_will_be(cluster, pools, |cluster| cluster.plan(&request))?;
+    let mut plan = as_it_will_be(cluster, pools, |cluster| pools.plan(cluster, &request))?;
     let chunks: FxHashSet<String> = pools.chunks.iter().map(PodSpec::key).collect();
     let mut outlook = Outlook {
         awaits: plan.existing.iter().cloned().collect(),
@@ -134,7 +136,7 @@ pub(super) fn outlook(
         };
         let words = match known.get(template) {
             Some(words) => words.clone(),
-            None => refusal_texts(cluster, pools, template, &refused.pools)?,
+            None => refusal_texts(cluster, pools, template, &refused.pools, &plan.full)?,
         };
         known.insert(template, words.clone());
         outlook.refusals.insert(refused.pod, words);
@@ -240,7 +242,7 @@ fn dollars(micro_usd: u64) -> f64 {
     micro_usd as f64 / 1e6
 }
 
-/// Returns why each pool buys no node for a pod.
+/// Returns why each pool buys no node for a pod. `full` has the pools and zones whose subnets the plan fills.
 ///
 /// # Errors
 /// A pool has an impossible amount of a resource, such as a negative one.
@@ -249,11 +251,15 @@ pub(crate) fn refusal_texts(
     pools: &Pools,
     template: &PodTemplate,
     refusals: &[PoolRefusal],
+    full: &BTreeSet<(String, String)>,
 ) -> Result<Vec<PoolReason>, ModelError> {
     let word = |refusal: &PoolRefusal| {
         let mut own = pools.templates.iter();
         let reason = match own.find(|pool| pool.pool == refusal.pool) {
-            Some(pool) => cluster.pool_refusal(template, pool, &refusal.reason)?,
+            Some(pool) => match without_address(cluster, pools, template, (pool, refusal), full)? {
+                Some(reason) => reason,
+                None => cluster.pool_refusal(template, pool, &refusal.reason)?,
+            },
             None => cluster.pool_reason_text(&refusal.reason),
         };
         Ok(PoolReason {
@@ -262,6 +268,31 @@ pub(crate) fn refusal_texts(
         })
     };
     refusals.iter().map(word).collect()
+}
+
+/// Returns the reason of a pool whose types are for sale, but not in zones where a subnet has a free address; `None` where it has another reason.
+fn without_address(
+    cluster: &mut Cluster,
+    pools: &Pools,
+    template: &PodTemplate,
+    (pool, refusal): (&NodeTemplate, &PoolRefusal),
+    full: &BTreeSet<(String, String)>,
+) -> Result<Option<String>, ModelError> {
+    if refusal.reason != provision::PoolReason::NoOffering {
+        return Ok(None);
+    }
+    let zones = cluster.zones_for(template, pool)?;
+    let of_zone = |zone: &String| pools.subnets.why(&pool.pool, zone, full);
+    let states: Vec<String> = zones.iter().filter_map(of_zone).collect();
+    if states.is_empty() {
+        return Ok(None);
+    }
+    let start = if states.len() == zones.len() {
+        "a node would get no address"
+    } else {
+        "what is not sold out would get no address"
+    };
+    Ok(Some(format!("{start}: {}", states.join("; "))))
 }
 
 /// Returns a purchase of one node for one pod.

@@ -36,13 +36,21 @@ use mullion_controllers::{
     },
 };
 use mullion_engine::{
+    Cluster, ModelError,
     ip::Settings,
     model::{OwnerRef, PodSpec, ResourceMap},
-    provision::{self, InFlightNode, InstanceType, NodeTemplate, PlannedNode},
+    provision::{self, InFlightNode, InstanceType, NodeTemplate, Plan, PlanRequest, PlannedNode},
     remedy::PrefixAddresses,
 };
 
-use super::{answer, buffers::Chunks, faults, state::State, unready};
+use super::{
+    answer,
+    buffers::Chunks,
+    faults,
+    state::State,
+    subnets::{self, Subnets},
+    unready,
+};
 use crate::failure::Failure;
 
 /// The region that is assumed if the nodes do not name one.
@@ -78,6 +86,10 @@ pub(crate) struct Pools {
     pub(crate) overlays: Vec<String>,
     /// Remarks for the user about CapacityBuffers and faults of the simulated cloud.
     pub(crate) remarks: Vec<String>,
+    /// The subnets of new nodes, and their free addresses as far as they are known.
+    pub(crate) subnets: Subnets,
+    /// How pods on new Windows nodes get addresses.
+    pub(crate) windows: WindowsAddresses,
     /// The names of the SimulatedFaults that let a zone fail, by the zone.
     pub(super) outages: BTreeMap<String, String>,
     /// The nodes that are being removed. Their pods are among the pending ones.
@@ -144,6 +156,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         prefixes: prefixes(addresses),
         address_settings: state.address_settings(),
         addressed: state.pod_facts.addressed.clone(),
+        windows: addresses,
         settings: state.settings,
         ..Pools::default()
     };
@@ -177,10 +190,12 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
     // Before markets are opened, which offer the reserved machines.
     cloud.reserve(&unused(&accounts, &claims));
-    resolve(&mut classes, &cloud).await;
+    resolve(&mut classes, &accounts, &cloud).await;
     let faults = faults::cause(state, &cloud)?;
+    found.subnets = Subnets::of(&accounts, &classes, &pools, &claims);
     let has_faults = !faults.remarks.is_empty();
     found.remarks.extend(faults.remarks);
+    found.remarks.extend(found.subnets.remark());
     found.outages = faults.outages;
     let shifted = cloud.zonal_shifts().await.unwrap_or_default();
     let shifted: BTreeSet<_> = shifted.into_iter().map(|shift| shift.zone_id).collect();
@@ -193,12 +208,15 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
                 .without_zones(&shifted)
                 .with_risks(&risks, Timestamp::now())
                 .with_discovered(class, &discovered);
-            let market = if has_faults {
-                market.without_refused(|option| cloud.is_exhausted(option))
+            let name = class.name_any();
+            let full = found.subnets.full_zones(&name);
+            let is_full = |zone: &str| full.is_some_and(|zones| zones.contains(zone));
+            let market = if has_faults || full.is_some() {
+                market.without_refused(|option| cloud.is_exhausted(option) || is_full(&option.zone))
             } else {
                 market
             };
-            markets.insert(class.name_any(), market);
+            markets.insert(name, market);
         }
     }
     found.markets = Markets::new(markets);
@@ -370,6 +388,18 @@ fn runs_on(set: &DaemonSet, node: &str, state: &State) -> bool {
 }
 
 impl Pools {
+    /// Makes a plan without nodes for which no subnet has a free address.
+    ///
+    /// # Errors
+    /// A pod, a node or a pool has an impossible amount of a resource, such as a negative one.
+    pub(crate) fn plan(
+        &self,
+        cluster: &mut Cluster,
+        request: &PlanRequest,
+    ) -> Result<Plan, ModelError> {
+        cluster.plan_with_addresses(request, &self.subnets.addresses)
+    }
+
     /// Applies the NodeOverlays of a state, and records which are in effect and which are not.
     fn overlay(
         &mut self,
@@ -455,10 +485,14 @@ fn zones(class: &EC2NodeClass) -> impl Iterator<Item = String> + '_ {
     subnets.map(|subnet| subnet.zone.clone())
 }
 
-/// Sets the status of classes that no controller has seen yet, such as those of a manifest: a subnet in each of the cloud's zones, and the
-/// capacity reservations that the class selects.
-async fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
-    let subnets: Vec<SubnetStatus> = cloud
+/// Sets the status of classes that no controller has seen yet, such as those of a manifest: the subnets of the accounts or, if they have none,
+/// one in each of the cloud's zones, and the capacity reservations that the class selects.
+async fn resolve(
+    classes: &mut [EC2NodeClass],
+    accounts: &[SimulatedAccount],
+    cloud: &SimulatedEc2,
+) {
+    let one_each: Vec<SubnetStatus> = cloud
         .zones()
         .iter()
         .map(|zone| SubnetStatus {
@@ -472,8 +506,12 @@ async fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
         let reservations = cloud.capacity_reservations(terms).await.unwrap_or_default();
         let now = Timestamp::UNIX_EPOCH;
         let reservations = reservations.into_iter();
+        let mut subnets = subnets::found_by(class, accounts);
+        if subnets.is_empty() {
+            subnets.clone_from(&one_each);
+        }
         let status = class.status.get_or_insert_default();
-        status.subnets.clone_from(&subnets);
+        status.subnets = subnets;
         status.capacity_reservations = reservations
             .map(|own| reservation_status(own, now))
             .collect();

@@ -10,6 +10,7 @@ mod manifests;
 mod objects;
 mod quotas;
 mod rules;
+mod subnets;
 mod what_if;
 
 use std::{
