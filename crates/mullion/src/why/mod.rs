@@ -3,7 +3,7 @@
 //! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
 //! yet, [`template`] says which pods it makes, [`admission`] has them admitted and [`world`] puts the rest into the state, [`pools`] says
 //! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] rule out; [`explanation`] asks the engine and [`text`]
-//! prints. [`cases`] answers many small clusters at once.
+//! prints. [`workload`] does so for the pods of a workload. [`cases`] answers many small clusters at once.
 
 mod addresses;
 mod admission;
@@ -41,6 +41,7 @@ mod text;
 pub(crate) mod unready;
 mod unused;
 mod unused_notes;
+mod workload;
 pub(crate) mod world;
 mod writes;
 
@@ -70,12 +71,14 @@ const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubect
 #[command(after_help = "Examples:
   mullion why pod iis-7d9c-x2x
   mullion why pod -l app=iis -n shop
+  mullion why deployment/iis -n shop
   mullion why -f deployment.yaml
   mullion why -f shop/ -f priorities.yaml iis
   kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json | mullion why --state - pod iis-7d9c-x2x
   mullion why --cases cases.jsonl > answers.jsonl")]
 pub(crate) struct WhyArgs {
-    /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
+    /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `deployment NAME`, and so for other workloads, says why pods are missing or
+    /// do not run; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
     /// names of its objects [default: every pod that waits]
     #[arg(value_name = "POD")]
     what: Vec<String>,
@@ -147,6 +150,11 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
+    if args.filename.is_empty()
+        && let Some(named) = names::of_workloads(&args.what)?
+    {
+        return workload::run(named, &args, &rules).await;
+    }
     let names = names::of(&args.what, !args.filename.is_empty())?;
     // Files are read before the cluster is asked, because CapacityBuffers and ResourceQuotas in them decide what is read of the cluster.
     let documents = manifest::documents(&args.filename)
@@ -200,7 +208,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         planned.into_iter().map(subject).collect()
     };
     let mut state = source.state;
-    let has_pools = state.has("NodePool");
+    let lacks_pools = args.state.is_some() && !state.has("NodePool");
     let pools = pools::of(&state).await?;
     let explained = explain(&mut state, &pools, &subjects, &table).map_err(Failure::input)?;
     match args.output {
@@ -219,20 +227,29 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
             }
         }
     }
+    Ok(note_what_counts(&explained, &subjects, &pools, lacks_pools))
+}
+
+/// Notes what counts for the answers beside the cluster. Returns true if every pod has a place or gets one by itself.
+fn note_what_counts(
+    explained: &[Explanation],
+    subjects: &[ExplainedPod],
+    pools: &Pools,
+    lacks_pools: bool,
+) -> bool {
     if explained.iter().any(Explanation::is_planned) {
         pools.remarks.iter().for_each(|remark| out::note(remark));
     }
-    let placed = explained.iter().all(Explanation::is_placed);
     // Nothing is ever bought for a pod of a DaemonSet.
-    let mut answers = explained.iter().zip(&subjects);
+    let mut answers = explained.iter().zip(subjects);
     let wants = answers.any(|(answer, subject)| {
         let is_of_daemon = subject.daemon.is_some() || answer.only_node.is_some();
         !answer.is_placed() && !is_of_daemon
     });
-    if args.state.is_some() && wants && !has_pools {
+    if wants && lacks_pools {
         out::note(NO_POOLS);
     }
-    Ok(placed)
+    explained.iter().all(Explanation::is_placed)
 }
 
 /// Turns the arguments into a question about nodes or pools.

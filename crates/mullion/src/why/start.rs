@@ -132,6 +132,17 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
     if event["type"] != "Warning" || !is_of_pod || event["reason"] == "FailedScheduling" {
         return None;
     }
+    let warning = Event {
+        uid: text(&about["uid"]),
+        last: last_recorded(event).to_owned(),
+        reason: text(&event["reason"]),
+        message: text(&event["message"]).trim_end().to_owned(),
+    };
+    Some(((text(&about["namespace"]), text(&about["name"])), warning))
+}
+
+/// Returns when an Event was last recorded, as RFC 3339 has it; empty if it does not say.
+pub(super) fn last_recorded(event: &Value) -> &str {
     let times = [
         &event["series"]["lastObservedTime"],
         &event["lastTimestamp"],
@@ -139,13 +150,7 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
         &event["metadata"]["creationTimestamp"],
     ];
     let last = times.into_iter().find_map(Value::as_str);
-    let warning = Event {
-        uid: text(&about["uid"]),
-        last: last.unwrap_or_default().to_owned(),
-        reason: text(&event["reason"]),
-        message: text(&event["message"]).trim_end().to_owned(),
-    };
-    Some(((text(&about["namespace"]), text(&about["name"])), warning))
+    last.unwrap_or_default()
 }
 
 impl Start {
@@ -236,6 +241,29 @@ impl Start {
         own.truncate(MOST_EVENTS);
         self.events = own.into_iter().cloned().collect();
         self
+    }
+
+    /// Returns whether another pod does not run for the same cause. Messages are not compared, because they name the pod and count its tries.
+    pub(super) fn has_same_cause(&self, other: &Self) -> bool {
+        let containers = |own: &Self| -> Vec<(String, &'static str, String)> {
+            let all = own.containers.iter();
+            all.map(|own| (own.name.clone(), own.state, own.reason.clone()))
+                .collect()
+        };
+        let kinds = |own: &Self| -> Vec<(String, String)> {
+            let all = own.conditions.iter().chain(&own.failed);
+            all.map(|own| (own.kind.clone(), own.reason.clone()))
+                .collect()
+        };
+        // Events come and go in any order.
+        let events = |own: &Self| -> BTreeSet<String> {
+            own.events.iter().map(|own| own.reason.clone()).collect()
+        };
+        (&self.phase, self.init_containers, self.awaits_address)
+            == (&other.phase, other.init_containers, other.awaits_address)
+            && (&self.unready, &self.gates) == (&other.unready, &other.gates)
+            && (containers(self), kinds(self), events(self))
+                == (containers(other), kinds(other), events(other))
     }
 
     /// Returns whether the pod may have the wrong node for its images: a container of it does not run, or its kubelet refused it for that.

@@ -119,15 +119,15 @@ fn an_object_of_another_kind_is_named_with_what_to_ask_instead() {
     for (words, what, hint) in [
         (&["svc", "x"][..], "a service", pods),
         (&["svc/x"], "a service", pods),
-        (&["deploy", "x"], "a deployment", pods),
-        (&["sts", "x"], "a statefulset", pods),
+        (&["hpa", "x"], "a horizontalpodautoscaler", pods),
+        (&["pdb/x"], "a poddisruptionbudget", pods),
         (&["ing", "x"], "an ingress", others),
         (&["nodeclaims", "x"], "a nodeclaim", others),
     ] {
         assert_eq!(
             said(words),
             format!(
-                "error: {}: pods, nodes and nodepools can be explained, not {what}\n{hint}",
+                "error: {}: pods, workloads, nodes and nodepools can be explained, not {what}\n{hint}",
                 words.join(" ")
             )
         );
