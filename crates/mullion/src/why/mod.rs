@@ -16,6 +16,7 @@ mod explainer;
 mod explanation;
 mod faults;
 mod groups;
+pub(crate) mod hangs;
 mod images;
 pub(crate) mod kinds;
 mod lists;
@@ -48,6 +49,7 @@ mod writes;
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use clap::Args;
+use jiff::Timestamp;
 use mullion_api::labels;
 use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use mullion_kube_text::validation::selector::Selector;
@@ -79,7 +81,7 @@ const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubect
 pub(crate) struct WhyArgs {
     /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `deployment NAME`, and so for other workloads, says why pods are missing or
     /// do not run; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
-    /// names of its objects [default: every pod that waits]
+    /// names of its objects [default: every pod that waits for a node, or hangs on one]
     #[arg(value_name = "POD")]
     what: Vec<String>,
 
@@ -426,7 +428,7 @@ fn explain(
     Ok(explained.collect())
 }
 
-/// Returns the existing pods asked about: the named ones, the selected ones, or all pending ones.
+/// Returns the existing pods asked about: the named ones, the selected ones, or all that wait for a node or hang on one.
 fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSpec>, Failure> {
     let home = args.namespace.as_deref();
     if !names.is_empty() {
@@ -447,11 +449,16 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
     }
     let selector = args.selector.as_deref().map(Selector::parse).transpose();
     let selector = selector.map_err(|error| Failure::input(format!("-l: {error}")))?;
+    let now = Timestamp::now();
+    let hangs = |pod: &PodSpec| {
+        let start = state.pod_facts.start_of(pod);
+        !pod.terminating && start.is_some_and(|start| hangs::hangs(&start, now))
+    };
     let wanted = |pod: &&PodSpec| {
         let labels = json!(pod.template.labels);
         let selected = match &selector {
             Some(selector) => selector.matches(Some(&labels)),
-            None => pod.node_name.is_none() && !pod.finished,
+            None => !pod.finished && (pod.node_name.is_none() || hangs(pod)),
         };
         selected && home.is_none_or(|home| pod.template.namespace == home)
     };

@@ -39,6 +39,9 @@ pub(super) struct Start {
     #[serde(skip)]
     uid: String,
     phase: String,
+    /// When the pod was started, or became not ready since, as RFC 3339 has it; empty if nothing says so.
+    #[serde(skip)]
+    since: String,
     /// Whether a container runs that is not an init container.
     #[serde(skip)]
     some_run: bool,
@@ -141,6 +144,14 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
     Some(((text(&about["namespace"]), text(&about["name"])), warning))
 }
 
+/// Returns when a running pod became not ready, or when a pod was started; empty if its status does not say.
+fn since(status: &Value) -> String {
+    let ready = list(&status["conditions"]).find(|own| own["type"] == "Ready");
+    let changed = ready.map(|own| text(&own["lastTransitionTime"]));
+    let changed = changed.filter(|own| status["phase"] == "Running" && !own.is_empty());
+    changed.unwrap_or_else(|| text(&status["startTime"]))
+}
+
 /// Returns when an Event was last recorded, as RFC 3339 has it; empty if it does not say.
 pub(super) fn last_recorded(event: &Value) -> &str {
     let times = [
@@ -215,6 +226,7 @@ impl Start {
         Some(Start {
             uid: text(&pod["metadata"]["uid"]),
             phase,
+            since: since(status),
             some_run: list(&status["containerStatuses"])
                 .any(|own| own["state"][RUNNING].is_object()),
             init_containers: progress,
@@ -241,6 +253,17 @@ impl Start {
         own.truncate(MOST_EVENTS);
         self.events = own.into_iter().cloned().collect();
         self
+    }
+
+    /// Returns when the pod was started, or became not ready since, as RFC 3339 has it; empty if nothing says so.
+    pub(super) fn since(&self) -> &str {
+        &self.since
+    }
+
+    /// Returns whether a container waits for another reason than that it is being created.
+    pub(super) fn has_fault(&self) -> bool {
+        let mut waiting = self.containers.iter().filter(|own| own.state == WAITING);
+        waiting.any(|own| !own.reason.is_empty() && !NO_TURN.contains(&own.reason.as_str()))
     }
 
     /// Returns whether another pod does not run for the same cause. Messages are not compared, because they name the pod and count its tries.
