@@ -180,7 +180,8 @@ fn a_workload_that_lacks_nothing_or_that_nobody_refuses_is_said_to_be_so() {
 fn a_running_cluster_says_what_a_quota_refuses() {
     let cluster = Cluster::start(&["--speed", "max"]);
     cluster.apply(
-        "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+        "---
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
 ---
 {apiVersion: v1, kind: ResourceQuota, metadata: {name: small, namespace: shop}, spec: {hard: {pods: '0'}}}",
     );
@@ -191,7 +192,8 @@ fn a_running_cluster_says_what_a_quota_refuses() {
     let accounts = ["get", "serviceaccounts", "-n", "shop", "-o", "name"];
     cluster.until("the account", &accounts, |all| all.contains("default"));
     cluster.apply(
-        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replicas: 3, selector: {matchLabels: {app: web}}, template: {
+        "---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replicas: 3, selector: {matchLabels: {app: web}}, template: {
   metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: nginx}]}}}}
 ---
 {apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}, spec: {serviceName: db, selector: {matchLabels: {app: db}}, template: {
