@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::demand;
-use super::near::{are_swapped, distance, is_misspelt};
+use super::near::{are_swapped, distance_up_to, is_misspelt};
 use super::prefixes::{PrefixAddresses, PrefixGain};
 use crate::model::{
     Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
@@ -388,13 +388,14 @@ fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
     if is_name && is_misspelt(wanted, instead) {
         misspelling_cost(wanted, instead)
     } else {
-        20_000 + 10 * distance(wanted, instead).min(100) as u32
+        20_000 + 10 * distance_up_to(wanted, instead, 100) as u32
     }
 }
 
 /// Returns the cost of correcting a misspelling. Swapped letters are more likely than a wrong one, so they cost less.
 fn misspelling_cost(wrong: &str, right: &str) -> u32 {
-    match distance(wrong, right) {
+    // More than two letters cost what two do.
+    match distance_up_to(wrong, right, 3) {
         1 if are_swapped(wrong, right) => 4_000,
         1 => 4_400,
         _ => 9_000,

@@ -53,8 +53,23 @@ pub(super) fn are_swapped(a: &str, b: &str) -> bool {
     sorted(a) == sorted(b)
 }
 
-/// Returns whether a value is probably a misspelling of another: at most two characters differ, and at most one in four.
+/// The most bytes of a name or of a value of a label. Longer texts are like no value, so their letters are not compared.
+const LONGEST: usize = 253;
+
+/// Returns the edit distance of two texts, and at most `most`: of a text that is longer than any name `most` itself.
+pub(super) fn distance_up_to(a: &str, b: &str, most: usize) -> usize {
+    if a.len().max(b.len()) > LONGEST {
+        return most;
+    }
+    distance(a, b).min(most)
+}
+
+/// Returns whether a value is probably a misspelling of another: at most two characters differ, and at most one in four. A text that is longer
+/// than any name is no misspelling.
 pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
+    if wanted.len().max(meant.len()) > LONGEST {
+        return false;
+    }
     let length = wanted.chars().count();
     distance_within(wanted, meant, 2).is_some_and(|differ| 4 * differ <= length)
 }
@@ -65,8 +80,6 @@ pub(crate) fn nearest<'a>(
     wanted: &str,
     values: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    /// The most characters of a name or of a value of a label.
-    const LONGEST: usize = 253;
     if wanted.len() > LONGEST {
         return None;
     }
@@ -78,6 +91,17 @@ pub(crate) fn nearest<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_longer_than_any_name_are_not_compared() {
+        let long = "a".repeat(4_000_000);
+        let other = format!("{long}b");
+        assert_eq!(distance_up_to(&long, &other, 100), 100);
+        assert_eq!(distance_up_to("amr64", "arm64", 100), 1);
+        assert_eq!(distance_up_to(&"a".repeat(200), "", 100), 100);
+        assert!(!is_misspelt(&long, &other));
+        assert_eq!(nearest(&long, ["a"]), None);
+    }
 
     #[test]
     fn the_nearest_value_is_the_one_with_the_fewest_letters_to_change() {

@@ -192,6 +192,24 @@ impl Explanation {
             && (&self.outage, &self.only_node) == (&other.outage, &other.only_node)
     }
 
+    /// Returns whether another pod of the same workload waits or does not run for the same cause. Pods that get a place by themselves wait for
+    /// one cause if they get it in the same way, wherever the place is.
+    pub(super) fn has_same_cause(&self, other: &Explanation) -> bool {
+        let way = |own: &Self| {
+            let finds = [own.answer.best.is_some(), own.buys.is_some()];
+            (finds, own.awaits.is_some(), own.waits_for_victims)
+        };
+        match (&self.start, &other.start) {
+            (Some(own), Some(others)) => {
+                own.has_same_cause(others)
+                    && self.wrong_node.is_some() == other.wrong_node.is_some()
+            }
+            (None, None) if self.is_placed() && other.is_placed() => way(self) == way(other),
+            (None, None) => self.has_same_text(other),
+            _ => false,
+        }
+    }
+
     /// Returns whether the pod has a place, will get one without any change by the user, or does not need one any more.
     pub(super) fn is_placed(&self) -> bool {
         let free = self.gates.is_empty();

@@ -42,6 +42,8 @@ pub(crate) struct Place {
     /// The number of objects before this one, in all files.
     pub(super) order: usize,
     pub(super) kind: String,
+    /// The namespace that the object names; empty if it names none.
+    pub(super) namespace: String,
     pub(super) name: String,
 }
 
@@ -52,6 +54,7 @@ impl Place {
             text: text.to_owned(),
             order: 0,
             kind: kind.to_owned(),
+            namespace: String::new(),
             name: name.to_owned(),
         }
     }
@@ -328,6 +331,7 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
                 text: place,
                 order: found.len(),
                 kind: text(&object["kind"]),
+                namespace: text(&object["metadata"]["namespace"]),
                 name: text(&object["metadata"]["name"]),
             },
             object,

@@ -2,8 +2,8 @@
 //!
 //! [`source`] gets the cluster's [`state`] (from a running cluster, by its [`lists`], or a file), [`manifest`] reads what does not exist
 //! yet, [`template`] says which pods it makes, [`admission`] has them admitted and [`world`] puts the rest into the state, [`pools`] says
-//! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] and full [`subnets`] rule out; [`explanation`] asks the engine and [`text`]
-//! prints. [`cases`] answers many small clusters at once.
+//! what can be bought, beside the chunks of [`buffers`] and without what [`faults`] and full [`subnets`] rule out; [`explanation`] asks the
+//! engine and [`text`] prints. [`workload`] does so for the pods of a workload. [`cases`] answers many small clusters at once.
 
 mod addresses;
 mod admission;
@@ -16,6 +16,7 @@ mod explainer;
 mod explanation;
 mod faults;
 mod groups;
+pub(crate) mod hangs;
 mod images;
 pub(crate) mod kinds;
 mod lists;
@@ -42,12 +43,14 @@ mod text;
 pub(crate) mod unready;
 mod unused;
 mod unused_notes;
+mod workload;
 pub(crate) mod world;
 mod writes;
 
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use clap::Args;
+use jiff::Timestamp;
 use mullion_api::labels;
 use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use mullion_kube_text::validation::selector::Selector;
@@ -71,13 +74,15 @@ const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubect
 #[command(after_help = "Examples:
   mullion why pod iis-7d9c-x2x
   mullion why pod -l app=iis -n shop
+  mullion why deployment/iis -n shop
   mullion why -f deployment.yaml
   mullion why -f shop/ -f priorities.yaml iis
   kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json | mullion why --state - pod iis-7d9c-x2x
   mullion why --cases cases.jsonl > answers.jsonl")]
 pub(crate) struct WhyArgs {
-    /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
-    /// names of its objects [default: every pod that waits]
+    /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `deployment NAME`, and so for other workloads, says why pods are missing or
+    /// do not run; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
+    /// names of its objects [default: every pod that waits for a node, or hangs on one]
     #[arg(value_name = "POD")]
     what: Vec<String>,
 
@@ -148,6 +153,11 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.empty_cluster()?).map(|()| true);
     }
+    if args.filename.is_empty()
+        && let Some(named) = names::of_workloads(&args.what)?
+    {
+        return workload::run(named, &args, &rules).await;
+    }
     let names = names::of(&args.what, !args.filename.is_empty())?;
     // Files are read before the cluster is asked, because CapacityBuffers and ResourceQuotas in them decide what is read of the cluster.
     let documents = manifest::documents(&args.filename)
@@ -201,7 +211,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         planned.into_iter().map(subject).collect()
     };
     let mut state = source.state;
-    let has_pools = state.has("NodePool");
+    let lacks_pools = args.state.is_some() && !state.has("NodePool");
     let pools = pools::of(&state).await?;
     let explained = explain(&mut state, &pools, &subjects, &table).map_err(Failure::input)?;
     match args.output {
@@ -220,20 +230,29 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
             }
         }
     }
+    Ok(note_what_counts(&explained, &subjects, &pools, lacks_pools))
+}
+
+/// Notes what counts for the answers beside the cluster. Returns true if every pod has a place or gets one by itself.
+fn note_what_counts(
+    explained: &[Explanation],
+    subjects: &[ExplainedPod],
+    pools: &Pools,
+    lacks_pools: bool,
+) -> bool {
     if explained.iter().any(Explanation::is_planned) {
         pools.remarks.iter().for_each(|remark| out::note(remark));
     }
-    let placed = explained.iter().all(Explanation::is_placed);
     // Nothing is ever bought for a pod of a DaemonSet.
-    let mut answers = explained.iter().zip(&subjects);
+    let mut answers = explained.iter().zip(subjects);
     let wants = answers.any(|(answer, subject)| {
         let is_of_daemon = subject.daemon.is_some() || answer.only_node.is_some();
         !answer.is_placed() && !is_of_daemon
     });
-    if args.state.is_some() && wants && !has_pools {
+    if wants && lacks_pools {
         out::note(NO_POOLS);
     }
-    Ok(placed)
+    explained.iter().all(Explanation::is_placed)
 }
 
 /// Turns the arguments into a question about nodes or pools.
@@ -410,7 +429,7 @@ fn explain(
     Ok(explained.collect())
 }
 
-/// Returns the existing pods asked about: the named ones, the selected ones, or all pending ones.
+/// Returns the existing pods asked about: the named ones, the selected ones, or all that wait for a node or hang on one.
 fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSpec>, Failure> {
     let home = args.namespace.as_deref();
     if !names.is_empty() {
@@ -431,11 +450,16 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
     }
     let selector = args.selector.as_deref().map(Selector::parse).transpose();
     let selector = selector.map_err(|error| Failure::input(format!("-l: {error}")))?;
+    let now = Timestamp::now();
+    let hangs = |pod: &PodSpec| {
+        let start = state.pod_facts.start_of(pod);
+        !pod.terminating && start.is_some_and(|start| hangs::hangs(&start, now))
+    };
     let wanted = |pod: &&PodSpec| {
         let labels = json!(pod.template.labels);
         let selected = match &selector {
             Some(selector) => selector.matches(Some(&labels)),
-            None => pod.node_name.is_none() && !pod.finished,
+            None => !pod.finished && (pod.node_name.is_none() || hangs(pod)),
         };
         selected && home.is_none_or(|home| pod.template.namespace == home)
     };

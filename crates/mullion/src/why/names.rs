@@ -30,6 +30,16 @@ const OTHERS: [&[&str]; 23] = [
     &["nodeoverlay", "nodeoverlays"],
     &["capacitybuffer", "capacitybuffers"],
 ];
+/// The kinds of the workloads, which come first above and in this order.
+const WORKLOADS: [&str; 7] = [
+    "Deployment",
+    "DaemonSet",
+    "ReplicaSet",
+    "StatefulSet",
+    "ReplicationController",
+    "Job",
+    "CronJob",
+];
 /// How many of the kinds above come first that have pods.
 const WITH_PODS: usize = 10;
 
@@ -61,6 +71,47 @@ pub(super) fn of_standing(
     };
     let names: Result<Vec<String>, Failure> = words.iter().map(name).collect();
     Ok(Some((kind, names?)))
+}
+
+/// Returns the kinds and the names in `deployment NAME...` or `deployment/NAME...`, and likewise for other workloads; `None` if something else
+/// is named first.
+///
+/// # Errors
+/// An object that is no workload is named beside one.
+pub(super) fn of_workloads(
+    what: &[String],
+) -> Result<Option<Vec<(&'static str, String)>>, Failure> {
+    let Some((first, rest)) = what.split_first() else {
+        return Ok(None);
+    };
+    let usual = workload(first).filter(|_| !rest.is_empty());
+    let is_in_name = first
+        .split_once('/')
+        .is_some_and(|(word, _)| workload(word).is_some());
+    if usual.is_none() && !is_in_name {
+        return Ok(None);
+    }
+    let name = |word: &String| {
+        let (kind, name) = match word.split_once('/') {
+            Some((word, name)) => (workload(word), name),
+            None => (usual, word.as_str()),
+        };
+        match kind {
+            Some(kind) if !name.is_empty() => Ok((kind, name.to_owned())),
+            _ => Err(Failure::input(format!(
+                "{word}: names beside a workload are those of workloads"
+            ))
+            .hint("mullion why deployment/NAME statefulset/NAME")),
+        }
+    };
+    let words = if usual.is_some() { rest } else { what };
+    words.iter().map(name).collect::<Result<_, _>>().map(Some)
+}
+
+/// Returns the kind of workloads that kubectl knows by this word.
+fn workload(word: &str) -> Option<&'static str> {
+    let index = OTHERS.iter().position(|words| words.contains(&word))?;
+    WORKLOADS.get(index).copied()
 }
 
 /// Returns the names of the pods in `pod NAME...`, `pod/NAME` or NAME.
@@ -107,7 +158,7 @@ fn other(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
         "a"
     };
     let failure = Failure::input(format!(
-        "{what}: pods, nodes and nodepools can be explained, not {article} {kind}"
+        "{what}: pods, workloads, nodes and nodepools can be explained, not {article} {kind}"
     ));
     match position {
         Some(index) if index < WITH_PODS => failure.hint(
@@ -158,5 +209,40 @@ mod tests {
         for words in [&["pod", "svc"][..], &["svc"], &["pod/svc"]] {
             assert_eq!(said(words), Ok(vec!["svc".to_owned()]));
         }
+    }
+
+    #[test]
+    fn workloads_are_named_with_their_kind_before_or_in_each_name() {
+        let said = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            of_workloads(&words).map_err(|failure| failure.to_string())
+        };
+        let all = |all: &[(&'static str, &str)]| {
+            let all = all.iter().map(|(kind, name)| (*kind, (*name).to_owned()));
+            Ok(Some(all.collect()))
+        };
+        for (words, expected) in [
+            (&["deploy/a"][..], &[("Deployment", "a")][..]),
+            (
+                &["rs", "a", "b"],
+                &[("ReplicaSet", "a"), ("ReplicaSet", "b")],
+            ),
+            (
+                &["sts/a", "ds/b"],
+                &[("StatefulSet", "a"), ("DaemonSet", "b")],
+            ),
+            (&["job/a"], &[("Job", "a")]),
+            (&["cronjobs/a"], &[("CronJob", "a")]),
+        ] {
+            assert_eq!(said(words), all(expected));
+        }
+        for words in [&[][..], &["deploy"], &["pod/a"], &["svc/a"], &["node", "a"]] {
+            assert_eq!(said(words), Ok(None));
+        }
+        let refused = said(&["deploy/a", "b"]).expect_err("refused");
+        assert!(
+            refused.starts_with("error: b: names beside a workload"),
+            "{refused}"
+        );
     }
 }

@@ -77,16 +77,24 @@ impl Refusals {
     /// Returns the place of the refused object that another one lacks; `None` if the other one is refused for a reason of its own.
     fn cause_of(&self, place: &Place, failure: &Failure) -> Option<&Place> {
         let mut all = self.0.iter().map(|(cause, _)| cause);
-        all.find(|cause| cause.order != place.order && lacks(failure.message(), cause))
+        all.find(|cause| cause.order != place.order && lacks(failure.message(), place, cause))
     }
 }
 
-/// Returns whether a message of kube-apiserver says that an object is not there, or cannot be. Its admission plugins Priority, RuntimeClass,
-/// ServiceAccount and NamespaceLifecycle word the former each in its own way.
-fn lacks(message: &str, Place { kind, name, .. }: &Place) -> bool {
+/// Returns whether the message of kube-apiserver about the object at `place` says that the object at `cause` is not there, or cannot be. Its
+/// admission plugins Priority, RuntimeClass, ServiceAccount and NamespaceLifecycle word the former each in its own way.
+fn lacks(message: &str, place: &Place, cause: &Place) -> bool {
+    let Place {
+        kind,
+        namespace,
+        name,
+        ..
+    } = cause;
     let absent = match kind.as_str() {
         "PriorityClass" => format!("no PriorityClass with name {name} was found"),
         "RuntimeClass" => format!("RuntimeClass \"{name}\" not found"),
+        // A pod lacks the account of its own namespace only.
+        "ServiceAccount" if *namespace != place.namespace => return false,
         "ServiceAccount" => format!("serviceaccount \"{name}\" not found"),
         "Namespace" => format!("namespaces \"{name}\" not found"),
         _ => return false,
@@ -134,5 +142,29 @@ mod tests {
             refused(&[(0, "Pod", "web", missing)]),
             format!("error: f.yaml (Pod web): {missing}")
         );
+    }
+
+    #[test]
+    fn a_service_account_of_another_namespace_is_no_cause() {
+        let said = |home: &str| {
+            let mut refusals = Refusals::default();
+            let why = "pods \"web\" is forbidden: error looking up service account shop/bot: serviceaccount \"bot\" not found";
+            for (order, kind, namespace, name, message) in [
+                (0, "ServiceAccount", home, "bot", "unknown field \"sceret\""),
+                (1, "Pod", "shop", "web", why),
+            ] {
+                let title = format!("f.yaml ({kind} {namespace}/{name})");
+                let mut place = Place::of(&title, kind, name);
+                (place.order, place.namespace) = (order, namespace.to_owned());
+                refusals.refuse(&place, Failure::input(message));
+            }
+            let refused = refusals.result().expect_err("refused").to_string();
+            refused.lines().last().map(str::to_owned)
+        };
+        let follows =
+            "  f.yaml (Pod shop/web): refused because ServiceAccount bot above is refused";
+        assert_eq!(said("shop").as_deref(), Some(follows));
+        let own = said("bank").expect("a line");
+        assert!(own.ends_with("serviceaccount \"bot\" not found"), "{own}");
     }
 }

@@ -22,7 +22,7 @@ use super::{
     kinds,
     lists::{ACCOUNT, CLASSES, DISCOVERED, FAULT, LISTS, OPTIONAL, QUOTAS, TEMPLATES, VPC_CNI},
     object,
-    pod_owner::PodOwner,
+    pod_owner::{FAILED_CREATE, PodOwner},
     rules::RuleFlags,
     state::{Keeps, List, State},
     template::{self, put},
@@ -191,6 +191,24 @@ pub(super) async fn add_events(source: &mut Source, pods: &[PodSpec]) {
             // An Event that cannot be read says nothing.
             let event = serde_json::from_str(event.get()).unwrap_or_default();
             source.state.pod_facts.note_event(&event);
+        }
+    }
+}
+
+/// Loads the Events about pods of these workloads that could not be created, as far as the user may list them.
+pub(super) async fn add_refusals(source: &mut Source, workloads: &[PodOwner]) {
+    let mut homes: Vec<&str> = workloads.iter().map(|own| own.namespace.as_str()).collect();
+    homes.dedup();
+    for home in homes {
+        let path =
+            format!("/api/v1/namespaces/{home}/events?fieldSelector=reason%3D{FAILED_CREATE}");
+        let Ok(events) = try_list(&source.client, "", &path).await else {
+            out::note("Events cannot be listed, so what they say of workloads is left out");
+            return;
+        };
+        for event in events.and_then(|list| list.items).unwrap_or_default() {
+            // An Event that cannot be read says nothing.
+            let _ = source.state.add(&event, "Event");
         }
     }
 }

@@ -39,6 +39,9 @@ pub(super) struct Start {
     #[serde(skip)]
     uid: String,
     phase: String,
+    /// When the pod was started, or became not ready since, as RFC 3339 has it; empty if nothing says so.
+    #[serde(skip)]
+    since: String,
     /// Whether a container runs that is not an init container.
     #[serde(skip)]
     some_run: bool,
@@ -132,6 +135,25 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
     if event["type"] != "Warning" || !is_of_pod || event["reason"] == "FailedScheduling" {
         return None;
     }
+    let warning = Event {
+        uid: text(&about["uid"]),
+        last: last_recorded(event).to_owned(),
+        reason: text(&event["reason"]),
+        message: text(&event["message"]).trim_end().to_owned(),
+    };
+    Some(((text(&about["namespace"]), text(&about["name"])), warning))
+}
+
+/// Returns when a running pod became not ready, or when a pod was started; empty if its status does not say.
+fn since(status: &Value) -> String {
+    let ready = list(&status["conditions"]).find(|own| own["type"] == "Ready");
+    let changed = ready.map(|own| text(&own["lastTransitionTime"]));
+    let changed = changed.filter(|own| status["phase"] == "Running" && !own.is_empty());
+    changed.unwrap_or_else(|| text(&status["startTime"]))
+}
+
+/// Returns when an Event was last recorded, as RFC 3339 has it; empty if it does not say.
+pub(super) fn last_recorded(event: &Value) -> &str {
     let times = [
         &event["series"]["lastObservedTime"],
         &event["lastTimestamp"],
@@ -139,13 +161,7 @@ pub(super) fn warning(event: &Value) -> Option<((String, String), Event)> {
         &event["metadata"]["creationTimestamp"],
     ];
     let last = times.into_iter().find_map(Value::as_str);
-    let warning = Event {
-        uid: text(&about["uid"]),
-        last: last.unwrap_or_default().to_owned(),
-        reason: text(&event["reason"]),
-        message: text(&event["message"]).trim_end().to_owned(),
-    };
-    Some(((text(&about["namespace"]), text(&about["name"])), warning))
+    last.unwrap_or_default()
 }
 
 impl Start {
@@ -210,6 +226,7 @@ impl Start {
         Some(Start {
             uid: text(&pod["metadata"]["uid"]),
             phase,
+            since: since(status),
             some_run: list(&status["containerStatuses"])
                 .any(|own| own["state"][RUNNING].is_object()),
             init_containers: progress,
@@ -236,6 +253,40 @@ impl Start {
         own.truncate(MOST_EVENTS);
         self.events = own.into_iter().cloned().collect();
         self
+    }
+
+    /// Returns when the pod was started, or became not ready since, as RFC 3339 has it; empty if nothing says so.
+    pub(super) fn since(&self) -> &str {
+        &self.since
+    }
+
+    /// Returns whether a container waits for another reason than that it is being created.
+    pub(super) fn has_fault(&self) -> bool {
+        let mut waiting = self.containers.iter().filter(|own| own.state == WAITING);
+        waiting.any(|own| !own.reason.is_empty() && !NO_TURN.contains(&own.reason.as_str()))
+    }
+
+    /// Returns whether another pod does not run for the same cause. Messages are not compared, because they name the pod and count its tries.
+    pub(super) fn has_same_cause(&self, other: &Self) -> bool {
+        let containers = |own: &Self| -> Vec<(String, &'static str, String)> {
+            let all = own.containers.iter();
+            all.map(|own| (own.name.clone(), own.state, own.reason.clone()))
+                .collect()
+        };
+        let kinds = |own: &Self| -> Vec<(String, String)> {
+            let all = own.conditions.iter().chain(&own.failed);
+            all.map(|own| (own.kind.clone(), own.reason.clone()))
+                .collect()
+        };
+        // Events come and go in any order.
+        let events = |own: &Self| -> BTreeSet<String> {
+            own.events.iter().map(|own| own.reason.clone()).collect()
+        };
+        (&self.phase, self.init_containers, self.awaits_address)
+            == (&other.phase, other.init_containers, other.awaits_address)
+            && (&self.unready, &self.gates) == (&other.unready, &other.gates)
+            && (containers(self), kinds(self), events(self))
+                == (containers(other), kinds(other), events(other))
     }
 
     /// Returns whether the pod may have the wrong node for its images: a container of it does not run, or its kubelet refused it for that.

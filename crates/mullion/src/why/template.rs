@@ -60,11 +60,11 @@ pub(super) fn workload_plural(kind: &str) -> Option<&'static str> {
     Some(plural)
 }
 
-/// Returns the path of a kind's API version and the kind's plural for workloads that can be scaled; `None` for other kinds.
+/// Returns the path of a kind's API version and the kind's plural for workloads that are asked for one by one; `None` for other kinds.
 pub(super) fn workload_path(kind: &str) -> Option<(&'static str, &'static str)> {
     let version = match kind {
         "Deployment" | "ReplicaSet" | "StatefulSet" => "/apis/apps/v1",
-        "Job" => "/apis/batch/v1",
+        "Job" | "CronJob" => "/apis/batch/v1",
         "ReplicationController" => "/api/v1",
         _ => return None,
     };

@@ -7,6 +7,7 @@ mod refusals;
 mod remedies;
 mod running_pods;
 mod standing;
+mod workloads;
 
 use std::{
     io::{BufRead, BufReader, Write},

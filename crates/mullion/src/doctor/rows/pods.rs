@@ -3,10 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
-    time::Duration,
 };
 
-use jiff::Timestamp;
 use mullion_api::{account::InstanceFacts, labels};
 use mullion_engine::ip::{Cidr, Kind};
 use serde_json::Value;
@@ -22,10 +20,10 @@ use super::{
     nodes::has_settled,
     switches::settings,
 };
-use crate::why::start::{address, requests_address};
-
-/// How long a pod may be without an address, and how old facts from EC2 may be.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::why::{
+    hangs::is_settled,
+    start::{address, requests_address},
+};
 
 /// Returns the pods that run or will run on Windows: by their node, or else by their node selector and `spec.os`. Finished pods and those
 /// being deleted are left out.
@@ -98,15 +96,6 @@ fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
 
 pub(super) fn title(pod: &Value) -> String {
     format!("{}/{}", namespace_of(pod), name_of(pod))
-}
-
-/// Returns whether a pod has been on its node for so long that it must have an address.
-pub(super) fn is_settled(pod: &Value, now: Timestamp) -> bool {
-    let since = pod["status"]["startTime"].as_str();
-    let since = since.and_then(|text| text.parse::<Timestamp>().ok());
-    since.is_some_and(|since| {
-        Duration::try_from(now.duration_since(since)).is_ok_and(|age| age > PATIENCE)
-    })
 }
 
 /// Checks DOC03: a Windows pod gets its request for an address.

@@ -12,9 +12,12 @@ use super::{
         report::{counted, few},
         snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
     },
-    pods::{is_replaced, is_settled, title, windows_pods},
+    pods::{is_replaced, title, windows_pods},
 };
-use crate::why::start::{address, has_network, requests_address};
+use crate::why::{
+    hangs::is_settled,
+    start::{address, has_network, requests_address},
+};
 
 /// The maximum number of pods of one problem that the command to describe them names.
 const MOST_DESCRIBED: usize = 3;

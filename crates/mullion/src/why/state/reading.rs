@@ -208,7 +208,14 @@ impl State {
             "ResourceSlice" => {
                 cluster.set_resource_slice(&named(rest, |own: &ResourceSliceSpec| &own.name)?);
             }
-            "Event" if self.keeps_pods => self.pod_facts.note_event(&whole(rest)?),
+            "Event" if self.keeps_pods => {
+                let event = whole(rest)?;
+                self.pod_facts.note_event(&event);
+                let mut kept = self.keeps.workloads.iter();
+                if kept.any(|own| own.is_refused_in(&event)) {
+                    self.keep(kind, event);
+                }
+            }
             "ConfigMap" => {
                 let config = whole(rest)?;
                 let (_, namespace, name) = key_of(kind, &config);
@@ -240,13 +247,14 @@ impl State {
             });
         }
         let (_, namespace, name) = key_of(kind, &workload);
-        if self.keeps_pods && !self.keeps.templates {
+        let is_always_kept = KEPT.contains(&kind);
+        if self.keeps_pods && !self.keeps.templates && !is_always_kept {
             self.unused.add_owner(kind, &namespace, &name);
         }
         let mut kept = self.keeps.workloads.iter();
         let is_kept =
             |own: &PodOwner| own.kind == kind && own.namespace == namespace && own.name == name;
-        if self.keeps.templates || kept.any(is_kept) {
+        if self.keeps.templates || is_always_kept || kept.any(is_kept) {
             self.keep(kind, workload);
         }
         Ok(())

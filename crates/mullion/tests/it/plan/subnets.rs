@@ -28,6 +28,7 @@ fn deployment(replicas: usize, cpu: &str, os: &str) -> Value {
             "metadata": {"labels": {"app": "web"}},
             "spec": {
                 "nodeSelector": {"kubernetes.io/os": os},
+                "tolerations": [{"key": "os", "value": "windows"}],
                 "containers": [{"name": "c", "image": "example.com/web", "resources": {"requests": {"cpu": cpu}}}],
             },
         }},

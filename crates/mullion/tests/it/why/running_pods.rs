@@ -75,6 +75,37 @@ fn a_pod_that_is_bound_and_does_not_run_says_why() {
 }
 
 #[test]
+fn pods_that_hang_on_their_nodes_are_asked_about_without_being_named() {
+    let waits = |name: &str, since: &str, reason: &str| {
+        let mut pod = pod_of(name, "1", 0, Some("n0"));
+        pod["status"] = json!({
+            "phase": "Pending", "startTime": since,
+            "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": reason}}}],
+        });
+        pod
+    };
+    let items = json!([
+        node_of_4("n0"),
+        waits("image", "2999-01-01T00:00:00Z", "ImagePullBackOff"),
+        waits("address", "2026-01-01T00:00:00Z", "ContainerCreating"),
+        waits("started", "2999-01-01T00:00:00Z", "ContainerCreating"),
+        pod_of("runs", "1", 0, Some("n0")),
+    ]);
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let said = why(&["--state", path(&state), "-o", "json"], String::new());
+    let named: Vec<String> = said
+        .stdout
+        .lines()
+        .map(|line| {
+            let line: Value = serde_json::from_str(line).expect("an object");
+            line["pod"].as_str().expect("a name").to_owned()
+        })
+        .collect();
+    assert_eq!(named, ["pod shop/image", "pod shop/address"]);
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn a_pod_whose_kubelet_is_lost_says_that_it_is_not_ready() {
     let mut web = pod_of("web", "1", 0, Some("n0"));
     web["status"] = json!({
@@ -119,15 +150,15 @@ fn an_object_of_another_kind_is_named_with_what_to_ask_instead() {
     for (words, what, hint) in [
         (&["svc", "x"][..], "a service", pods),
         (&["svc/x"], "a service", pods),
-        (&["deploy", "x"], "a deployment", pods),
-        (&["sts", "x"], "a statefulset", pods),
+        (&["hpa", "x"], "a horizontalpodautoscaler", pods),
+        (&["pdb/x"], "a poddisruptionbudget", pods),
         (&["ing", "x"], "an ingress", others),
         (&["nodeclaims", "x"], "a nodeclaim", others),
     ] {
         assert_eq!(
             said(words),
             format!(
-                "error: {}: pods, nodes and nodepools can be explained, not {what}\n{hint}",
+                "error: {}: pods, workloads, nodes and nodepools can be explained, not {what}\n{hint}",
                 words.join(" ")
             )
         );
