@@ -12,7 +12,9 @@ use crate::class::PodClassId;
 use crate::intern::Symbol;
 
 /// The maximum number of other choices between zones that are tried for all pods at once.
-const MOST_VARIANTS: usize = 12;
+const MOST_VARIANTS: usize = 24;
+/// From this one on, each node makes a choice of its own.
+const FIRST_BY_NODE: u64 = 13;
 /// The maximum number of pods that are placed in all of these together.
 const VARIED_PODS: usize = 3000;
 /// The maximum number of zones of single classes that are tried.
@@ -21,7 +23,7 @@ const MOST_CHANGES: usize = 60;
 const CHANGED_PODS: usize = 6000;
 /// Zones of single classes are tried only if pods placed one by one cost at most one part in so many more than the other plan: a
 /// greater difference is not made up by zones.
-const NEAR: u64 = 10;
+const NEAR: u64 = 4;
 
 /// The choices that Karpenter leaves to chance or to names.
 #[derive(Clone, Default)]
@@ -32,6 +34,18 @@ pub(super) struct Choices {
     pub(super) cheapest_pool_first: bool,
     /// The zone that goes before others with equally few pods, for some classes.
     pub(super) zones: FxHashMap<PodClassId, Symbol>,
+}
+
+impl Choices {
+    /// Returns the number of the order of places for a pod while there are so many planned nodes.
+    pub(super) fn variant_at(&self, nodes: usize) -> u64 {
+        if self.variant < FIRST_BY_NODE {
+            self.variant
+        } else {
+            // Any two numbers that come from different variants or nodes differ.
+            (self.variant << 32) + nodes as u64
+        }
+    }
 }
 
 /// The cheapest attempt so far, and the choices that led to it.

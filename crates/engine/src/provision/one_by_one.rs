@@ -20,7 +20,7 @@ impl Solver<'_> {
     /// domain.
     pub(super) fn place_on_planned(&mut self, pod: &Pending) -> bool {
         let topology = Topology {
-            variant: self.choices.variant,
+            variant: self.choices.variant_at(self.claims.len()),
             zone: self.choices.zones.get(&pod.class).copied(),
             ..self.topology(pod.class)
         };
