@@ -381,23 +381,42 @@ impl Cluster {
         let offered = [Some(Symbol::ZONE), self.names.find(label::CAPACITY_TYPE)];
         let alternatives = own.shape.alternative_keys();
         keys.extend(alternatives.filter(|key| offered.contains(&Some(*key))));
+        keys.extend(self.counted_keys(id));
+        keys.sort_unstable();
+        keys.dedup();
+        // Every new node is a host of its own, so its name decides nothing before it exists.
+        keys.retain(|key| *key != Symbol::HOSTNAME);
+        keys
+    }
+
+    /// Returns whether a pod of a class may be in any of several places, other than hosts, that admit the pod now: affinity to other
+    /// pods alone decides between places, and nobody counts the pod by its place.
+    pub(crate) fn is_at_home_in_many(&mut self, id: PodClassId) -> bool {
+        if self.views.id(id).is_none() {
+            self.prepare(id);
+        }
+        let own = &self.classes[id.index()];
+        let by_place = |key: &Symbol| *key != Symbol::HOSTNAME;
+        let spreads = self.view(id).hard.iter().map(|counts| counts.rule.key);
+        let apart = own.anti_affinity.iter().map(|term| term.key);
+        let mut decisive = spreads.chain(apart).chain(self.counted_keys(id));
+        own.affinity.iter().any(|term| by_place(&term.key))
+            && own.shape.alternative_keys().next().is_none()
+            && !decisive.any(|key| by_place(&key))
+    }
+
+    /// Returns the topology keys by which filters of pods count a pod of a class, its own kind included.
+    fn counted_keys(&self, id: PodClassId) -> Vec<Symbol> {
+        let mut keys = Vec::new();
         for affects in &self.affects[id.index()] {
             if let Some(view) = self.views.get(affects.view)
                 && let Some(class) = self.class_of_view(affects.view)
             {
                 let class = &self.classes[class.index()];
-                keys.extend(
-                    affects
-                        .effects
-                        .iter()
-                        .flat_map(|effect| effect.filter_keys(view, class)),
-                );
+                let effects = affects.effects.iter();
+                keys.extend(effects.flat_map(|effect| effect.filter_keys(view, class)));
             }
         }
-        keys.sort_unstable();
-        keys.dedup();
-        // Every new node is a host of its own, so its name decides nothing before it exists.
-        keys.retain(|key| *key != Symbol::HOSTNAME);
         keys
     }
 }

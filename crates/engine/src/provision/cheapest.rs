@@ -18,10 +18,6 @@ use crate::intern::Symbol;
 
 /// The maximum number of pods for which both packing and placing one by one are tried.
 const MOST_TWICE: usize = 3000;
-/// The maximum number of other choices between zones that are tried for pods that are placed one by one.
-const MOST_VARIANTS: usize = 12;
-/// The maximum number of pods that are placed in all of these together.
-const VARIED_PODS: usize = 3000;
 /// The maximum number of existing nodes for which the third way is tried.
 const MOST_NODES: usize = 5000;
 /// The maximum number of pairs of a node and a class of pods for which it is tried.
@@ -54,7 +50,8 @@ impl Solver<'_> {
             let together = self.buy(pending, nodes);
             best = best.unless_better(together);
             if pending.len() <= MOST_TWICE && pending.len() * nodes.len() <= MOST_CHECKS {
-                best = best.or(self.first_fit(pending, PlacementMode::OnFirstNode));
+                let first_fit = self.first_fit(pending, PlacementMode::OnFirstNode, &best);
+                best = best.or(first_fit);
             }
         }
         best
@@ -144,61 +141,12 @@ impl Solver<'_> {
         if !nodes.is_empty() || is_optimal || (is_sure && pending.len() > MOST_TWICE) {
             return packed;
         }
-        let first_fit = self.first_fit(pending, PlacementMode::OneByOne);
+        let first_fit = self.first_fit(pending, PlacementMode::OneByOne, &packed);
         let bound = packed.bound;
         Attempt {
             // The bound holds for any plan of these pods, so it stays when first-fit wins.
             bound,
             ..packed.or(first_fit)
         }
-    }
-
-    /// Places all pods one by one. Karpenter chooses at random between zones with equally few of the pods that are spread or
-    /// kept apart, so that some of its plans are cheaper than others: a plan tries several choices if some pods have such rules.
-    /// It opens a node of the pool whose name is last among those of one weight, whatever that pool's machines cost: a plan also
-    /// tries the pool with the cheapest machine.
-    fn first_fit(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
-        let mut best = self.attempt(pending, mode);
-        if best.is_open() && !self.units.is_empty() {
-            // Karpenter does not look for a node that has room for all pods that must share one. Where they cannot all be together,
-            // that buys a larger node for some of them, or leaves nothing of a limit for other pods.
-            let units = std::mem::take(&mut self.units);
-            best = best.or(self.attempt(pending, mode));
-            self.units = units;
-        }
-        let has_rivals = self.has_rivals();
-        if self.varies && has_rivals {
-            self.cheapest_pool_first = true;
-            best = best.unless_better(self.attempt(pending, mode));
-            self.cheapest_pool_first = false;
-        }
-        if self.varies && self.has_places(pending) {
-            let variants = (VARIED_PODS / pending.len()).min(MOST_VARIANTS) as u64;
-            for variant in 1..=variants {
-                self.variant = variant;
-                self.cheapest_pool_first = has_rivals && variant % 2 == 1;
-                best = best.unless_better(self.attempt(pending, mode));
-            }
-            self.variant = 0;
-            self.cheapest_pool_first = false;
-        }
-        best
-    }
-
-    /// Returns whether pools share a weight, so that a node may be of any of them.
-    fn has_rivals(&self) -> bool {
-        let mut pools = self.opening_order.windows(2);
-        pools.any(|two| self.catalogs[two[0]].weight == self.catalogs[two[1]].weight)
-    }
-
-    /// Returns whether some pods have rules about zones or other places of more than one node.
-    fn has_places(&mut self, pending: &[Pending]) -> bool {
-        let mut looked_at = FxHashSet::default();
-        pending.iter().any(|pod| {
-            looked_at.insert(pod.class) && {
-                let keys = self.topology(pod.class).keys;
-                keys.iter().any(|key| *key != Symbol::HOSTNAME)
-            }
-        })
     }
 }

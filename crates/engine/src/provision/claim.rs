@@ -1,7 +1,7 @@
 //! A planned node: the options that remain for it, the pods on it, and its virtual node in the cluster.
 //!
 //! Invariant: every remaining option passes all filters for all pods so far. The virtual node has the labels of the cheapest
-//! option, and all options agree with it on the labels by which the pods on it are spread or kept apart.
+//! option, and all options agree with it on the labels by which the pods on it are spread, kept apart or counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::reason::{Plugin, Refusal};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::parts::{crowd, shuffle, split};
+use super::parts::{crowd, prefer, shuffle, split};
 use super::solve::Pending;
 use super::units;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
@@ -76,6 +76,10 @@ pub(super) struct Topology {
     /// The choice among several places with equally few of its pods: 0 for the one with the cheapest option, other
     /// numbers for arbitrary ones.
     pub(super) variant: u64,
+    /// The zone that goes before the others among these.
+    pub(super) zone: Option<Symbol>,
+    /// Whether the node may stay in all places that admit the pod, because nobody counts the pod by its place.
+    pub(super) keeps_places: bool,
 }
 
 impl Claim {
@@ -267,6 +271,10 @@ impl Claim {
         if topology.variant > 0 {
             shuffle(&mut places, pod.class, topology, catalog, cluster);
         }
+        if let Some(zone) = topology.zone {
+            prefer(zone, &mut places, catalog);
+        }
+        let keeps_places = topology.keeps_places && pod.class == pod.own;
         let mut refusal: Option<Refusal> = None;
         let mut best: Option<(i64, FixedBitSet)> = None;
         for part in places {
@@ -287,7 +295,9 @@ impl Claim {
                     // As in Karpenter, a spread pod goes to the domain with the fewest matching pods, not to the
                     // cheapest one.
                     let crowd = crowd(pod.class, self.node, cluster);
-                    if best.as_ref().is_none_or(|(least, _)| crowd < *least) {
+                    if keeps_places && let Some((_, places)) = &mut best {
+                        places.union_with(&part);
+                    } else if best.as_ref().is_none_or(|(least, _)| crowd < *least) {
                         best = Some((crowd, part));
                     }
                 }

@@ -3,7 +3,7 @@
 //! The scheduler's own filters decide: every planned node is a node of the [`Cluster`](crate::Cluster) between
 //! checkpoint and rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in
 //! `plan`; pools become catalogs of concrete options (`catalog`) with room beside their DaemonSets (`rooms`), planned nodes lose options as pods join (`claim`).
-//! `solve` tries several ways and keeps the cheapest: pods one by one, as Karpenter does (`one_by_one`), or packed by cost. For the
+//! `solve` tries several ways and keeps the cheapest: pods one by one, as Karpenter does (`one_by_one`, with several choices of zones in `first_fit`), or packed by cost. For the
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
@@ -18,6 +18,7 @@ mod carried;
 mod catalog;
 mod cheapest;
 mod claim;
+mod first_fit;
 mod in_flight;
 mod input;
 mod kept;

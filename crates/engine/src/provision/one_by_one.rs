@@ -20,7 +20,8 @@ impl Solver<'_> {
     /// domain.
     pub(super) fn place_on_planned(&mut self, pod: &Pending) -> bool {
         let topology = Topology {
-            variant: self.variant,
+            variant: self.choices.variant_at(self.claims.len()),
+            zone: self.choices.zones.get(&pod.class).copied(),
             ..self.topology(pod.class)
         };
         let relaxed = Topology {
@@ -95,7 +96,7 @@ impl Solver<'_> {
     /// Returns the pools in the order in which a new node for a pod is tried.
     fn pools_for(&mut self, class: PodClassId) -> Vec<usize> {
         let mut order = self.opening_order.clone();
-        if self.cheapest_pool_first {
+        if self.choices.cheapest_pool_first {
             order.sort_by_cached_key(|index| {
                 let catalog = &mut self.catalogs[*index];
                 let mut fits = catalog.verdicts(class, self.cluster).fits.clone();
@@ -159,6 +160,8 @@ impl Solver<'_> {
         }
         topology.keys.sort_unstable();
         topology.keys.dedup();
+        // Where prices depend on what else joins the node, the first pod need not decide for one of the places.
+        topology.keeps_places = !topology.strict && self.cluster.is_at_home_in_many(class);
         self.topologies.insert(class, topology.clone());
         topology
     }

@@ -56,6 +56,14 @@ pub(super) fn shuffle(
     });
 }
 
+/// Puts places in a zone before the others.
+pub(super) fn prefer(zone: Symbol, places: &mut [FixedBitSet], catalog: &Catalog) {
+    places.sort_by_key(|place| {
+        let option = place.minimum().unwrap_or_default();
+        catalog.options[option].labels.value(Symbol::ZONE) != Some(zone)
+    });
+}
+
 /// Returns how many of the pods that the pod is spread against are in the node's domains.
 pub(super) fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
     let question = cluster.question(class);

@@ -19,6 +19,7 @@ use crate::resources::Amounts;
 
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
+use super::first_fit::Choices;
 use super::limit::Limits;
 use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
@@ -131,9 +132,21 @@ impl Attempt {
 
     /// Returns the other attempt if it places all pods that this one places, and more or cheaper; otherwise this one.
     pub(super) fn unless_better(self, other: Attempt) -> Attempt {
-        let is_better = other.places_all_of(&self)
-            && (other.places_more_than(&self) || other.price < self.price);
-        if is_better { other } else { self }
+        if other.is_better_than(&self) {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Returns whether this attempt places all pods that the other places, and more or cheaper.
+    pub(super) fn is_better_than(&self, other: &Attempt) -> bool {
+        self.places_all_of(other) && (self.places_more_than(other) || self.price < other.price)
+    }
+
+    /// Returns whether this attempt places pods that the other leaves out, or costs at most one part in `near` more.
+    pub(super) fn may_beat(&self, other: &Attempt, near: u64) -> bool {
+        !other.places_all_of(self) || self.price <= other.price.saturating_add(other.price / near)
     }
 
     fn places_all_of(&self, other: &Attempt) -> bool {
@@ -228,13 +241,11 @@ pub(super) struct Solver<'a> {
     /// The pools in the order in which Karpenter opens nodes of them: the highest weight first, then the name that is last in
     /// the alphabet (`OrderByWeight`).
     pub(super) opening_order: Vec<usize>,
-    /// Whether the pool that sells the cheapest machine for a pod goes before others of its weight.
-    pub(super) cheapest_pool_first: bool,
+    /// The choices with which pods are placed one by one.
+    pub(super) choices: Choices,
     seed: u64,
-    /// Whether pods that are placed one by one are placed in several variants.
+    /// Whether pods that are placed one by one are placed with several choices.
     pub(super) varies: bool,
-    /// The variant in which pods are placed one by one: see [`Topology`].
-    pub(super) variant: u64,
     /// The number of empty places that were ever added, for their names.
     pub(super) places: usize,
     /// The effort of the search for a cheaper packing.
@@ -274,10 +285,9 @@ impl<'a> Solver<'a> {
             tightens: false,
             tightened: FxHashMap::default(),
             opening_order,
-            cheapest_pool_first: false,
+            choices: Choices::default(),
             seed,
             varies: false,
-            variant: 0,
             places: 0,
             effort: PlanRequest::EFFORT,
             wants_bound: false,

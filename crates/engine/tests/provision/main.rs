@@ -7,6 +7,7 @@ mod in_flight;
 mod open_labels;
 mod preferences;
 mod reservations;
+mod zone_choices;
 mod zone_ids;
 mod zones;
 

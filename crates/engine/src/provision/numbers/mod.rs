@@ -118,7 +118,13 @@ impl Numbers {
                     numbers.add_item(own, (None, *count), &options, catalogs);
                 }
                 _ => {
-                    let prices = options.prices_by_zone(*class, catalogs, &request);
+                    let prices = match form.zones {
+                        // A zone that is full sends them to others, whatever pools sell there.
+                        Zones::Spread(_) | Zones::Apart => {
+                            options.ranks_by_zone(*class, catalogs, &request)
+                        }
+                        _ => options.prices_by_zone(*class, catalogs, &request),
+                    };
                     let free = free_by_zone(*class, form, &request, &free);
                     for (zone, demand) in zones_of((*class, *count, form), &prices, &free, cluster)
                     {

@@ -13,6 +13,9 @@ use crate::intern::Symbol;
 use crate::provision::catalog::Catalog;
 use crate::provision::pack::{Item, Load, Offer, within};
 
+/// Prices above this, in micro-dollars an hour, count as equal where zones are ordered by the weights of pools first.
+const MOST_PRICE: u64 = 1 << 40;
+
 /// An option of a catalog, in numbers.
 pub(super) struct Row {
     pub(super) catalog: usize,
@@ -48,6 +51,8 @@ pub(super) struct Options {
     kinds: FxHashMap<PodClassId, usize>,
     /// The highest weight of a pool that can take the class.
     weights: FxHashMap<PodClassId, i32>,
+    /// The highest weight of a pool that can take the class in a zone, if pools differ in weight.
+    zonal_weights: FxHashMap<(PodClassId, Symbol), i32>,
 }
 
 impl Options {
@@ -102,7 +107,9 @@ impl Options {
             }
         }
         let mut weights: FxHashMap<PodClassId, i32> = FxHashMap::default();
+        let mut zonal_weights: FxHashMap<(PodClassId, Symbol), i32> = FxHashMap::default();
         let top = catalogs.iter().map(|catalog| catalog.weight).max();
+        let is_even = catalogs.iter().all(|catalog| Some(catalog.weight) == top);
         // A machine may be opened only for pods that no pool of higher weight can take; pods of others may join it.
         for ((class, ..), request) in forms.iter().zip(&requests) {
             let kind = kinds[class];
@@ -118,16 +125,39 @@ impl Options {
                 }
             }
             weights.extend(highest.map(|weight| (*class, weight)));
+            if is_even {
+                continue;
+            }
+            for row in &rows {
+                if let Some(zone) = row.zone
+                    && row.kinds.contains(kind)
+                    && within(request, &row.room)
+                {
+                    let weight = catalogs[row.catalog].weight;
+                    let highest = zonal_weights.entry((*class, zone)).or_insert(weight);
+                    *highest = weight.max(*highest);
+                }
+            }
         }
         Options {
             rows,
             kinds,
             weights,
+            zonal_weights,
         }
     }
 
-    pub(super) fn may_open(&self, class: PodClassId, catalog: usize, catalogs: &[Catalog]) -> bool {
-        self.weights.get(&class) == Some(&catalogs[catalog].weight)
+    /// Returns whether a machine of a catalog may be bought for pods of a class, in a zone if their rules send them there.
+    pub(super) fn may_open(
+        &self,
+        (class, zone): (PodClassId, Option<Symbol>),
+        catalog: usize,
+        catalogs: &[Catalog],
+    ) -> bool {
+        // A pool of higher weight that sells nothing in that zone cannot take them.
+        let zonal = zone.and_then(|zone| self.zonal_weights.get(&(class, zone)));
+        let highest = zonal.or_else(|| self.weights.get(&class));
+        highest == Some(&catalogs[catalog].weight)
     }
 
     /// Returns the kind of a class.
@@ -191,7 +221,7 @@ impl Options {
     ) -> impl Iterator<Item = (&'a Row, i64)> {
         let kind = self.kind(class);
         let admits = move |row: &&Row| {
-            row.kinds.contains(kind) && self.may_open(class, row.catalog, catalogs)
+            row.kinds.contains(kind) && self.may_open((class, None), row.catalog, catalogs)
         };
         let counted = self.rows.iter().filter(admits);
         counted
@@ -211,6 +241,33 @@ impl Options {
         let near = opened.filter(|(row, _)| zone.is_none_or(|zone| row.zone == Some(zone)));
         let most = near.map(|(_, count)| count).max().unwrap_or(0);
         u32::try_from(most).unwrap_or(u32::MAX)
+    }
+
+    /// Returns for each zone that a pod of a class can be sent to what orders the zones: the least that the pod costs there, zones of
+    /// pools of higher weight before all others.
+    pub(super) fn ranks_by_zone(
+        &self,
+        class: PodClassId,
+        catalogs: &[Catalog],
+        request: &Load,
+    ) -> BTreeMap<Symbol, u64> {
+        let kind = self.kind(class);
+        let top = self.weights.get(&class).copied().unwrap_or(0);
+        let mut ranks: BTreeMap<Symbol, u64> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.kinds.contains(kind)) {
+            let count = how_many(request, &row.room);
+            let Some(zone) = row.zone.filter(|_| count > 0) else {
+                continue;
+            };
+            if self.may_open((class, Some(zone)), row.catalog, catalogs) {
+                let below = i64::from(top) - i64::from(catalogs[row.catalog].weight);
+                let each = (row.price / count as u64).min(MOST_PRICE);
+                let rank = each.saturating_add(below.unsigned_abs().saturating_mul(MOST_PRICE));
+                let known = ranks.entry(zone).or_insert(rank);
+                *known = (*known).min(rank);
+            }
+        }
+        ranks
     }
 
     /// Returns for each zone in which a pod of a class can be bought the least that it costs there.
@@ -318,7 +375,10 @@ impl<'a> Sieve<'a> {
     fn opening(&mut self, catalog: usize, catalogs: &[Catalog]) -> &FixedBitSet {
         let (options, parts) = (self.options, self.parts);
         self.opening.entry(catalog).or_insert_with(|| {
-            let may_open = |item: &usize| options.may_open(parts[*item].class, catalog, catalogs);
+            let may_open = |item: &usize| {
+                let part = &parts[*item];
+                options.may_open((part.class, part.zone), catalog, catalogs)
+            };
             set_of(parts.len(), (0..parts.len()).filter(may_open))
         })
     }

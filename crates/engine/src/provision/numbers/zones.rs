@@ -94,9 +94,15 @@ pub(super) fn dealt(
         let mut prices: BTreeMap<Symbol, u64> = BTreeMap::new();
         let mut free: BTreeMap<Symbol, i64> = BTreeMap::new();
         let mut is_alike = true;
+        let mut zones = members.iter().map(|own| own.2.zones);
+        let is_spread = zones.any(|zones| matches!(zones, Zones::Spread(_)));
         for (index, (class, count, form)) in members.iter().enumerate() {
             let request = request_of(*class, cluster, dimensions);
-            let own = options.prices_by_zone(*class, catalogs, &request);
+            let own = if is_spread {
+                options.ranks_by_zone(*class, catalogs, &request)
+            } else {
+                options.prices_by_zone(*class, catalogs, &request)
+            };
             is_alike &= index == 0 || own.keys().eq(prices.keys());
             for (zone, price) in own {
                 let sum = prices.entry(zone).or_default();
