@@ -75,6 +75,23 @@ pub(super) enum LabelEffect {
     NothingBought,
 }
 
+/// Why no node of a cluster is in a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ZoneFault {
+    /// The zone is of a region other than those of the cluster.
+    OtherRegion {
+        own: &'static str,
+        cluster: Vec<String>,
+    },
+    /// The regions of the cluster have no such zone.
+    NoZone { cluster: Vec<String> },
+    /// There are subnets in these zones and none in the zone: those of a class, or those of the ClusterConfig.
+    NoSubnet {
+        class: Option<String>,
+        zones: Vec<String>,
+    },
+}
+
 /// A problem that a rule found.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Problem {
@@ -482,6 +499,13 @@ pub(super) enum Problem {
         key: &'static str,
         value: String,
         /// What the value leads to.
+        effect: LabelEffect,
+    },
+    /// No node of the cluster is in a zone.
+    NoSuchZone {
+        zone: String,
+        fault: ZoneFault,
+        /// What the zone leads to.
         effect: LabelEffect,
     },
     OsName {

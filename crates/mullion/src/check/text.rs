@@ -5,7 +5,7 @@ use mullion_engine::images::System;
 use super::{
     fleet::OLD_BACKENDS,
     path::{Path, Step},
-    problem::{Image, LabelEffect, Problem, joined},
+    problem::{Image, LabelEffect, Problem, ZoneFault, joined},
     schemas::Refusal,
     yaml::edit::Edit,
 };
@@ -136,6 +136,7 @@ impl Problem {
             UnlistedType { label, value, is_alone: true, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, no node comes up"),
             UnlistedType { label, value, is_alone: false, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, the other values count alone"),
 
+            NoSuchZone { zone, fault, effect } => no_such_zone(zone, fault, *effect),
             InvalidPool { why } => format!("Karpenter takes the pool and buys nothing for it: {why}"),
             IgnoredValues { label, values } => format!("no node has {label}={values}: Karpenter leaves that out, and the other values count"),
 
@@ -210,6 +211,11 @@ impl Problem {
             NotBoolean { .. } => "\"true\" or \"false\"",
             NotNumber { .. } | NegativeTarget { .. } => "a whole number from 0 on",
             TargetsContradict => "remove warm-prefix-target or the others",
+            NoSuchZone { fault: ZoneFault::OtherRegion { cluster, .. } | ZoneFault::NoZone { cluster }, .. } => {
+                let region = cluster.first().map_or("", String::as_str);
+                return Some(format!("zones of {region} are {region}a, {region}b and so on"));
+            }
+            NoSuchZone { fault: ZoneFault::NoSubnet { zones, .. }, .. } => return Some(format!("take {}, or add a subnet", joined(zones.iter().cloned(), "or"))),
             UnlistedType { near, .. } if near.is_empty() => "aws ec2 describe-instance-types lists the types of a region",
             UnlistedType { near, .. } => return Some(format!("nearest to it: {}", near.join(", "))),
             UnknownField { near: Some(near), .. } => return Some(format!("the nearest field is {near}")),
@@ -328,6 +334,33 @@ fn no_tag(image: &Image, is_named: bool, is_missing: bool, builds: &str) -> Stri
         format!("{image} {tag}, which does not say a Windows build")
     } else {
         format!("{image} {tag}: it is for build {builds} today and may be for another one tomorrow")
+    }
+}
+
+fn no_such_zone(zone: &str, fault: &ZoneFault, effect: LabelEffect) -> String {
+    let effect = label_effect(effect);
+    let all = |names: &[String]| joined(names.iter().cloned(), "and");
+    match fault {
+        ZoneFault::OtherRegion { own, cluster } => {
+            let cluster = all(cluster);
+            format!("{zone} is a zone of {own}, and the cluster is in {cluster}, {effect}")
+        }
+        ZoneFault::NoZone { cluster } => {
+            format!("{zone:?} is no zone of {}, {effect}", all(cluster))
+        }
+        ZoneFault::NoSubnet {
+            class: Some(class),
+            zones,
+        } => {
+            let zones = all(zones);
+            format!("{zone} has no subnet of class {class}, whose subnets are in {zones}, {effect}")
+        }
+        ZoneFault::NoSubnet { class: None, zones } => {
+            let zones = all(zones);
+            format!(
+                "{zone} has no subnet in the ClusterConfig, which names {zones}, {effect} unless a subnet was added"
+            )
+        }
     }
 }
 

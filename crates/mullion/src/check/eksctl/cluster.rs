@@ -9,7 +9,7 @@ use super::row::{
 };
 
 /// eksctl's regions (`SupportedRegions`).
-const REGIONS: &[&str] = &[
+pub(in crate::check) const REGIONS: &[&str] = &[
     "us-west-1",
     "us-west-2",
     "us-east-1",

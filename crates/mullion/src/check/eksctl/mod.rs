@@ -12,6 +12,7 @@ mod row;
 use serde_json::Value;
 
 use super::path::Path;
+pub(super) use cluster::REGIONS;
 
 /// Why eksctl refuses a file.
 #[derive(Clone, Debug, PartialEq)]

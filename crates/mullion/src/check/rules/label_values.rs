@@ -54,20 +54,13 @@ const OTHER_NAMES: [(&str, &str); 10] = [
 pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
     let selector = pod.at(&["nodeSelector"]);
     check_selector(&selector, &pod.spec["nodeSelector"], pod.object, found);
-    let terms = affinity_terms(pod);
-    let required = terms.iter().filter(|term| !term.is_preferred).count();
     for AffinityTerm {
         path,
         value,
-        is_preferred,
-    } in terms
+        otherwise,
+        ..
+    } in affinity_terms(pod)
     {
-        let otherwise = match (is_preferred, required) {
-            (true, _) => LabelEffect::NotPreferred,
-            (false, 1) => LabelEffect::Pending,
-            // Terms are alternatives.
-            (false, _) => LabelEffect::OtherTermsCount,
-        };
         let at = path.key("matchExpressions");
         expressions(
             &at,

@@ -16,6 +16,7 @@ mod pod_spec;
 mod pools;
 mod resources;
 mod runtime_class;
+mod zones;
 
 use std::collections::BTreeSet;
 
@@ -58,6 +59,8 @@ pub(super) struct Context<'a> {
     pub(super) denied: Option<&'a BTreeSet<CredentialUse>>,
     /// The schemas of the kinds of the objects.
     pub(super) schemas: Schemas,
+    /// What is known of the cluster's zones.
+    zones: zones::Zones,
     /// Whether the cluster places pods by their images.
     places_by_image: bool,
 }
@@ -100,6 +103,7 @@ impl<'a> Context<'a> {
             live: live.is_some(),
             denied: live.map(|live| &live.denied),
             schemas: Schemas::of(&objects[..checked], now),
+            zones: zones::Zones::of(objects),
             places_by_image: live.is_some_and(|live| live.places_by_image),
         }
     }
@@ -169,10 +173,13 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         pod_spec::check(context, pod, &mut found);
         resources::check(context, pod, &mut found);
         network::check(context, pod, &mut found);
+        zones::check_pod(context, pod, &mut found);
     }
     for (index, object) in context.checked() {
         runtime_class::check(context, index, object, &mut found);
         network::check_object(context, index, object, &mut found);
+        // What `mullion up` says of zones is left out where this rule has said it.
+        zones::check(context, index, object, &mut found);
         nodes::check(context, index, object, &mut found);
         config_maps::check(context, index, object, &mut found);
         instance_types::check(index, object, &mut found);

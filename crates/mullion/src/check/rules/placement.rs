@@ -9,7 +9,7 @@ use crate::check::{
     finding::Findings,
     path::Path,
     placement::{Choice, SelectingField, Taint, list},
-    problem::{Image, Problem},
+    problem::{Image, LabelEffect, Problem},
     subject::Pod,
     table::Severity,
     yaml::edit::Edit,
@@ -31,7 +31,8 @@ pub(super) const PREFERRED: [&str; 3] = [
 pub(super) struct AffinityTerm<'a> {
     pub(super) path: Path,
     pub(super) value: &'a Value,
-    pub(super) is_preferred: bool,
+    /// What a label value leads to that the term requires and no node has.
+    pub(super) otherwise: LabelEffect,
 }
 
 /// Returns the terms of a pod's node affinity, required ones first.
@@ -40,12 +41,17 @@ pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"];
     let at = pod.at(&REQUIRED);
+    let otherwise = match list(required).count() {
+        1 => LabelEffect::Pending,
+        // Terms are alternatives.
+        _ => LabelEffect::OtherTermsCount,
+    };
     let required = list(required)
         .enumerate()
         .map(|(index, value)| AffinityTerm {
             path: at.index(index),
             value,
-            is_preferred: false,
+            otherwise,
         });
     let at = pod.at(&PREFERRED);
     let preferred = list(preferred)
@@ -53,7 +59,7 @@ pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
         .map(|(index, term)| AffinityTerm {
             path: at.index(index).key("preference"),
             value: &term["preference"],
-            is_preferred: true,
+            otherwise: LabelEffect::NotPreferred,
         });
     required.chain(preferred).collect()
 }

@@ -566,6 +566,14 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 "Karpenter compares limits by the names of resources, so a limit of `cpus` limits nothing, which is a warning. A class is looked up by group and kind: with a kind that the group does not have the pool never becomes ready.",
                 "https://karpenter.sh/docs/concepts/nodepools/#speclimits",
             ),
+            rule_of(
+                "MUL087",
+                Error,
+                Words,
+                "a zone that the cluster does not have",
+                "Zones are compared by their names. A zone of another region than the cluster's, or one that the region does not have, fits no node: a pod that selects the zone stays Pending, a NodePool buys nothing in it, and EC2 refuses a subnet in it. The region is that of a ClusterConfig or of nodes; where neither is known, or is none of AWS, nothing is said. Zones without a subnet are found by the status of the pool's EC2NodeClass, and as a warning by the zones that a ClusterConfig names. It is a warning too where other values count.",
+                "https://karpenter.sh/docs/concepts/nodepools/#availability-zones",
+            ),
         ],
     },
 ];
