@@ -31,7 +31,6 @@ pub(super) const PREFERRED: [&str; 3] = [
 pub(super) struct AffinityTerm<'a> {
     pub(super) path: Path,
     pub(super) value: &'a Value,
-    pub(super) is_preferred: bool,
     /// What a label value leads to that the term requires and no node has.
     pub(super) otherwise: LabelEffect,
 }
@@ -52,7 +51,6 @@ pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
         .map(|(index, value)| AffinityTerm {
             path: at.index(index),
             value,
-            is_preferred: false,
             otherwise,
         });
     let at = pod.at(&PREFERRED);
@@ -61,7 +59,6 @@ pub(super) fn affinity_terms<'a>(pod: &Pod<'a>) -> Vec<AffinityTerm<'a>> {
         .map(|(index, term)| AffinityTerm {
             path: at.index(index).key("preference"),
             value: &term["preference"],
-            is_preferred: true,
             otherwise: LabelEffect::NotPreferred,
         });
     required.chain(preferred).collect()
