@@ -61,7 +61,7 @@ pub(super) struct Live {
     pub(super) objects: Vec<Object>,
     /// The credential specs that the service accounts of pods may not use.
     pub(super) denied: BTreeSet<CredentialUse>,
-    /// Whether the cluster places pods by their images, as the annotation of at least one pod shows.
+    /// Whether the cluster places pods by their images, as its webhook or the annotation of at least one pod shows.
     pub(super) places_by_image: bool,
 }
 
@@ -118,11 +118,21 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
         }
     }
     let denied = denied(client, &objects).await;
+    places_by_image |= has_placement(client, server).await;
     Ok(Live {
         objects,
         denied,
         places_by_image,
     })
+}
+
+/// Returns whether the cluster has the webhook that places pods by their images. A list that the user may not read, or that fails, shows none.
+async fn has_placement(client: &Client, server: &str) -> bool {
+    const PATH: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    const NAME: &str = "\"placement.mullion.dev\"";
+    let list = source::try_list(client, server, PATH).await.ok().flatten();
+    let items = list.and_then(|list| list.items).unwrap_or_default();
+    items.iter().any(|item| item.get().contains(NAME))
 }
 
 /// Returns the uses of credential specs by pods that the cluster's authorizer denies (SubjectAccessReview for the verb `use`, as

@@ -206,8 +206,8 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
     let mut outcome = session.check()?;
     let messages = unread.iter().map(|failure| failure.message().to_owned());
     outcome.unread = messages.collect();
-    for unknown in &outcome.unknown {
-        out::note(&unknown.remark());
+    for remark in schemas::remarks(&outcome.unknown) {
+        out::note(&remark);
     }
     let asked = if args.fix || args.live {
         String::new()

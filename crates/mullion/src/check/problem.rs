@@ -360,6 +360,8 @@ pub(super) enum Problem {
     KubeletConfig,
     /// eksctl refuses the file.
     EksctlRefuses {
+        /// The command that refuses the file.
+        by: &'static str,
         /// eksctl's message.
         words: String,
     },
@@ -500,6 +502,11 @@ pub(super) enum Problem {
         value: String,
         /// What the value leads to.
         effect: LabelEffect,
+    },
+    /// The root volume of Windows nodes is smaller than the snapshot of their images.
+    SmallVolume {
+        size: String,
+        least_gib: u64,
     },
     /// No node of the cluster is in a zone.
     NoSuchZone {

@@ -9,6 +9,7 @@ use super::{
     images::Images,
     live::Live,
     path::Path,
+    problem::Problem,
     rules::{self, Context},
     schemas::UnknownKind,
     source::Text,
@@ -116,11 +117,29 @@ fn drop_repeated(found: &mut Vec<Finding>) {
     };
     let kept = refused.into_iter().filter(|own| {
         let mut beside = by_object.get(&own.object).into_iter().flatten();
-        own.at == Path::default() || !beside.any(|other| says_the_same(other, own))
+        let is_whole = own.at == Path::default();
+        !beside.any(|other| is_misspelt(own, other) || !is_whole && says_the_same(other, own))
     });
     let kept: Vec<_> = kept.collect();
     *found = others;
     found.extend(kept);
+}
+
+/// Returns whether a field is missing because it is misspelt, which the other finding says.
+fn is_misspelt(missing: &Finding, other: &Finding) -> bool {
+    let Problem::Refused {
+        field,
+        is_missing: true,
+        ..
+    } = &missing.problem
+    else {
+        return false;
+    };
+    let Problem::UnknownField { near, .. } = &other.problem else {
+        return false;
+    };
+    let around = other.at.0.split_last().map(|(_, around)| around);
+    near.as_deref() == field.rsplit('.').next() && around == Some(missing.at.0.as_slice())
 }
 
 impl Session {

@@ -296,6 +296,29 @@ fn the_api_servers_words_are_left_out_only_beside_a_finding_that_is_reported() {
 }
 
 #[test]
+fn a_required_field_that_is_misspelt_is_told_as_missing_where_its_misspelling_is_not_reported() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{nmae: web, image: 'nginx:1.27'}]\n";
+    let found = |text: &str, ignore: &[&str]| {
+        let section = Section {
+            kind: "bad".to_owned(),
+            text: text.to_owned(),
+            pools: None,
+            live: None,
+        };
+        let mut session = session(&section, &["MUL080", "MUL083"]);
+        session.ignore = ignore.iter().map(|id| (*id).to_owned()).collect();
+        let reports = session.check().expect("it can be checked").reports;
+        let ids = reports.iter().map(|own| own.finding.rule.id);
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(found(text, &[]), ["MUL080"]);
+    assert_eq!(found(text, &["MUL080"]), ["MUL083"]);
+    let whole = text.replace("spec:", "spce:");
+    assert_eq!(found(&whole, &[]), ["MUL080"]);
+    assert_eq!(found(&whole, &["MUL080"]), ["MUL083"]);
+}
+
+#[test]
 fn the_documentation_is_that_of_the_table() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/check.md");
     let page = fs::read_to_string(&path).expect("docs/check.md");

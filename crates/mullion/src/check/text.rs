@@ -108,7 +108,7 @@ impl Problem {
             Effect { effect } => format!("effect {effect:?} is not one of NoSchedule, PreferNoSchedule, NoExecute"),
             Family { refusal } => format!("{at}: {refusal}: eksctl refuses the file"),
             CannotRun { name, family } => format!("{name} cannot run {family}: no node of the group comes up on it"),
-            EksctlRefuses { words } => format!("eksctl refuses the file: {words}"),
+            EksctlRefuses { by, words } => format!("{by} refuses the file: {words}"),
             NotSimulated { mistake } => format!("{mistake}: mullion up refuses the file"),
             KubeletConfig => "eksctl refuses kubeletExtraConfig on Windows".to_owned(),
             FamilyAgainstPool { class, family, required } => format!("the pool requires {required}, and the images of its class {class} are {family}"),
@@ -136,6 +136,7 @@ impl Problem {
             UnlistedType { label, value, is_alone: true, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, no node comes up"),
             UnlistedType { label, value, is_alone: false, .. } => format!("this version does not know the {label} {value}: unless EC2 has it, the other values count alone"),
 
+            SmallVolume { size, least_gib } => format!("a root volume of {size} is smaller than the snapshot of EKS's Windows images, {least_gib} GiB: EC2 refuses the instances"),
             NoSuchZone { zone, fault, effect } => no_such_zone(zone, fault, *effect),
             InvalidPool { why } => format!("Karpenter takes the pool and buys nothing for it: {why}"),
             IgnoredValues { label, values } => format!("no node has {label}={values}: Karpenter leaves that out, and the other values count"),
@@ -211,6 +212,7 @@ impl Problem {
             NotBoolean { .. } => "\"true\" or \"false\"",
             NotNumber { .. } | NegativeTarget { .. } => "a whole number from 0 on",
             TargetsContradict => "remove warm-prefix-target or the others",
+            SmallVolume { least_gib, .. } => return Some(format!("{least_gib} GiB or more; images of containers need room too")),
             NoSuchZone { fault: ZoneFault::OtherRegion { cluster, .. } | ZoneFault::NoZone { cluster }, .. } => {
                 let region = cluster.first().map_or("", String::as_str);
                 return Some(format!("zones of {region} are {region}a, {region}b and so on"));

@@ -43,6 +43,7 @@ pub(super) fn refusals(config: &Value) -> Vec<Refusal> {
     service_accounts(config, &mut found);
     ipv6_addons(config, &mut found);
     auto_mode_pools(config, &mut found);
+    outposts(config, &mut found);
     let mut names = BTreeSet::new();
     for (field, source) in EKSCTL_GROUPS {
         for (index, group) in list(&config[field]).enumerate() {
@@ -122,6 +123,36 @@ fn ipv6_addons(config: &Value, found: &mut Vec<Refusal>) {
     {
         let words = "either pod identity or oidc needs to be enabled if IPv6 is set; set either one or use EKS Auto Mode";
         add(at, words.to_owned(), found);
+    } else if let Some(cni) = addon("vpc-cni")
+        && addon("eks-pod-identity-agent").is_some()
+        && config["addonsConfig"]["autoApplyPodIdentityAssociations"] != true
+        && cni["useDefaultPodIdentityAssociations"] != true
+        && list(&cni["podIdentityAssociations"]).next().is_none()
+    {
+        let words = "Set one of: addonsConfig.autoApplyPodIdentityAssociations, useDefaultPodIdentityAssociations on the vpc-cni addon, apply a custom pod identity on the vpc-cni addon";
+        add(at, words.to_owned(), found);
+    }
+}
+
+/// Groups on two Outposts, or on one in a cluster without a way out.
+fn outposts(config: &Value, found: &mut Vec<Refusal>) {
+    let mut first = None;
+    for (index, group) in list(&config["nodeGroups"]).enumerate() {
+        let arn = group["outpostARN"].as_str().unwrap_or_default();
+        if arn.is_empty() || is_placeholder(arn) {
+            continue;
+        }
+        let at = Path::of(&["nodeGroups"]).index(index).key("outpostARN");
+        let first = *first.get_or_insert(arn);
+        if arn != first {
+            let words = format!(
+                "cannot create nodegroups in two different Outposts; got Outpost ARN {first:?} and {arn:?}"
+            );
+            add(at, words, found);
+        } else if config["outpost"].is_null() && config["privateCluster"]["enabled"] == true {
+            let words = "nodeGroup.outpostARN is not supported on a fully-private cluster (privateCluster.enabled)";
+            add(at, words.to_owned(), found);
+        }
     }
 }
 

@@ -117,6 +117,8 @@ pub(super) const ROWS: &[Row] = &[
     row("groups[]", "efaEnabled", &[("efaEnabled", Yes), ("availabilityZones", More(1))], "{at}.efaEnabled nodegroups must have only one subnet or one availability zone"),
     row("groups[]", "efaEnabled", &[("efaEnabled", Yes), ("subnets", More(1))], "{at}.efaEnabled nodegroups must have only one subnet or one availability zone"),
     row("nodeGroups[]", "amiFamily", &[(OUTPOST, Filled), ("amiFamily", Filled), ("amiFamily", Unlike(&["AmazonLinux2", "AmazonLinux2023"]))], "only AmazonLinux2 and AmazonLinux2023 is supported on local clusters"),
+    row("nodeGroups[]", "amiFamily", &[("amiFamily", Like(AL2)), ("/metadata.version", Empty)], "AmazonLinux2 is not supported for Kubernetes version 1.34, which `eksctl create cluster` takes without metadata.version"),
+    row("managedNodeGroups[]", "amiFamily", &[("amiFamily", Like(AL2)), ("ami", Empty), ("/metadata.version", Empty)], "AmazonLinux2 is not supported for Kubernetes version 1.34, which `eksctl create cluster` takes without metadata.version"),
     row("nodeGroups[]", "amiFamily", &[("amiFamily", Like(AL2)), ("/metadata.version", From(33))], "AmazonLinux2 is not supported for Kubernetes version {/metadata.version}"),
     row("managedNodeGroups[]", "amiFamily", &[("amiFamily", Like(AL2)), ("ami", Empty), ("/metadata.version", From(33))], "AmazonLinux2 is not supported for Kubernetes version {/metadata.version}"),
     row("groups[]", "ssh.enableSsm", &[("ssh.enableSsm", No)], "SSM agent is now built into EKS AMIs and cannot be disabled"),

@@ -5,6 +5,7 @@
 //! that eksctl does not have and values of another type are not judged: they have findings already.
 
 mod across;
+mod addons;
 mod cluster;
 mod groups;
 mod row;
@@ -23,11 +24,25 @@ pub(super) struct Refusal {
     pub(super) words: String,
 }
 
+impl Refusal {
+    /// Returns the command that refuses the file. Profiles of Fargate are validated by the command that creates them alone: `create cluster`
+    /// leaves them to EKS, which refuses them when the cluster is there.
+    pub(super) fn command(&self) -> &'static str {
+        const PROFILES: &str = "fargateProfiles[";
+        if self.at.to_string().starts_with(PROFILES) {
+            "eksctl create fargateprofile"
+        } else {
+            "eksctl"
+        }
+    }
+}
+
 /// Returns the reasons for which eksctl refuses a ClusterConfig.
 pub(super) fn refusals(config: &Value) -> Vec<Refusal> {
     let rows = [cluster::ROWS, groups::ROWS].into_iter().flatten();
     let mut refusals: Vec<_> = rows.flat_map(|row| row.refusals(config)).collect();
     refusals.extend(across::refusals(config));
+    addons::refusals(config, &mut refusals);
     refusals
 }
 

@@ -119,6 +119,10 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             if good.is_empty() && !context.fleet.complete {
                 return;
             }
+            // Placement from images adds the builds on which all images run.
+            if !good.is_empty() && context.is_placed(pod) {
+                return;
+            }
             let problem = Problem::AnyBuild {
                 image: Image::of(Some(container)),
                 needs: builds_of(container),

@@ -8,13 +8,13 @@ use crate::{
         path::Path,
         placeholder::{is_filled_in_later, is_placeholder},
         problem::Problem,
+        schemas::BETA_VERSIONS,
         subject::Object,
         table::Severity,
     },
     near::nearest,
 };
 
-const BETA: [&str; 2] = ["karpenter.sh/v1beta1", "karpenter.k8s.aws/v1beta1"];
 /// The resources that nodes have without a domain in their names.
 const RESOURCES: [&str; 5] = ["cpu", "memory", "nodes", "pods", "ephemeral-storage"];
 const HUGE_PAGES: &str = "hugepages-";
@@ -176,7 +176,7 @@ const fn change(
 
 /// Checks an object of Karpenter.
 pub(super) fn check(index: usize, object: &Object, found: &mut Findings) {
-    if BETA.contains(&object.api_version()) {
+    if BETA_VERSIONS.contains(&object.api_version()) {
         let kind = object.kind().to_owned();
         let at = Path::of(&["apiVersion"]);
         found

@@ -16,6 +16,7 @@ mod pod_spec;
 mod pools;
 mod resources;
 mod runtime_class;
+mod volumes;
 mod zones;
 
 use std::collections::BTreeSet;
@@ -183,6 +184,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
         nodes::check(context, index, object, &mut found);
         config_maps::check(context, index, object, &mut found);
         instance_types::check(index, object, &mut found);
+        volumes::check(index, object, &mut found);
         pools::check(index, object, &mut found);
         karpenter::check(index, object, &mut found);
         fields::check(context, index, object, &mut found);

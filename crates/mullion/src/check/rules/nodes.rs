@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Context, builds, config_maps, label_values, resources, strings};
 use crate::check::{
+    eksctl::Refusal,
     finding::Findings,
     fleet::{self, Group, Source, family_of, requirement, system_of},
     path::Path,
@@ -229,8 +230,9 @@ fn eksctl_refuses(index: usize, object: &Object, found: &mut Findings) {
         if is_found {
             continue;
         }
-        let words = refusal.words;
-        found.add(EKSCTL, index, refusal.at, Problem::EksctlRefuses { words });
+        let by = refusal.command();
+        let Refusal { at, words } = refusal;
+        found.add(EKSCTL, index, at, Problem::EksctlRefuses { by, words });
     }
 }
 

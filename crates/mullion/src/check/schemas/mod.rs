@@ -22,7 +22,9 @@ use serde_json::Value;
 
 use self::unknown::unknown_field;
 use super::subject::Object;
-pub(super) use reading::{Misfit, Reading, Refusal, Refused, UnknownField, UnknownKind, Warned};
+pub(super) use reading::{
+    BETA_VERSIONS, Misfit, Reading, Refusal, Refused, UnknownField, UnknownKind, Warned, remarks,
+};
 pub(super) use unknown::place;
 
 /// The groups without a dot, which are Kubernetes' own: it has all their versions.
@@ -139,8 +141,6 @@ impl Schemas {
         let unknown = unknown.filter(|name| !is_directive(name));
         let unknown = unknown.map(|name| unknown_field(&schema, &object.value, name));
         let unknown: Vec<_> = unknown.collect();
-        // A field that is missing because it is misspelt is said once.
-        refused.retain(|own| !own.is_missing || !unknown.iter().any(|field| field.is_for(own)));
         Reading::Read {
             unknown,
             misfits,

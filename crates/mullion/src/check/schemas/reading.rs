@@ -1,7 +1,11 @@
 //! Defines the result of reading an object by the schema of its kind: unknown fields, values of other types, and values that the API server
 //! refuses.
 
-use crate::check::path::Path;
+use crate::check::{path::Path, problem::joined};
+
+/// The API versions of Karpenter before v1 whose fields are not checked.
+pub(in crate::check) const BETA_VERSIONS: [&str; 2] =
+    ["karpenter.sh/v1beta1", "karpenter.k8s.aws/v1beta1"];
 
 /// What the schema of its kind says of an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,15 +54,6 @@ pub(in crate::check) struct UnknownField {
     pub(in crate::check) path: Path,
     /// The field that may have been meant.
     pub(in crate::check) near: Option<String>,
-}
-
-impl UnknownField {
-    /// Returns whether the field that may have been meant is the one that is missing.
-    pub(super) fn is_for(&self, missing: &Refused) -> bool {
-        let around = self.path.0.split_last().map(|(_, around)| around);
-        let name = missing.field.rsplit('.').next();
-        self.near.as_deref() == name && around == Some(missing.path.0.as_slice())
-    }
 }
 
 /// A value of another type than its field.
@@ -114,6 +109,20 @@ pub(in crate::check) struct UnknownKind {
     pub(in crate::check) is_other_version: bool,
     /// The number of objects.
     pub(in crate::check) objects: usize,
+}
+
+/// Returns a remark for each of these kinds, and one for all those of Karpenter's v1beta1, which have findings of MUL077 besides.
+pub(in crate::check) fn remarks(unknown: &[UnknownKind]) -> Vec<String> {
+    let is_beta = |own: &&UnknownKind| BETA_VERSIONS.contains(&own.api_version.as_str());
+    let (beta, others): (Vec<_>, Vec<_>) = unknown.iter().partition(is_beta);
+    let mut remarks: Vec<_> = others.into_iter().map(UnknownKind::remark).collect();
+    if !beta.is_empty() {
+        let kinds = joined(beta.into_iter().map(|own| own.kind.clone()), "and");
+        remarks.push(format!(
+            "the fields of {kinds} of Karpenter's v1beta1 are not checked, but for what MUL077 says of v1"
+        ));
+    }
+    remarks
 }
 
 impl UnknownKind {

@@ -305,3 +305,25 @@ fn what_follows_from_a_value_that_is_left_out_is_not_said() {
     assert_eq!(other.len(), 1, "{other:?}");
     assert!(other[0].ends_with("`selector` does not match template `labels`"));
 }
+
+#[test]
+fn one_remark_speaks_of_all_kinds_of_karpenters_v1beta1() {
+    let unknown = |api_version: &str, kind: &str| UnknownKind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        is_other_version: true,
+        objects: 1,
+    };
+    let all = [
+        unknown("karpenter.sh/v1beta1", "NodePool"),
+        unknown("karpenter.sh/v7", "NodePool"),
+        unknown("karpenter.k8s.aws/v1beta1", "EC2NodeClass"),
+    ];
+    assert_eq!(
+        remarks(&all),
+        [
+            "the fields of NodePool are not checked: its version karpenter.sh/v7 is not known",
+            "the fields of NodePool and EC2NodeClass of Karpenter's v1beta1 are not checked, but for what MUL077 says of v1",
+        ]
+    );
+}

@@ -133,7 +133,7 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 Error,
                 Safe,
                 "Windows without a build where nodes of several builds are",
-                "The image runs on some of the cluster's Windows builds only, and nothing keeps the pod off the others.",
+                "The image runs on some of the cluster's Windows builds only, and nothing keeps the pod off the others. With `--live` nothing is said where the cluster places pods by their images, which adds the builds.",
                 "https://aws.github.io/aws-eks-best-practices/windows/docs/heterogeneous/",
             ),
             rule_of(
@@ -555,7 +555,7 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 Error,
                 Words,
                 "a ClusterConfig that eksctl refuses",
-                "eksctl 0.231 validates a file before it creates anything. Nearly all its rules that need nothing but the file are applied, in its own words, and all at once, while eksctl stops at the first. Not looked at is what it compares with a version (of an addon, a launch template or Karpenter itself), what it asks AWS about, and what it refuses for a command of its own only.",
+                "eksctl 0.231 validates a file before it creates anything. Nearly all its rules that need nothing but the file are applied, in its own words, and all at once, while eksctl stops at the first. They are those of `eksctl create cluster`, so that node groups beside Auto Mode and AmazonLinux2 without a version are errors, and, for profiles of Fargate, those of `eksctl create fargateprofile`, as `create cluster` leaves these to EKS. Not looked at is what eksctl asks AWS about.",
                 "https://eksctl.io/usage/schema/",
             ),
             rule_of(
@@ -573,6 +573,14 @@ pub(in crate::check) static GROUPS: [Group; 8] = [
                 "a zone that the cluster does not have",
                 "Zones are compared by their names. A zone of another region than the cluster's, or one that the region does not have, fits no node: a pod that selects the zone stays Pending, a NodePool buys nothing in it, and EC2 refuses a subnet in it. The region is that of a ClusterConfig or of nodes; where neither is known, or is none of AWS, nothing is said. Zones without a subnet are found by the status of the pool's EC2NodeClass, and as a warning by the zones that a ClusterConfig names. It is a warning too where other values count.",
                 "https://karpenter.sh/docs/concepts/nodepools/#availability-zones",
+            ),
+            rule_of(
+                "MUL088",
+                Error,
+                Words,
+                "a root volume of Windows nodes that is smaller than their image",
+                "EC2 makes no volume that is smaller than its snapshot, which has 50 GiB for EKS's Windows images: eksctl and Karpenter take the size, and EC2 refuses every instance (InvalidBlockDeviceMapping). Images of your own, launch templates and volumes other than /dev/sda1 are not judged.",
+                "https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html",
             ),
         ],
     },
