@@ -32,6 +32,8 @@ pub(super) struct Choices {
     pub(super) variant: u64,
     /// Whether the pool that sells the cheapest machine for a pod goes before others of its weight.
     pub(super) cheapest_pool_first: bool,
+    /// Whether nobody looks for a node that has room for all pods that must share one.
+    pub(super) splits_units: bool,
     /// The zone that goes before others with equally few pods, for some classes.
     pub(super) zones: FxHashMap<PodClassId, Symbol>,
 }
@@ -70,14 +72,22 @@ impl Solver<'_> {
             // Karpenter does not look for a node that has room for all pods that must share one. Where they cannot all be together,
             // that buys a larger node for some of them, or leaves nothing of a limit for other pods.
             let units = std::mem::take(&mut self.units);
-            best.attempt = best.attempt.or(self.attempt(pending, mode));
+            let attempt = self.attempt(pending, mode);
             self.units = units;
+            if !best.attempt.is_as_good_as(&attempt) {
+                let choices = Choices {
+                    splits_units: true,
+                    ..Choices::default()
+                };
+                best = Best { attempt, choices };
+            }
         }
+        let first = best.choices.clone();
         let has_rivals = self.has_rivals();
         if self.varies && has_rivals {
             let choices = Choices {
                 cheapest_pool_first: true,
-                ..Choices::default()
+                ..first.clone()
             };
             self.try_choices(choices, pending, mode, &mut best);
         }
@@ -88,7 +98,7 @@ impl Solver<'_> {
                 let choices = Choices {
                     variant,
                     cheapest_pool_first: has_rivals && variant % 2 == 1,
-                    ..Choices::default()
+                    ..first.clone()
                 };
                 self.try_choices(choices, pending, mode, &mut best);
             }
@@ -146,9 +156,14 @@ impl Solver<'_> {
         mode: PlacementMode<'_>,
         best: &mut Best,
     ) -> bool {
+        let units = self.units.clone();
+        if choices.splits_units {
+            self.units.clear();
+        }
         self.choices = choices;
         let attempt = self.attempt(pending, mode);
         let choices = std::mem::take(&mut self.choices);
+        self.units = units;
         let is_better = attempt.is_better_than(&best.attempt);
         if is_better {
             *best = Best { attempt, choices };

@@ -123,11 +123,18 @@ impl Attempt {
 
     /// Returns the better of two attempts: this one if it places all pods that the other places, and more or no dearer.
     pub(super) fn or(self, other: Attempt) -> Attempt {
+        if self.is_as_good_as(&other) {
+            self
+        } else {
+            other
+        }
+    }
+
+    /// Returns whether this attempt places all pods that the other places, and more or no dearer.
+    pub(super) fn is_as_good_as(&self, other: &Attempt) -> bool {
         // A plan that swaps one pod without a place for another is not better, whatever it costs: sets are compared,
         // not counts.
-        let is_better = self.places_all_of(&other)
-            && (self.places_more_than(&other) || self.price <= other.price);
-        if is_better { self } else { other }
+        self.places_all_of(other) && (self.places_more_than(other) || self.price <= other.price)
     }
 
     /// Returns the other attempt if it places all pods that this one places, and more or cheaper; otherwise this one.

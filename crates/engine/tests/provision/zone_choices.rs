@@ -104,3 +104,42 @@ fn a_node_may_be_in_all_zones_that_affinity_admits_until_another_pod_decides() {
     assert_eq!(both.nodes.len(), 1);
     assert_eq!(both.nodes[0].options[0].price_micro_usd, 40);
 }
+
+/// The pool of higher weight sells in `a` alone, so machines of the other one are bought for `b` and `c`, and where two small ones are
+/// cheaper than a large one they are bought by cost there, too.
+#[test]
+fn pods_that_are_spread_are_packed_in_zones_where_pools_of_higher_weight_sell_nothing() {
+    let types = |zones: &[&str]| {
+        let mut types = [
+            sold_in("one", 4, [("a", 100), ("b", 100), ("c", 100)]),
+            sold_in("two", 8, [("a", 300), ("b", 300), ("c", 300)]),
+        ];
+        for own in &mut types {
+            let mut kept = InstanceType::clone(own);
+            kept.offerings
+                .retain(|offering| zones.contains(&offering.zone.as_str()));
+            *own = Arc::new(kept);
+        }
+        types
+    };
+    let mut first = pool("first", &types(&["a"]));
+    first.weight = 10;
+    let pods =
+        (0..6).map(|index| spread(pod(&format!("web-{index}"), &[("cpu", "3")]), label::ZONE));
+    let request = PlanRequest {
+        pods: pods.collect(),
+        templates: vec![first, pool("second", &types(&["a", "b", "c"]))],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let mut cluster = Cluster::new(Options::default());
+    let plan = cluster.plan(&request).expect("a valid request");
+    assert!(plan.unplaceable.is_empty(), "{plan:?}");
+    let prices = plan
+        .nodes
+        .iter()
+        .map(|node| node.options[0].price_micro_usd);
+    assert_eq!((plan.nodes.len(), prices.sum::<u64>()), (6, 600));
+    let of_first = plan.nodes.iter().filter(|node| node.pool == "first");
+    assert_eq!(of_first.count(), 2);
+}
