@@ -138,8 +138,12 @@ fn is_misspelt(missing: &Finding, other: &Finding) -> bool {
     let Problem::UnknownField { near, .. } = &other.problem else {
         return false;
     };
-    let around = other.at.0.split_last().map(|(_, around)| around);
-    near.as_deref() == field.rsplit('.').next() && around == Some(missing.at.0.as_slice())
+    let Some((_, around)) = other.at.0.split_last() else {
+        return false;
+    };
+    // Where a whole object is missing, the API server names a field in it: `spec.containers` of a pod without `spec`.
+    let absent = field.split(['.', '[']).nth(around.len());
+    near.as_deref() == absent && around == missing.at.0.as_slice()
 }
 
 impl Session {
