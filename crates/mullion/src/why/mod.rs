@@ -222,7 +222,10 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         }
         Output::Text => {
             let width = out::width();
-            for (index, group) in alike(&explained).into_iter().enumerate() {
+            for (index, group) in alike(&explained, &subjects, names.is_empty())
+                .into_iter()
+                .enumerate()
+            {
                 if index > 0 {
                     out::line("");
                 }
@@ -280,19 +283,35 @@ fn of_kind(
     })
 }
 
-/// Groups pods that get the same explanation, in the order of the first pod of each group.
-fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
-    let mut groups: Vec<Vec<&Explanation>> = Vec::new();
-    for explanation in explained {
-        match groups
-            .iter_mut()
-            .find(|group| group[0].has_same_text(explanation))
-        {
-            Some(group) => group.push(explanation),
-            None => groups.push(vec![explanation]),
+/// Groups pods that get the same explanation, in the order of the first pod of each group. With `by_cause` pods of one workload that hang for
+/// the same cause are a group as well, whatever their nodes are.
+fn alike<'e>(
+    explained: &'e [Explanation],
+    subjects: &[ExplainedPod],
+    by_cause: bool,
+) -> Vec<Vec<&'e Explanation>> {
+    let mut groups: Vec<(_, Vec<&Explanation>)> = Vec::new();
+    for (explanation, ExplainedPod { pod, .. }) in explained.iter().zip(subjects) {
+        let owner = pod
+            .template
+            .owner
+            .as_ref()
+            .map(|own| (&pod.template.namespace, own));
+        let hang_alike = |other: &Explanation| {
+            other.start.is_some()
+                && explanation.start.is_some()
+                && other.has_same_cause(explanation)
+        };
+        let same = groups.iter_mut().find(|(others, group)| {
+            group[0].has_same_text(explanation)
+                || by_cause && owner.is_some() && *others == owner && hang_alike(group[0])
+        });
+        match same {
+            Some((_, group)) => group.push(explanation),
+            None => groups.push((owner, vec![explanation])),
         }
     }
-    groups
+    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 /// A pod to explain.
@@ -356,6 +375,14 @@ fn explain(
         let wrong = images::wrong_node(&subject.pod, &words, node, table.builds())?;
         Some((wrong, words))
     };
+    let full_subnets_of = |(subject, start): (&ExplainedPod, &Option<Start>)| {
+        let waits = start.as_ref().is_some_and(Start::lacks_sandbox);
+        let needs_one = waits && !subject.pod.template.host_network;
+        let name = subject.pod.node_name.as_ref().filter(|_| needs_one)?;
+        let node = state.nodes().find(|node| node.name == *name)?;
+        pools.subnets.full_in(node.labels.get(labels::ZONE)?)
+    };
+    let full_subnets: Vec<_> = subjects.iter().zip(&starts).map(full_subnets_of).collect();
     let wrong_nodes = subjects.iter().zip(&starts).map(wrong_node_of);
     let wrong_nodes: Vec<_> = wrong_nodes.collect();
     let recorded = subjects.iter().filter_map(|subject| {
@@ -406,6 +433,7 @@ fn explain(
             .find_map(|node| failed_nodes.get(node))
             .cloned();
         let resize = resizes[index].clone();
+        let no_address = explanation.no_address.clone();
         let (wrong_node, words) = wrong_nodes[index].clone().unzip();
         let wrong_node = wrong_node
             .map(|wrong| explainer.complete(wrong, pod))
@@ -416,6 +444,7 @@ fn explain(
                 outage,
                 resize,
                 start: starts[index].clone(),
+                no_address: no_address.or_else(|| full_subnets[index].clone()),
                 images: words.unwrap_or_else(|| images[index].clone()),
                 wrong_node,
                 wrong_system: images::wrong_system(pod, &images[index]),
@@ -475,7 +504,7 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
             .hint("kubectl get pods -A --show-labels"))
         }
         None if pods.is_empty() => {
-            out::note("no pod waits for a node");
+            out::note("no pod waits for a node or hangs on one");
             Ok(pods)
         }
         _ => Ok(pods),

@@ -168,7 +168,9 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
     let chunks = Chunks::of(state)?;
     (found.chunks, found.remarks) = (chunks.pods, chunks.remarks);
+    let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
     if pools.is_empty() && claims.is_empty() {
+        found.subnets = Subnets::of(&accounts, &[], &[], &[]);
         return Ok(found);
     }
     let mut classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(Failure::input)?;
@@ -187,7 +189,6 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         },
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
-    let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
     // Before markets are opened, which offer the reserved machines.
     cloud.reserve(&unused(&accounts, &claims));
     resolve(&mut classes, &accounts, &cloud).await;

@@ -266,6 +266,12 @@ impl Start {
         waiting.any(|own| !own.reason.is_empty() && !NO_TURN.contains(&own.reason.as_str()))
     }
 
+    /// Returns whether the pod has no sandbox, which is not made before it has an address.
+    pub(super) fn lacks_sandbox(&self) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.any(|own| own.kind == "PodReadyToStartContainers")
+    }
+
     /// Returns whether another pod does not run for the same cause. Messages are not compared, because they name the pod and count its tries.
     pub(super) fn has_same_cause(&self, other: &Self) -> bool {
         let containers = |own: &Self| -> Vec<(String, &'static str, String)> {

@@ -114,6 +114,14 @@ impl Subnets {
         })
     }
 
+    /// Returns why pods on nodes of a zone get no address, as a part of a sentence: all subnets there are full. `None` if one has an address.
+    pub(super) fn full_in(&self, zone: &str) -> Option<String> {
+        let own = self.known.iter().filter(|(_, facts)| facts.zone == zone);
+        let ids: Vec<String> = own.map(|(id, _)| id.clone()).collect();
+        self.are_full(&ids)
+            .then(|| format!("{}; {ADVICE}", self.state_of(zone, &ids)))
+    }
+
     fn are_full(&self, ids: &[String]) -> bool {
         !ids.is_empty() && ids.iter().all(|id| self.known[id].free_addresses == 0)
     }

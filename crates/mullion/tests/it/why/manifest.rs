@@ -419,7 +419,7 @@ fn objects_of_a_file_of_objects_that_do_not_count_are_named() {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         ended.stderr.replace(path(&state), "FILE")
     };
-    let none = "note:  no pod waits for a node\n";
+    let none = "note:  no pod waits for a node or hangs on one\n";
     assert_eq!(said(&[]), none);
     assert_eq!(
         said(&[

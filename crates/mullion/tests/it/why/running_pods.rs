@@ -37,6 +37,59 @@ fn a_resize_that_waits_is_told() {
     );
 }
 
+/// A pod of the ReplicaSet web that has no sandbox; each try of its kubelet has another id.
+fn without_sandbox(name: &str, node: &str) -> Value {
+    let mut pod = pod_of(name, "1", 0, Some(node));
+    pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true}]);
+    pod["status"] = json!({
+        "phase": "Pending", "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}],
+        "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+    });
+    pod
+}
+
+#[test]
+fn pods_that_hang_in_a_full_subnet_are_told_so_once() {
+    let state = |free: usize| {
+        let node = |name: &str| {
+            let mut node = node_of_4(name);
+            node["metadata"]["labels"]["topology.kubernetes.io/zone"] = json!("us-west-2a");
+            node
+        };
+        let subnet = json!({"zone": "us-west-2a", "cidr": "10.0.0.0/28", "freeAddresses": free, "freePrefixes": 0});
+        let account = json!({
+            "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount", "metadata": {"name": "aws"},
+            "spec": {}, "status": {"subnets": {"subnet-a": subnet}},
+        });
+        let (a, b) = (
+            without_sandbox("web-a", "n0"),
+            without_sandbox("web-b", "n1"),
+        );
+        json!({"kind": "List", "items": [node("n0"), node("n1"), a, b, account]}).to_string()
+    };
+    let full = file(&state(0));
+    let said = why(&["--state", path(&full)], String::new());
+    let reason = "It gets no address, so that no sandbox is made for it: subnet-a in us-west-2a has 0 free addresses; \
+                  nodes or pods that go give some back";
+    assert!(said.stdout.contains(reason), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("So for pod shop/web-b."),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(said.stdout.matches("It does not run.").count(), 1);
+    let free = file(&state(1));
+    let said = why(&["--state", path(&free)], String::new());
+    assert!(!said.stdout.contains("gets no address"), "{}", said.stdout);
+    // Whoever names pods learns all about each.
+    let both = why(
+        &["--state", path(&full), "-n", "shop", "web-a", "web-b"],
+        String::new(),
+    );
+    assert_eq!(both.stdout.matches("It does not run.").count(), 2);
+}
+
 #[test]
 fn a_pod_that_is_bound_and_does_not_run_says_why() {
     let mut web = pod_of("web", "1", 0, Some("n0"));

@@ -208,8 +208,20 @@ fn a_running_cluster_says_what_a_quota_refuses() {
     cluster.until("the condition", &conditions, |all| {
         all.contains("ReplicaFailure")
     });
-    let said = cluster.mullion(&["why", "deploy/web", "sts/db", "-n", "shop"]);
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a UTF-8 path");
+    let asked = [
+        "why",
+        "deploy/web",
+        "sts/db",
+        "-n",
+        "shop",
+        "--kubeconfig",
+        kubeconfig,
+    ];
+    let said = cluster.mullion(&asked);
     let stdout = text(&said.stdout);
+    assert_eq!(text(&said.stderr), "");
     for expected in [
         "Deployment shop/web wants 3 pods: 0 exist, 0 are ready.\nIts controller creates no more: FailedCreate: pods \"web-",
         "StatefulSet shop/db wants 1 pod: 0 exist, 0 are ready.\nIts controller creates no more: FailedCreate: ",
