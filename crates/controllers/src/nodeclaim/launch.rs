@@ -14,7 +14,7 @@ use mullion_api::{
 };
 use mullion_cloud::{
     CloudError, FleetError, Instance, LaunchClass, LaunchImage, LaunchOption, LaunchRequest,
-    Placement, Registration, Reservation, image::ImageVariant,
+    Placement, Registration, Reservation, Shortage, image::ImageVariant,
 };
 use serde_json::json;
 
@@ -153,6 +153,9 @@ fn record_refused(
             ],
         );
         let now = karpenter.base.clock.now();
+        if error.shortage == Shortage::Addresses {
+            karpenter.full_subnets.refused(class, &option.zone, now);
+        }
         // Only a refusal that counts changes what the ConfigMap keeps.
         if karpenter.risks.refused(&error.option, now) {
             karpenter.discovered.request_write();

@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     Batcher, DecisionLog, FeatureGates,
     discovered::Discovered,
+    full_subnets::FullSubnets,
     market::{Market, MarketError},
     metrics::{self, Metric, Metrics},
     nominations::Nominations,
@@ -104,6 +105,8 @@ pub struct KarpenterContext {
     pub risks: SpotRisks,
     /// The zones that the cluster is shifted away from.
     pub(crate) shifted_zones: ShiftedZones,
+    /// The subnets in which launches found no address of late.
+    pub(crate) full_subnets: FullSubnets,
     /// Results of the last launches of each pool.
     pub registrations: Registrations,
     /// Records events as the component `karpenter`.
@@ -190,6 +193,7 @@ impl KarpenterContext {
             discovered: Discovered::default(),
             risks: SpotRisks::default(),
             shifted_zones: ShiftedZones::default(),
+            full_subnets: FullSubnets::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
@@ -236,10 +240,12 @@ impl KarpenterContext {
     pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
         let addresses = self.windows_addresses();
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
+        let now = self.base.clock.now();
         let market = market
             .with_settings(&self.options.settings)
-            .without_zones(&self.shifted_zones.at(self.base.clock.now()))
-            .with_risks(&self.risks, self.base.clock.now())
+            .without_zones(&self.shifted_zones.at(now))
+            .without_zones_named(&self.full_subnets.zones(class, now))
+            .with_risks(&self.risks, now)
             .with_discovered(class, &self.discovered.records());
         let markets = &self.metrics.markets;
         markets.keep(class.name_any(), market.clone());

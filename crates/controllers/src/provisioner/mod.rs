@@ -16,6 +16,7 @@ pub mod decision_log;
 pub(crate) mod demand;
 pub mod discovered;
 mod displaced;
+mod full_subnets;
 pub mod gates;
 pub mod in_flight;
 pub mod market;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt};
+use mullion_cloud::catalogue;
 use serde_json::{Value, json};
 
 use crate::{
@@ -154,4 +155,44 @@ async fn a_saving_that_was_refused_is_none_for_a_while() {
             (bought.len() == 1 && kind == "m5.large").then_some(())
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_whose_subnet_is_full_is_left_alone_for_three_minutes() {
+    let whole = Whole::start_in_subnets(28).await;
+    // Each launch lists a few types of about one price, so that one list after the other would be refused.
+    let types: Vec<&str> = catalogue::all().iter().map(|own| &*own.name).collect();
+    pools::linux(&whole, &types, &["on-demand"], json!({})).await;
+    let spec = json!({
+        "nodeSelector": { "team": "web", "topology.kubernetes.io/zone": "us-west-2a" },
+        "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "1500m" } } }],
+        "topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": { "matchLabels": { "app": "web" } }
+        }]
+    });
+    // Each pod has a node of its own, and each node takes one of eleven addresses.
+    whole.deployment("web", 14, spec).await;
+    let orders = || {
+        let lines = whole.log.since(0).0;
+        let is_order = |text: &str| text.contains("\"message\":\"created nodeclaim\"");
+        lines.iter().filter(|line| is_order(&line.text)).count()
+    };
+    let first = "InsufficientFreeAddressesInSubnet";
+    whole
+        .until("a launch finds no address", || {
+            let lines = whole.log.since(0).0;
+            lines
+                .iter()
+                .any(|line| line.text.contains(first))
+                .then_some(())
+        })
+        .await;
+    // Launches that are under way end in the same way.
+    whole.pass(20).await;
+    let before = orders();
+    whole.pass(140).await;
+    assert_eq!(orders(), before);
+    whole.pass(60).await;
+    assert!(orders() > before, "tried again after three minutes");
 }

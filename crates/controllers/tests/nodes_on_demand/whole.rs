@@ -62,15 +62,29 @@ impl Whole {
             speed,
             gates,
             NodeProfiles::default(),
-            None,
+            (None, None),
         )
         .await
+    }
+
+    /// The same at real speed with subnets of this prefix length.
+    pub(crate) async fn start_in_subnets(bits: u8) -> Self {
+        let (gates, profiles) = (FeatureGates::default(), NodeProfiles::default());
+        let context = served::context();
+        Self::start_as(context, Speed::REAL, gates, profiles, (None, Some(bits))).await
     }
 
     /// The same at real speed with nodes that are not as the catalogue has them.
     pub(crate) async fn start_on(profiles: NodeProfiles) -> Self {
         let gates = FeatureGates::default();
-        Self::start_as(served::context(), Speed::REAL, gates, profiles, None).await
+        Self::start_as(
+            served::context(),
+            Speed::REAL,
+            gates,
+            profiles,
+            (None, None),
+        )
+        .await
     }
 
     /// The same at real speed with a scheduler that knows nothing of plans, as kube-scheduler does: it shares no state with the provisioner. `seed`
@@ -78,14 +92,14 @@ impl Whole {
     pub(crate) async fn start_with_foreign_scheduler(seed: u64) -> Self {
         let gates = FeatureGates::default();
         let (context, profiles) = (served::context(), NodeProfiles::default());
-        Self::start_as(context, Speed::REAL, gates, profiles, Some(seed)).await
+        Self::start_as(context, Speed::REAL, gates, profiles, (Some(seed), None)).await
     }
 
     /// The same at real speed, with traces.
     pub(crate) async fn start_traced(traces: Tracer) -> Self {
         let context = served::context().with_traces(traces);
         let (gates, profiles) = (FeatureGates::default(), NodeProfiles::default());
-        Self::start_as(context, Speed::REAL, gates, profiles, None).await
+        Self::start_as(context, Speed::REAL, gates, profiles, (None, None)).await
     }
 
     async fn start_as(
@@ -93,7 +107,7 @@ impl Whole {
         speed: Speed,
         gates: FeatureGates,
         node_profiles: NodeProfiles,
-        foreign_scheduler: Option<u64>,
+        (foreign_scheduler, subnet_bits): (Option<u64>, Option<u8>),
     ) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
@@ -106,6 +120,7 @@ impl Whole {
         let config = Config {
             speed,
             node_profiles,
+            subnet_bits,
             ..Config::new("windows-karpenter-demo", "us-west-2", version)
         };
         let ec2 = SimulatedEc2::new(config, context.clock.clone());

@@ -16,6 +16,15 @@ impl Market {
         }
     }
 
+    /// Makes the offerings in zones of these names unavailable.
+    pub fn without_zones_named(self, zones: &BTreeSet<String>) -> Self {
+        if zones.is_empty() {
+            self
+        } else {
+            self.closing(|_, offering| zones.contains(&*offering.zone))
+        }
+    }
+
     /// Makes the offerings unavailable whose launches the cloud would refuse.
     pub fn without_refused(self, is_refused: impl Fn(&LaunchOption) -> bool) -> Self {
         self.closing(|kind, offering| is_refused(&launch_option(kind, offering, None)))
