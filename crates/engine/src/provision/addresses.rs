@@ -23,7 +23,7 @@ pub struct SubnetAddresses {
     /// The subnets that nodes of a pool may be in, by pool and zone. A zone without subnets is not limited.
     pub subnets: BTreeMap<(String, String), Vec<String>>,
     /// The pools and zones of the nodes that will be launched before those of a plan.
-    pub awaited: Vec<(String, BTreeSet<String>)>,
+    pub ordered: Vec<(String, BTreeSet<String>)>,
 }
 
 impl SubnetAddresses {
@@ -37,7 +37,7 @@ impl SubnetAddresses {
         if self
             .free
             .values()
-            .all(|free| *free >= all + self.awaited.len())
+            .all(|free| *free >= all + self.ordered.len())
         {
             return 0;
         }
@@ -91,7 +91,7 @@ impl<'a> Assignment<'a> {
             left: left.map(|(id, free)| (id.as_str(), *free)).collect(),
             nodes: Vec::new(),
         };
-        for (pool, zones) in &addresses.awaited {
+        for (pool, zones) in &addresses.ordered {
             if let Some(subnets) = addresses.of_node(pool, zones.iter()) {
                 // One without an address gets none: EC2 refuses it, as it does the nodes of the plan.
                 let _ = assignment.take(subnets);

@@ -19,7 +19,7 @@ fn addresses(free: &[(&str, usize)]) -> SubnetAddresses {
             .map(|(zone, free)| (subnet(zone), *free))
             .collect(),
         subnets: free.iter().map(of_zone).collect(),
-        awaited: Vec::new(),
+        ordered: Vec::new(),
     }
 }
 
@@ -135,7 +135,7 @@ fn nodes_that_are_launched_before_take_their_addresses() {
     let zones = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let mut own = addresses(&[("a", 1), ("b", 0)]);
     assert_eq!(planned(&pods, &own, true).nodes.len(), 1);
-    own.awaited = vec![("p".to_owned(), zones(&["a", "b"]))];
+    own.ordered = vec![("p".to_owned(), zones(&["a", "b"]))];
     let plan = planned(&pods, &own, true);
     assert_eq!((plan.nodes.len(), full(&plan)), (0, vec!["a", "b"]));
 }

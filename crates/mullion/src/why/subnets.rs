@@ -74,15 +74,15 @@ impl Subnets {
         let free = known.iter();
         let free = free.map(|(id, own)| (id.clone(), own.free_addresses));
         subnets.addresses.free = free.collect();
-        let awaited = claims.iter().filter(|claim| awaits_launch(claim));
-        let awaited = awaited.map(|claim| {
+        let ordered = claims.iter().filter(|claim| awaits_launch(claim));
+        let ordered = ordered.map(|claim| {
             let pool = claim.node_pool().unwrap_or_default();
             let of_class = by_zone.get(&claim.spec.node_class_ref.name);
             let zones = of_class.into_iter().flat_map(BTreeMap::keys);
             let zones = zones.filter(|zone| may_be_in(claim, zone)).cloned();
             (pool.to_owned(), zones.collect())
         });
-        subnets.addresses.awaited = awaited.collect();
+        subnets.addresses.ordered = ordered.collect();
         subnets.known = known;
         subnets
     }
