@@ -73,6 +73,8 @@ pub(super) enum LabelEffect {
     OtherTermsCount,
     /// Required by a NodePool: nothing is bought.
     NothingBought,
+    /// Named by a ClusterConfig: no subnet is there, and none can be made.
+    NoSubnet,
 }
 
 /// Why no node of a cluster is in a zone.

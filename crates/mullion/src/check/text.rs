@@ -374,6 +374,7 @@ fn label_effect(effect: LabelEffect) -> &'static str {
         LabelEffect::OtherValuesCount => "so the other values count alone",
         LabelEffect::OtherTermsCount => "so the other terms count alone",
         LabelEffect::NothingBought => "so the pool buys nothing",
+        LabelEffect::NoSubnet => "so EC2 makes no subnet in it",
     }
 }
 

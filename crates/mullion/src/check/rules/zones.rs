@@ -231,7 +231,7 @@ fn config(index: usize, object: &Object, found: &mut Findings) {
                 let zone = zone.as_str().unwrap_or_default();
                 if let Some(fault) = own.fault(zone) {
                     let at = at.key(field).index(position);
-                    let effect = LabelEffect::NothingBought;
+                    let effect = LabelEffect::NoSubnet;
                     report(index, at, zone, (fault, true), effect, found);
                 }
             }
@@ -283,7 +283,10 @@ fn report(
         effect,
     };
     let finding = found.add("MUL087", object, at, problem);
-    let is_fatal = matches!(effect, LabelEffect::Pending | LabelEffect::NothingBought);
+    let is_fatal = matches!(
+        effect,
+        LabelEffect::Pending | LabelEffect::NothingBought | LabelEffect::NoSubnet
+    );
     if !is_certain || !is_fatal {
         finding.as_a(Severity::Warn);
     }
